@@ -1,0 +1,112 @@
+"""The one driver that runs every core.
+
+A core is plain synchronous Python that decides; it does no I/O, reads no clock, draws no randomness:
+
+    effects = core.handle(event, now)      # `now`: seconds on a monotonic clock
+    core.next_deadline()                   # when it next wants a Tick, or None
+
+The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post` events. For each
+event the driver, in this order: lets the core handle it, persists `effects.records` in one transaction, and only then
+carries out `effects.commands`. Whatever a command results in comes back as another event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+Event = TypeVar("Event", contravariant=True)
+Record = TypeVar("Record", covariant=True)
+Command = TypeVar("Command", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed: the deadline a core asked for is reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects(Generic[Record, Command]):
+    """What a core wants done about one event."""
+
+    records: Sequence[Record] = ()  # saved, in one fenced transaction, BEFORE any command is carried out
+    commands: Sequence[Command] = ()  # carried out in this order
+
+
+class Core(Protocol[Event, Record, Command]):
+    def handle(self, event: Event | Tick, now: float) -> Effects[Record, Command]: ...
+
+    def next_deadline(self) -> float | None: ...
+
+
+class MailboxFull(Exception):
+    """The core cannot keep up: the sender must be told, or its stream closed."""
+
+
+class Driver(Generic[Event, Record, Command]):
+    """Runs one core on the current asyncio loop until `stop`, or until the core or a command raises.
+
+    `execute` carries out one command and must not block: long work is started as a task that posts its result.
+    """
+
+    def __init__(
+        self,
+        core: Core[Event, Record, Command],
+        *,
+        execute: Callable[[Command], None],
+        persist: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        mailbox_size: int = 100_000,
+        name: str = "core",
+    ) -> None:
+        self.core = core
+        self._execute = execute
+        self._persist = persist
+        self._clock = clock
+        self._name = name
+        self._mailbox: asyncio.Queue[Event | None] = asyncio.Queue(mailbox_size)
+        self._stopping = False
+
+    def post(self, event: Event) -> None:
+        """Hands an event to the core. Only from the driver's own loop; other threads use `call_soon_threadsafe`."""
+        if self._stopping:
+            return
+        try:
+            self._mailbox.put_nowait(event)
+        except asyncio.QueueFull:
+            raise MailboxFull(f"{self._name}: {self._mailbox.maxsize} events are waiting") from None
+
+    def stop(self) -> None:
+        """Ends `run` after the event now being handled; what still waits is dropped."""
+        self._stopping = True
+        if self._mailbox.empty():
+            self._mailbox.put_nowait(None)
+
+    async def run(self) -> None:
+        while not self._stopping:
+            event = await self._next()
+            if self._stopping or event is None:
+                return
+            effects = self.core.handle(event, self._clock())
+            if effects.records and self._persist is not None:
+                await self._persist(effects.records)
+            for command in effects.commands:
+                self._execute(command)
+
+    async def _next(self) -> Event | Tick | None:
+        deadline = self.core.next_deadline()
+        if deadline is None:
+            return await self._mailbox.get()
+        if not self._mailbox.empty() and deadline > self._clock():
+            return self._mailbox.get_nowait()
+        try:
+            return await asyncio.wait_for(self._mailbox.get(), max(0.0, deadline - self._clock()))
+        except TimeoutError:
+            return Tick()

@@ -1,0 +1,1 @@
+"""From a program to its JobGraph: operator specs, the stream graph, chaining."""

@@ -1,0 +1,129 @@
+"""What each kind of operator is asked to do. Built by the API, pickled into the JobGraph, opened in slots.
+
+`taskexecutor.executor` turns a spec into the operator that does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkSpec:
+    """Bounded out-of-orderness over a timestamp column of the source's output."""
+
+    column: str
+    max_out_of_orderness_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """`source` is the connector's description (firesteel.connectors.FileSource, SequenceSource, ...)."""
+
+    source: Any
+    watermarks: WatermarkSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSpec:
+    """`function(DataFrame) -> DataFrame`, row by row or at least batch by batch independent; runs on the slot's Spark."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapInArrowSpec:
+    """PySpark's mapInArrow contract: an iterator of batches to an iterator of batches of `schema`.
+
+    `schema` is a DDL string, a StructType or an Arrow schema; None: as the input's.
+    """
+
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoMapInArrowSpec:
+    """Two inputs, one function each; both yield batches of `schema`."""
+
+    first: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    second: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateExpression:
+    """One parsed item of `aggregate(...)`: `sql` as written, its output name, and its split (see firesteel.plan.aggregates)."""
+
+    sql: str
+    name: str
+    # Spark SQL over the rows, giving the partial columns, by partial column name; e.g. {"_p0_sum": "sum(d)", ...}
+    partial: dict[str, str]
+    # How partial columns merge: column -> "sum" | "min" | "max"
+    merge: dict[str, str]
+    # Spark SQL over merged partial columns; evaluated when the window fires
+    final: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TumblingSpec:
+    size_us: int
+    offset_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialWindowAggregateSpec:
+    """Upstream half of a windowed aggregation: assigns windows, groups, aggregates within a bundle; runs on Spark.
+
+    Output: key columns, `window_start`, `window_end` (timestamp[us, UTC]), the partial columns, `_rows` (int64).
+    """
+
+    key_columns: tuple[str, ...]
+    window: TumblingSpec
+    time_column: str
+    aggregates: tuple[AggregateExpression, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAggregateSpec:
+    """Keyed half: merges partials into state per key and window, fires at the watermark.
+
+    Output: key columns, `window_start`, `window_end`, one column per aggregate.
+    """
+
+    key_columns: tuple[str, ...]
+    window: TumblingSpec
+    aggregates: tuple[AggregateExpression, ...]
+    allowed_lateness_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec:
+    """`sink` is the connector's description (firesteel.connectors.FileSink, CollectSink, PrintSink, ...)."""
+
+    sink: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSpec:
+    """`factory() -> firesteel.operator.StreamOperator`, called once per subtask; `schema` of its output, if it has one."""
+
+    factory: Callable[[], Any]
+    inputs: int = 1
+    schema: Any = None  # None: as the first input's
+
+
+Spec = (
+    SourceSpec
+    | TransformSpec
+    | MapInArrowSpec
+    | CoMapInArrowSpec
+    | PartialWindowAggregateSpec
+    | WindowAggregateSpec
+    | SinkSpec
+    | CustomSpec
+)

@@ -1,0 +1,73 @@
+"""Resource profiles of slots and TaskExecutors (spec 004, "Task Slots and Resources")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceProfile:
+    """What a slot has or needs. `UNKNOWN` stands for a size that is decided when the slot is allocated."""
+
+    unknown: bool = False
+    cpu_cores: float = 0.0
+    heap_bytes: int = 0  # the slot's JVM heap (-Xmx)
+    off_heap_bytes: int = 0  # the Python process and the JVM outside its heap
+    managed_bytes: int = 0  # state backends
+    network_bytes: int = 0  # exchange buffers
+
+    @property
+    def total_bytes(self) -> int:
+        return self.heap_bytes + self.off_heap_bytes + self.managed_bytes + self.network_bytes
+
+    def fits_in(self, other: ResourceProfile) -> bool:
+        """Whether `other` offers at least this much of everything. UNKNOWN fits anywhere."""
+        if self.unknown:
+            return True
+        if other.unknown:
+            return False
+        # Fractions of a core are summed and subtracted: forgive the last bits.
+        return self.cpu_cores <= other.cpu_cores + 1e-9 and all(
+            getattr(self, name) <= getattr(other, name) for name in _BYTE_FIELDS
+        )
+
+    def __add__(self, other: ResourceProfile) -> ResourceProfile:
+        """The sum; UNKNOWN plus anything known is the known one (nothing is known of the rest)."""
+        if self.unknown:
+            return other
+        if other.unknown:
+            return self
+        return replace(
+            self,
+            cpu_cores=self.cpu_cores + other.cpu_cores,
+            **{name: getattr(self, name) + getattr(other, name) for name in _BYTE_FIELDS},
+        )
+
+    def __sub__(self, other: ResourceProfile) -> ResourceProfile:
+        if self.unknown or other.unknown:
+            raise ValueError("the UNKNOWN resource profile cannot be subtracted")
+        return replace(
+            self,
+            cpu_cores=round(self.cpu_cores - other.cpu_cores, 9),
+            **{name: getattr(self, name) - getattr(other, name) for name in _BYTE_FIELDS},
+        )
+
+    def __mul__(self, times: int) -> ResourceProfile:
+        if self.unknown:
+            return self
+        return replace(
+            self,
+            cpu_cores=self.cpu_cores * times,
+            **{name: getattr(self, name) * times for name in _BYTE_FIELDS},
+        )
+
+    def __str__(self) -> str:
+        if self.unknown:
+            return "ResourceProfile(UNKNOWN)"
+        parts = [f"cpu={self.cpu_cores:g}"]
+        parts += [f"{name.removesuffix('_bytes')}={getattr(self, name) / 2**20:g} MiB" for name in _BYTE_FIELDS]
+        return f"ResourceProfile({', '.join(parts)})"
+
+
+_BYTE_FIELDS = tuple(f.name for f in fields(ResourceProfile) if f.name.endswith("_bytes"))
+UNKNOWN = ResourceProfile(unknown=True)

@@ -1,0 +1,1 @@
+"""gRPC, shared by all services: servers with health and reflection, channels with sane limits, message conversion."""

@@ -1,0 +1,69 @@
+"""A gRPC server with health and reflection, bound to one address; and channels to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+
+_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),  # a second server on a taken port is an error, not a silent share
+    # A peer that is silently gone is found by HTTP/2 pings as well as by our own heartbeats.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+
+def new_server(services: Sequence[ServiceDescriptor], *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
+    """An unstarted aio server that answers health and reflection for `services` (add the servicers yourself)."""
+    options = [(k, max_message_bytes if "message_length" in k else v) for k, v in _OPTIONS]
+    server = grpc.aio.server(options=options)
+    checker = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    names = [service.full_name for service in services]
+    for name in ["", *names]:
+        checker._server_status[name] = health_pb2.HealthCheckResponse.SERVING
+    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    return server
+
+
+class AddressTaken(Exception):
+    """The port is in use by another process."""
+
+
+def bind(server: grpc.aio.Server, host: str, port: int) -> str:
+    """Binds (port 0: any free one) and returns the address, host:port."""
+    try:
+        bound = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise AddressTaken(f"cannot listen on {host}:{port}: {error}") from error
+    if bound == 0:
+        raise AddressTaken(f"cannot listen on {host}:{port}: it is in use or not an address of this machine")
+    return f"{host}:{bound}"
+
+
+def aio_channel(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=_channel_options())
+
+
+def channel(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=_channel_options())
+
+
+def _channel_options() -> list[tuple[str, int]]:
+    # Reconnect eagerly: a restarted master is back within a second.
+    return [o for o in _OPTIONS if "so_reuseport" not in o[0]] + [
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+    ]
