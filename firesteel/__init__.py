@@ -1,0 +1,36 @@
+"""Firesteel: Apache Flink's runtime for PySpark pipelines.
+
+    from firesteel import Environment, Tumbling, Watermarks
+    from firesteel.connectors import FileSink, FileSource
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["Client", "DataStream", "Environment", "ResourceProfile", "Tumbling", "Watermarks", "__version__"]
+
+if TYPE_CHECKING:
+    from firesteel.client import Client
+    from firesteel.datastream import DataStream
+    from firesteel.environment import Environment
+    from firesteel.resources import ResourceProfile
+    from firesteel.windows import Tumbling, Watermarks
+
+_HOMES = {
+    "Client": "firesteel.client",
+    "DataStream": "firesteel.datastream",
+    "Environment": "firesteel.environment",
+    "ResourceProfile": "firesteel.resources",
+    "Tumbling": "firesteel.windows",
+    "Watermarks": "firesteel.windows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the public names on first use: a service process imports firesteel without paying for the whole API."""
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'firesteel' has no attribute {name!r}")

@@ -1,0 +1,372 @@
+"""Streams, as a program writes them. Names follow PyFlink's DataStream API; functions are PySpark's own, unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from firesteel.connectors import CollectSink, FileSink, PrintSink
+from firesteel.jobgraph import Partitioner
+from firesteel.operator import StreamOperator
+from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.specs import (
+    CoMapInArrowSpec,
+    CustomSpec,
+    MapInArrowSpec,
+    PartialWindowAggregateSpec,
+    SinkSpec,
+    Spec,
+    TransformSpec,
+    WindowAggregateSpec,
+)
+from firesteel.plan.stream_graph import Chaining, ProgramError, StreamEdge, StreamNode
+from firesteel.resources import ResourceProfile
+from firesteel.windows import Duration, Tumbling, duration_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from firesteel.environment import Environment
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_Self = TypeVar("_Self", bound="_Configurable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Upstream:
+    """One way into the next operator: whose output, and how it is partitioned on the way."""
+
+    node: StreamNode
+    partitioner: Partitioner | None = None
+    key_columns: tuple[str, ...] = ()
+    side_output_tag: str = ""
+
+
+class _Configurable:
+    """What can be set on the operator just added."""
+
+    _environment: Environment
+    _node: StreamNode | None
+
+    def _configured(self) -> StreamNode:
+        if self._node is None:
+            raise ProgramError("uid(), name() and the like set the operator just added: call them right after it, not after key_by() or union()")
+        return self._node
+
+    def uid(self: _Self, uid: str) -> _Self:
+        """The operator's identity across versions of the program: its state is found by it."""
+        self._configured().uid = uid
+        return self
+
+    def name(self: _Self, name: str) -> _Self:
+        self._configured().name = name
+        return self
+
+    def set_parallelism(self: _Self, parallelism: int) -> _Self:
+        self._configured().parallelism = _positive("parallelism", parallelism)
+        return self
+
+    def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
+        """Number of key groups: the operator's state can be rescaled up to this parallelism, and it never changes."""
+        self._configured().max_parallelism = _positive("max parallelism", max_parallelism)
+        return self
+
+    def start_new_chain(self: _Self) -> _Self:
+        """Not chained with its producers; its consumers may be chained to it."""
+        self._configured().chaining = Chaining.HEAD
+        return self
+
+    def disable_chaining(self: _Self) -> _Self:
+        """A task of its own."""
+        self._configured().chaining = Chaining.NEVER
+        return self
+
+    def slot_sharing_group(self: _Self, group: str, resources: ResourceProfile | None = None) -> _Self:
+        """Subtasks share a slot only within their group; `resources` is what this operator needs of the slot."""
+        self._configured().slot_sharing_group = group
+        return self if resources is None else self.set_resources(resources)
+
+    def co_location_group(self: _Self, group: str) -> _Self:
+        """Subtask i of every operator of the group runs in the same slot."""
+        self._configured().co_location_group = group
+        return self
+
+    def resource_group(self: _Self, group: str) -> _Self:
+        """Keeps the operator out of slots of other resource groups, with the profile registered by `Environment.resource_group`."""
+        node = self._configured()
+        node.resources = self._environment._resource_profile(group)
+        node.resource_group = group
+        return self
+
+    def set_resources(self: _Self, resources: ResourceProfile) -> _Self:
+        """What this operator needs of its slot; a shared slot has the sum of its operators' needs."""
+        self._configured().resources = resources
+        return self
+
+
+class DataStream(_Configurable):
+    """A stream of records, in Arrow batches."""
+
+    def __init__(self, environment: Environment, upstreams: tuple[_Upstream, ...], *, time_columns: frozenset[str], node: StreamNode | None) -> None:
+        self._environment = environment
+        self._upstreams = upstreams
+        self._time_columns = time_columns  # event-time columns of the sources it comes from
+        self._node = node
+
+    # -- operators
+
+    def transform(self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = "") -> DataStream:
+        """Any DataFrame to DataFrame function that treats rows independently (no aggregation, no ordering across bundles).
+
+        Runs on the slot's Spark; chained transforms become one Catalyst plan.
+        """
+        _callable("transform", function)
+        return self._add(name or _function_name("Transform", function), TransformSpec(function=function), uid=uid, runs_on_spark=True)
+
+    def map_in_arrow(self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = "") -> DataStream:
+        """PySpark's mapInArrow function: an iterator of record batches to an iterator of record batches of `schema`.
+
+        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the input's schema.
+        """
+        _callable("map_in_arrow", function)
+        return self._add(name or _function_name("MapInArrow", function), MapInArrowSpec(function=function, schema=schema), uid=uid)
+
+    def operator(
+        self, name: str, factory: Callable[[], StreamOperator], schema: Any = None, *, uid: str = ""
+    ) -> DataStream:
+        """An operator of your own: `factory` makes one per subtask. `schema` of its output; without one, the input's."""
+        _callable("operator", factory)
+        return self._add(name, CustomSpec(factory=factory, inputs=1, schema=schema), uid=uid)
+
+    # -- partitioning
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Partitions by the values of `columns`: equal keys meet in one subtask."""
+        if not columns or not all(isinstance(c, str) and c for c in columns):
+            raise ProgramError(f"key_by{columns!r}: name at least one column")
+        return KeyedStream(self, columns)
+
+    def union(self, *others: DataStream) -> DataStream:
+        """The records of all these streams, which have the same schema."""
+        for other in others:
+            self._check_mine("union", other)
+        upstreams = self._upstreams + tuple(u for other in others for u in other._upstreams)
+        time_columns = self._time_columns.union(*(other._time_columns for other in others))
+        return DataStream(self._environment, upstreams, time_columns=time_columns, node=None)
+
+    def connect(self, other: DataStream) -> ConnectedStreams:
+        """Two streams of any schemas into the two inputs of one operator."""
+        self._check_mine("connect", other)
+        return ConnectedStreams(self, other)
+
+    def forward(self) -> DataStream:
+        """Subtask i to subtask i; needs equal parallelism."""
+        return self._partitioned(Partitioner.FORWARD)
+
+    def rebalance(self) -> DataStream:
+        """Round robin to all subtasks."""
+        return self._partitioned(Partitioner.REBALANCE)
+
+    def rescale(self) -> DataStream:
+        """Round robin to a fixed few subtasks, so that data moves less."""
+        return self._partitioned(Partitioner.RESCALE)
+
+    def broadcast(self) -> DataStream:
+        """Every record to every subtask."""
+        return self._partitioned(Partitioner.BROADCAST)
+
+    # -- sinks
+
+    def sink_to(self, sink: FileSink | PrintSink | CollectSink, *, name: str | None = None, uid: str = "") -> DataStreamSink:
+        """Ends the stream in a sink of firesteel.connectors."""
+        sink, coordinator = _opened_sink(sink)
+        stream = self._add(name or f"Sink: {type(sink).__name__.removesuffix('Sink')}", SinkSpec(sink=sink), uid=uid)
+        node = stream._configured()
+        node.coordinator_kind = coordinator
+        node.coordinator_options_json = "{}" if coordinator else ""
+        return DataStreamSink(self._environment, node)
+
+    def print(self, prefix: str = "") -> DataStreamSink:
+        """Prints the rows to the logs of the slots."""
+        return self.sink_to(PrintSink(prefix))
+
+    def execute_and_collect(self, job_name: str = "collect") -> pa.Table:
+        """Runs the program with this stream's rows collected, and returns them all as one Arrow table."""
+        sink = self.sink_to(CollectSink(), name="Sink: Collect")
+        return self._environment.execute(job_name).table(sink)
+
+    # -- inside
+
+    def _add(self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False) -> DataStream:
+        node = self._environment._graph.add_node(name, spec, inputs=1, runs_on_spark=runs_on_spark)
+        node.uid = uid
+        self._connect_to(node, 0)
+        return self._from(node)
+
+    def _from(self, node: StreamNode) -> DataStream:
+        return DataStream(self._environment, (_Upstream(node=node),), time_columns=self._time_columns, node=node)
+
+    def _connect_to(self, node: StreamNode, input_index: int) -> None:
+        for upstream in self._upstreams:
+            self._environment._graph.add_edge(
+                StreamEdge(
+                    source=upstream.node,
+                    target=node,
+                    target_input=input_index,
+                    partitioner=upstream.partitioner,
+                    key_columns=upstream.key_columns,
+                    side_output_tag=upstream.side_output_tag,
+                )
+            )
+
+    def _partitioned(self, partitioner: Partitioner, key_columns: tuple[str, ...] = ()) -> DataStream:
+        upstreams = tuple(
+            _Upstream(node=u.node, partitioner=partitioner, key_columns=key_columns, side_output_tag=u.side_output_tag)
+            for u in self._upstreams
+        )
+        return DataStream(self._environment, upstreams, time_columns=self._time_columns, node=None)
+
+    def _check_mine(self, what: str, other: DataStream) -> None:
+        if not isinstance(other, DataStream):
+            raise ProgramError(f"{what}() takes a DataStream, not {type(other).__name__}")
+        if other._environment is not self._environment:
+            raise ProgramError(f"{what}(): the two streams belong to different environments")
+
+
+class KeyedStream(DataStream):
+    """A stream partitioned by key columns."""
+
+    def __init__(self, stream: DataStream, key_columns: tuple[str, ...]) -> None:
+        keyed = stream._partitioned(Partitioner.HASH, key_columns)
+        super().__init__(keyed._environment, keyed._upstreams, time_columns=keyed._time_columns, node=None)
+        self.key_columns = key_columns
+        self._unkeyed = stream
+
+    def window(self, window: Tumbling, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
+        """Groups each key's records by event time. Records later than `allowed_lateness` after their window fired are dropped and counted."""
+        if not isinstance(window, Tumbling):
+            raise ProgramError(f"window() takes a Tumbling window, not {type(window).__name__}")
+        return WindowedStream(self, window, duration_us(allowed_lateness, "allowed_lateness"))
+
+
+class WindowedStream:
+    """Each key's records, in windows."""
+
+    def __init__(self, keyed: KeyedStream, window: Tumbling, allowed_lateness_us: int) -> None:
+        self._keyed = keyed
+        self._window = window
+        self._allowed_lateness_us = allowed_lateness_us
+
+    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
+        """One row per key and window: the key columns, `window_start`, `window_end` and one column per SQL expression.
+
+        Each expression is an aggregate with a name: "count(*) AS flights", "avg(dep_delay) AS avg_delay".
+        Partial aggregates are computed before the shuffle, in the same Spark plan as the operators before them.
+        """
+        keyed, window = self._keyed, self._window.spec()
+        aggregates = parse_aggregates(expressions)
+        time_column = self._window.on or self._time_column()
+        title = name or f"Window(Tumbling {self._window.size})"
+        partial = keyed._unkeyed._add(
+            f"{title} partial",
+            PartialWindowAggregateSpec(key_columns=keyed.key_columns, window=window, time_column=time_column, aggregates=aggregates),
+            uid=f"{uid}-partial" if uid else "",
+            runs_on_spark=True,
+        )
+        partial._configured().follows_producer = True
+        merged = partial._partitioned(Partitioner.HASH, keyed.key_columns)._add(
+            title,
+            WindowAggregateSpec(
+                key_columns=keyed.key_columns, window=window, aggregates=aggregates, allowed_lateness_us=self._allowed_lateness_us
+            ),
+            uid=uid,
+        )
+        merged._time_columns = frozenset({"window_end"})
+        return merged
+
+    def _time_column(self) -> str:
+        columns = self._keyed._time_columns
+        if len(columns) != 1:
+            found = "its sources have no watermarks" if not columns else f"its sources have several: {', '.join(sorted(columns))}"
+            raise ProgramError(
+                f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
+                "or name the column with Tumbling(..., on='column')"
+            )
+        return next(iter(columns))
+
+
+class ConnectedStreams:
+    """Two streams on their way into one two-input operator."""
+
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        self._first = first
+        self._second = second
+
+    def key_by(self, first: str | tuple[str, ...], second: str | tuple[str, ...]) -> ConnectedStreams:
+        """Keys both streams, so that equal keys of the two meet in one subtask."""
+        return ConnectedStreams(self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second)))
+
+    def map_in_arrow(self, first: ArrowFunction, second: ArrowFunction, schema: Any, *, name: str = "CoMapInArrow", uid: str = "") -> DataStream:
+        """One mapInArrow function per input; both yield batches of `schema`."""
+        _callable("map_in_arrow", first)
+        _callable("map_in_arrow", second)
+        return self._add(name, CoMapInArrowSpec(first=first, second=second, schema=schema), uid)
+
+    def operator(self, name: str, factory: Callable[[], StreamOperator], schema: Any = None, *, uid: str = "") -> DataStream:
+        """A two-input operator of your own (`inputs = 2`); `schema` of its output, without one, the first input's."""
+        _callable("operator", factory)
+        return self._add(name, CustomSpec(factory=factory, inputs=2, schema=schema), uid)
+
+    def _add(self, name: str, spec: Spec, uid: str) -> DataStream:
+        environment = self._first._environment
+        node = environment._graph.add_node(name, spec, inputs=2)
+        node.uid = uid
+        self._first._connect_to(node, 0)
+        self._second._connect_to(node, 1)
+        time_columns = self._first._time_columns | self._second._time_columns
+        return DataStream(environment, (_Upstream(node=node),), time_columns=time_columns, node=node)
+
+
+class DataStreamSink(_Configurable):
+    """The end of a stream."""
+
+    def __init__(self, environment: Environment, node: StreamNode) -> None:
+        self._environment = environment
+        self._node = node
+
+
+def _opened_sink(sink: Any) -> tuple[FileSink | PrintSink | CollectSink, str]:
+    from firesteel.environment import absolute_path
+
+    match sink:
+        case FileSink():
+            return FileSink(absolute_path(sink.path), sink.format, sink.options), ""
+        case CollectSink():
+            return sink, "collect"
+        case PrintSink():
+            return sink, ""
+        case _:
+            raise ProgramError(f"sink_to() takes a FileSink, CollectSink or PrintSink, not {type(sink).__name__}")
+
+
+def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _callable(where: str, function: Any) -> None:
+    if not callable(function):
+        raise ProgramError(f"{where}() takes a function, not {type(function).__name__} {function!r}")
+
+
+def _function_name(kind: str, function: Any) -> str:
+    name = getattr(function, "__name__", "")
+    return kind if name in ("", "<lambda>") else f"{kind}({name})"
+
+
+def _positive(what: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ProgramError(f"{what} is {value!r}; it must be a whole number of at least 1")
+    return value

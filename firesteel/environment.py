@@ -1,0 +1,136 @@
+"""Environment: where a program begins and is executed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from firesteel import options
+from firesteel.config import Configuration
+from firesteel.connectors import FileSource, SequenceSource
+from firesteel.datastream import DataStream, _positive, _Upstream
+from firesteel.ids import JobId, random_id
+from firesteel.jobgraph import JobGraph
+from firesteel.plan.coordinators import coordinator_of
+from firesteel.plan.job_graph import build_job_graph
+from firesteel.plan.specs import SourceSpec
+from firesteel.plan.stream_graph import ProgramError, StreamGraph
+from firesteel.resources import ResourceProfile
+from firesteel.windows import Watermarks
+
+
+class Environment:
+    """Records a program, and executes it: embedded, or on the cluster that `firesteel run -m` names.
+
+    `configuration` holds the job's own values, such as {"parallelism.default": "2"}; `-D` on the command line wins.
+    """
+
+    def __init__(self, *, parallelism: int | None = None, configuration: dict[str, str] | None = None) -> None:
+        self._graph = StreamGraph()
+        self._own: dict[str, str] = {k: str(v) for k, v in (configuration or {}).items()}
+        if parallelism is not None:
+            self._own[options.PARALLELISM.key] = str(_positive("parallelism", parallelism))
+        self._resource_groups: dict[str, ResourceProfile] = {}
+        self._files: list[str] = []
+        self._archives: list[str] = []
+        self._requirements: str | None = None
+
+    # -- sources
+
+    def from_source(
+        self, source: FileSource | SequenceSource, *, watermarks: Watermarks | None = None, name: str | None = None, uid: str = ""
+    ) -> DataStream:
+        """A stream of what `source` reads. With `watermarks` it has event time."""
+        if not isinstance(source, FileSource | SequenceSource):
+            raise ProgramError(f"from_source() takes a FileSource or SequenceSource, not {type(source).__name__}")
+        if watermarks is not None and not isinstance(watermarks, Watermarks):
+            raise ProgramError(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
+        source = resolved(source)
+        spec = SourceSpec(source=source, watermarks=watermarks.spec() if watermarks else None)
+        node = self._graph.add_node(f"Source: {name or uid or type(source).__name__}", spec, inputs=0)
+        node.runs_on_spark = isinstance(source, FileSource)
+        node.uid = uid
+        node.coordinator_kind, node.coordinator_options_json = coordinator_of(source)
+        time_columns = frozenset({watermarks.column}) if watermarks else frozenset()
+        return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
+
+    def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
+        """The numbers start <= n < end."""
+        return self.from_source(SequenceSource(start, end, column), name="Sequence")
+
+    # -- settings
+
+    def resource_group(self, name: str, resources: ResourceProfile) -> None:
+        """Registers a resource group: operators put in it with `.resource_group(name)` share slots of their own."""
+        self._resource_groups[name] = resources
+
+    def add_python_file(self, path: str) -> None:
+        """Ships a .py, .zip or .whl file (or a folder of Python) and puts it on the job's sys.path, as --py-files does."""
+        self._files.append(_existing(path, "add_python_file"))
+
+    def add_python_archive(self, path: str, target_dir: str = "") -> None:
+        """Ships an archive and unpacks it as `target_dir` of the job's directory, as --py-archives a.zip#dir does."""
+        self._archives.append(_existing(path, "add_python_archive") + (f"#{target_dir}" if target_dir else ""))
+
+    def set_python_requirements(self, path: str) -> None:
+        """Ships a requirements.txt; its packages are installed for the job, as --py-requirements does."""
+        self._requirements = _existing(path, "set_python_requirements")
+
+    # -- execution
+
+    def job_graph(self, job_name: str = "job", *, overrides: dict[str, str] | None = None) -> JobGraph:
+        """The JobGraph of the program as it stands. `overrides` win over the environment's own configuration."""
+        own = {**self._own, **(overrides or {})}
+        # The files named in configuration are shipped as blobs; the job itself need not know the client's paths.
+        configuration = Configuration.load(overrides=own)
+        return build_job_graph(
+            self._graph,
+            job_id=JobId(random_id()),
+            name=job_name,
+            default_parallelism=configuration.get(options.PARALLELISM),
+            default_max_parallelism=configuration.get(options.MAX_PARALLELISM),
+            chaining_enabled=configuration.get(options.OPERATOR_CHAINING),
+            config=own,
+        )
+
+    def execute(self, job_name: str = "job") -> Any:
+        """Runs the program and, attached, waits for its end; returns the JobResult.
+
+        Raises JobFailed (the user's traceback first) or JobCanceled.
+        """
+        from firesteel import client, execution_context
+
+        context = execution_context.current() or execution_context.ExecutionContext.embedded()
+        graph = self.job_graph(job_name, overrides=context.overrides)
+        return client.execute(graph, context.with_files(self._files, self._archives, self._requirements))
+
+    def _resource_profile(self, group: str) -> ResourceProfile:
+        if group not in self._resource_groups:
+            known = ", ".join(sorted(self._resource_groups)) or "none yet"
+            raise ProgramError(f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first")
+        return self._resource_groups[group]
+
+
+def absolute_path(path: str) -> str:
+    """Relative paths mean the folder the program runs in, not that of whichever slot opens them. URIs stay as they are."""
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
+def resolved(source: FileSource | SequenceSource) -> FileSource | SequenceSource:
+    match source:
+        case FileSource():
+            if not source.paths:
+                raise ProgramError("FileSource has no path; name at least one file or glob")
+            return FileSource(*map(absolute_path, source.paths), format=source.format, schema=source.schema, **source.options)
+        case SequenceSource():
+            if source.end < source.start or source.split_rows < 1:
+                raise ProgramError(f"{source}: end must not be before start, and split_rows at least 1")
+            return source
+
+
+def _existing(path: str, where: str) -> str:
+    full = Path(path).expanduser().resolve()
+    if not full.exists():
+        raise ProgramError(f"{where}({path!r}): there is no such file: {full}")
+    return str(full)

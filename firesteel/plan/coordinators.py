@@ -1,0 +1,20 @@
+"""What an operator's coordinator in the JobMaster needs to know, in JSON: nothing of it is ever unpickled there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from firesteel.connectors import FileSource, SequenceSource
+from firesteel.plan.stream_graph import ProgramError
+
+
+def coordinator_of(source: Any) -> tuple[str, str]:
+    """The coordinator's kind and options: its enumerator hands the source's splits to the readers."""
+    match source:
+        case FileSource():
+            return "file-source", json.dumps({"paths": list(source.paths), "format": source.format})
+        case SequenceSource():
+            return "sequence-source", json.dumps({"start": source.start, "end": source.end, "split_rows": source.split_rows})
+        case _:
+            raise ProgramError(f"{type(source).__name__} is not a source that can be coordinated")

@@ -1,0 +1,180 @@
+"""The program as the API records it: one node per operator, one edge per input, nothing chained yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import Enum
+
+from firesteel.errors import FiresteelError
+from firesteel.jobgraph import Partitioner
+from firesteel.plan.specs import Spec
+from firesteel.resources import UNKNOWN, ResourceProfile
+
+DEFAULT_GROUP = "default"
+
+
+class ProgramError(FiresteelError):
+    """The program cannot become a job: the message names the operator and what to change."""
+
+
+class Chaining(Enum):
+    ALWAYS = "always"  # with its producer and its consumers, where the edge allows
+    HEAD = "head"  # start_new_chain(): never with its producer
+    NEVER = "never"  # disable_chaining()
+
+
+@dataclass(slots=True, eq=False)
+class StreamNode:
+    """One operator of the program. Mutable while the program is being written: uid(), name() and the like set fields."""
+
+    index: int  # order of creation
+    name: str
+    spec: Spec
+    inputs: int  # 0 for sources
+    parallelism: int | None = None  # None: parallelism.default
+    max_parallelism: int | None = None
+    uid: str = ""
+    chaining: Chaining = Chaining.ALWAYS
+    slot_sharing_group: str | None = None  # None: that of its inputs, if they agree
+    co_location_group: str = ""
+    resource_group: str = ""
+    resources: ResourceProfile = UNKNOWN
+    coordinator_kind: str = ""
+    coordinator_options_json: str = ""
+    runs_on_spark: bool = False
+    # Takes its producers' parallelism instead of parallelism.default (the upstream half of a split operator).
+    follows_producer: bool = False
+
+    @property
+    def is_source(self) -> bool:
+        return self.inputs == 0
+
+    @property
+    def kind(self) -> str:
+        return type(self.spec).__name__.removesuffix("Spec")
+
+    def __str__(self) -> str:
+        return f"{self.name!r}" + (f" (uid {self.uid!r})" if self.uid else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEdge:
+    source: StreamNode
+    target: StreamNode
+    target_input: int
+    partitioner: Partitioner | None  # None: FORWARD where parallelism is equal, else REBALANCE
+    key_columns: tuple[str, ...] = ()
+    side_output_tag: str = ""
+
+
+class StreamGraph:
+    """All nodes and edges of a program, in the order they were written, which is a topological order."""
+
+    def __init__(self) -> None:
+        self.nodes: list[StreamNode] = []
+        self.edges: list[StreamEdge] = []
+
+    def add_node(self, name: str, spec: Spec, *, inputs: int, runs_on_spark: bool = False) -> StreamNode:
+        node = StreamNode(len(self.nodes), name, spec, inputs, runs_on_spark=runs_on_spark)
+        self.nodes.append(node)
+        return node
+
+    def add_edge(self, edge: StreamEdge) -> None:
+        self.edges.append(edge)
+
+    def in_edges(self, node: StreamNode) -> list[StreamEdge]:
+        return [e for e in self.edges if e.target is node]
+
+    def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
+        """A copy in which nothing is left open: parallelism, max parallelism, groups and partitioners are decided.
+
+        Raises ProgramError for what cannot be: duplicate uids, FORWARD between different parallelisms, a parallelism
+        over its maximum, a co-location group that spans slot sharing groups or parallelisms.
+        """
+        graph = StreamGraph()
+        copies: dict[StreamNode, StreamNode] = {}
+        for node in self.nodes:
+            producers = [copies[e.source] for e in self.in_edges(node)]
+            copy = dataclasses.replace(node)
+            copy.parallelism = _parallelism(node, producers, default_parallelism)
+            copy.max_parallelism = _max_parallelism(copy, node.max_parallelism, default_max_parallelism)
+            groups = {p.slot_sharing_group for p in producers}
+            inherited = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
+            copy.slot_sharing_group = node.slot_sharing_group or inherited
+            copies[node] = copy
+            graph.nodes.append(copy)
+        for edge in self.edges:
+            source, target = copies[edge.source], copies[edge.target]
+            graph.edges.append(
+                dataclasses.replace(edge, source=source, target=target, partitioner=_partitioner(edge, source, target))
+            )
+        _check_uids(graph)
+        _check_co_location(graph)
+        return graph
+
+
+def _parallelism(node: StreamNode, producers: list[StreamNode], default: int) -> int:
+    if node.parallelism is not None:
+        return node.parallelism
+    if node.follows_producer:
+        return max(p.parallelism or default for p in producers)
+    return default
+
+
+# Flink's bounds: a power of two at least 1.5 times the parallelism, between 2^7 and 2^15.
+_LARGEST_MAX_PARALLELISM = 2**15
+
+
+def _max_parallelism(node: StreamNode, wanted: int | None, default: int) -> int:
+    parallelism = node.parallelism or 1
+    if wanted is None:
+        roomy = 1 << (parallelism + parallelism // 2 - 1).bit_length()
+        wanted = default if parallelism <= default else min(roomy, _LARGEST_MAX_PARALLELISM)
+    if parallelism > wanted:
+        raise ProgramError(
+            f"operator {node} has parallelism {parallelism}, over its max parallelism {wanted}; "
+            "lower the one or raise the other with set_max_parallelism() or pipeline.max-parallelism"
+        )
+    return wanted
+
+
+def _partitioner(edge: StreamEdge, source: StreamNode, target: StreamNode) -> Partitioner:
+    same = source.parallelism == target.parallelism
+    if edge.partitioner is None:
+        return Partitioner.FORWARD if same else Partitioner.REBALANCE
+    if edge.partitioner is Partitioner.FORWARD and not same:
+        raise ProgramError(
+            f"forward() from {source} (parallelism {source.parallelism}) to {target} (parallelism {target.parallelism}) "
+            "needs equal parallelism; use rescale() or rebalance()"
+        )
+    return edge.partitioner
+
+
+def _check_uids(graph: StreamGraph) -> None:
+    seen: dict[str, StreamNode] = {}
+    for node in graph.nodes:
+        if node.uid and node.uid in seen:
+            raise ProgramError(
+                f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and {node.name!r}; uids are unique in a job"
+            )
+        if node.uid:
+            seen[node.uid] = node
+
+
+def _check_co_location(graph: StreamGraph) -> None:
+    first: dict[str, StreamNode] = {}
+    for node in graph.nodes:
+        if not node.co_location_group:
+            continue
+        other = first.setdefault(node.co_location_group, node)
+        if (other.slot_sharing_group, other.resource_group) != (node.slot_sharing_group, node.resource_group):
+            raise ProgramError(
+                f"operators {other} and {node} are in co-location group {node.co_location_group!r} but in different slot sharing "
+                f"or resource groups ({other.slot_sharing_group!r}, {node.slot_sharing_group!r}), so they can never share a slot"
+            )
+        if other.parallelism != node.parallelism:
+            raise ProgramError(
+                f"operators {other} and {node} are in co-location group {node.co_location_group!r} with different parallelism "
+                f"({other.parallelism} and {node.parallelism})"
+            )
