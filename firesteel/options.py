@@ -49,7 +49,9 @@ SLOT_NETWORK = _option("taskmanager.slot.network.size", "size", 128 * MIB, "Exch
 MANAGED_FRACTION = _option("taskmanager.memory.managed.fraction", "float", 0.2, "Managed memory of a slot of the default profile, as a fraction of its heap.")
 MEMORY_WATCH_INTERVAL = _option("taskmanager.memory.watch.interval", "duration", 0.5, "How often a slot's resident memory is compared with its profile; 0: never.")
 CANCELLATION_TIMEOUT = _option("task.cancellation.timeout", "duration", 180.0, "A cancelled task that has not ended by then takes its slot's process with it; 0: never.")
-METRICS_PORT = _option("metrics.reporter.prom.port", "string", "9249", "Prometheus port, or a range such as 9249-9260; 0: any free one.")
+METRICS_PORT = _option("metrics.reporter.prom.port", "string", "9249-9349", "Prometheus port, or a range of which each process takes the first free one; 0: any free one.")
+METRICS_INCLUDES = _option("metrics.reporter.prom.filter.includes", "list", [], "Globs of the metrics to expose, e.g. flink_jobmanager_*; empty: all.")
+METRICS_DROP_LABELS = _option("metrics.reporter.prom.scope.variables.excludes", "list", [], "Labels to leave out of all metrics, e.g. task_attempt_id.")
 METRICS_INTERVAL = _option("metrics.fetcher.update-interval", "duration", 0.5, "How often slots report their tasks' metrics.")
 
 # -- jobs

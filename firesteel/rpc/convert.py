@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from firesteel._proto import common_pb2, job_graph_pb2
+from firesteel.errors import ErrorInfo
 from firesteel.ids import JobId, OperatorId, ResultId, VertexId
 from firesteel.jobgraph import Blob, BlobKind, JobEdge, JobGraph, JobVertex, Operator, Partitioner, ResultType
 from firesteel.resources import UNKNOWN, ResourceProfile
@@ -29,6 +30,28 @@ def profile_from_proto(message: common_pb2.ResourceProfile) -> ResourceProfile:
         off_heap_bytes=message.off_heap_bytes,
         managed_bytes=message.managed_bytes,
         network_bytes=message.network_bytes,
+    )
+
+
+def error_to_proto(error: ErrorInfo) -> common_pb2.ErrorInfo:
+    return common_pb2.ErrorInfo(
+        summary=error.summary,
+        user_traceback=error.user_traceback,
+        traceback=error.traceback,
+        timestamp_ms=error.timestamp_ms,
+        location=error.location,
+        task_name=error.task_name,
+    )
+
+
+def error_from_proto(message: common_pb2.ErrorInfo) -> ErrorInfo:
+    return ErrorInfo(
+        summary=message.summary,
+        user_traceback=message.user_traceback,
+        traceback=message.traceback,
+        timestamp_ms=message.timestamp_ms,
+        location=message.location,
+        task_name=message.task_name,
     )
 
 

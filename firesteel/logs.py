@@ -1,0 +1,87 @@
+"""Structured logs: one key=value line per event on stderr, with job, vertex, subtask and attempt where they apply.
+
+A shell calls `configure` once. What runs for a task binds its names with `task_context`; every line written below it,
+by this code or through the standard library's `logging`, then carries them. (A new thread starts without them.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import structlog
+
+_FIRST_KEYS = ("timestamp", "level", "process", "logger", "event", "job_id", "vertex", "subtask", "attempt")
+# Libraries that report every call at INFO.
+_QUIET = ("py4j", "kazoo", "asyncio", "sqlalchemy.engine", "alembic", "urllib3")
+
+
+def configure(process: str, level: str | int = "INFO") -> Any:
+    """Sets up structlog and `logging` for this process and returns its logger."""
+    number = logging.getLevelNamesMapping()[level.upper()] if isinstance(level, str) else level
+    name = f"{process}[{os.getpid()}]"
+
+    def add_process(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event.setdefault("process", name)
+        return event
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_process,
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, _render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for noisy in _QUIET:
+        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+    logging.captureWarnings(True)
+    return structlog.get_logger()
+
+
+@contextmanager
+def task_context(*, job_id: str, vertex: str, subtask: int, attempt: int) -> Iterator[None]:
+    """Names the task in every line that is logged inside, in this thread or asyncio task."""
+    with bound(job_id=job_id, vertex=vertex, subtask=subtask, attempt=attempt):
+        yield
+
+
+def bound(**names: Any) -> AbstractContextManager[Any]:
+    """Adds these names to every line that is logged inside."""
+    return structlog.contextvars.bound_contextvars(**names)
+
+
+_logfmt = structlog.processors.LogfmtRenderer(key_order=_FIRST_KEYS, drop_missing=True)
+
+
+def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    """key=value pairs on one line; a traceback follows on lines of its own, indented, so that it can be read."""
+    stack = event.pop("exception", None)
+    # Keys come from everywhere, values too: what logfmt cannot take must not cost the line.
+    line = str(_logfmt(logger, method, {str(key).replace(" ", "_"): _plain(value) for key, value in event.items()}))
+    if stack:
+        line += "\n  " + str(stack).rstrip().replace("\n", "\n  ")
+    return line
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, bool)) or value is None else str(value)
