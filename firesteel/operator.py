@@ -12,12 +12,13 @@ to the first and finished and closed from the first to the last.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from firesteel.elements import Watermark
+from firesteel.elements import StreamStatus, Watermark
 
 
 class Output(Protocol):
@@ -29,7 +30,11 @@ class Output(Protocol):
     def emit_side(self, tag: str, batch: pa.RecordBatch) -> None:
         """Sends a batch to the side output `tag`; dropped if nothing consumes it."""
 
-    def emit_watermark(self, watermark: Watermark) -> None: ...
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Sends a watermark on, unless one as late has been sent before."""
+
+    def emit_status(self, status: StreamStatus) -> None:
+        """Idle: do not wait for this output's watermarks. The next batch or watermark makes it active again."""
 
 
 class TimerService(Protocol):
@@ -81,8 +86,8 @@ class RuntimeContext(Protocol):
     def operator_name(self) -> str: ...
 
     @property
-    def input_schemas(self) -> tuple[pa.Schema, ...]:
-        """Schema of each input, known before data flows."""
+    def input_schemas(self) -> tuple[pa.Schema | None, ...]:
+        """Schema of each input, known before data flows (None: its producer has none)."""
 
     @property
     def output_schema(self) -> pa.Schema | None: ...
@@ -100,6 +105,9 @@ class RuntimeContext(Protocol):
 
     def counter(self, name: str) -> Counter:
         """A counter that is exposed as flink_taskmanager_job_task_operator_<name>."""
+
+    def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
+        """Accounts what is done inside the `with` as time in Spark or in Python; what it emits is not counted twice."""
 
     def send_to_coordinator(self, event: Any) -> None:
         """Sends an operator event to the coordinator in the JobMaster."""
@@ -200,6 +208,14 @@ class SourceOperator(StreamOperator):
 
     inputs = 0
 
+    # Set by `poll` when it had nothing to read: the task then flushes the chain and sleeps until a mail arrives (a coordinator
+    # event, a timer, `request_mail`), at most `poll_interval_s`, before it polls again. None: only a mail can bring more.
+    waiting: bool = False
+    poll_interval_s: float | None = 0.05
+
     def poll(self, max_wait_s: float) -> bool:
-        """Emits the next bundle, waiting at most `max_wait_s` if there is none yet. False: the source is exhausted."""
+        """Emits the next bundle, waiting at most `max_wait_s` if there is none yet. False: the source is exhausted.
+
+        A source that waits for its coordinator must not wait here, because the answer comes as a mail: it sets `waiting`.
+        """
         raise NotImplementedError
