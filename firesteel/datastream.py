@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from firesteel.connectors import CollectSink, FileSink, PrintSink
+from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates import parse_aggregates
@@ -22,7 +23,7 @@ from firesteel.plan.specs import (
     TransformSpec,
     WindowAggregateSpec,
 )
-from firesteel.plan.stream_graph import Chaining, ProgramError, StreamEdge, StreamNode
+from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
 from firesteel.resources import ResourceProfile
 from firesteel.windows import Duration, Tumbling, duration_us
 
@@ -53,7 +54,7 @@ class _Configurable:
 
     def _configured(self) -> StreamNode:
         if self._node is None:
-            raise ProgramError("uid(), name() and the like set the operator just added: call them right after it, not after key_by() or union()")
+            raise InvalidProgram("uid(), name() and the like set the operator just added: call them right after it, not after key_by() or union()")
         return self._node
 
     def uid(self: _Self, uid: str) -> _Self:
@@ -146,7 +147,7 @@ class DataStream(_Configurable):
     def key_by(self, *columns: str) -> KeyedStream:
         """Partitions by the values of `columns`: equal keys meet in one subtask."""
         if not columns or not all(isinstance(c, str) and c for c in columns):
-            raise ProgramError(f"key_by{columns!r}: name at least one column")
+            raise InvalidProgram(f"key_by{columns!r}: name at least one column")
         return KeyedStream(self, columns)
 
     def union(self, *others: DataStream) -> DataStream:
@@ -231,9 +232,9 @@ class DataStream(_Configurable):
 
     def _check_mine(self, what: str, other: DataStream) -> None:
         if not isinstance(other, DataStream):
-            raise ProgramError(f"{what}() takes a DataStream, not {type(other).__name__}")
+            raise InvalidProgram(f"{what}() takes a DataStream, not {type(other).__name__}")
         if other._environment is not self._environment:
-            raise ProgramError(f"{what}(): the two streams belong to different environments")
+            raise InvalidProgram(f"{what}(): the two streams belong to different environments")
 
 
 class KeyedStream(DataStream):
@@ -248,7 +249,7 @@ class KeyedStream(DataStream):
     def window(self, window: Tumbling, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
         """Groups each key's records by event time. Records later than `allowed_lateness` after their window fired are dropped and counted."""
         if not isinstance(window, Tumbling):
-            raise ProgramError(f"window() takes a Tumbling window, not {type(window).__name__}")
+            raise InvalidProgram(f"window() takes a Tumbling window, not {type(window).__name__}")
         return WindowedStream(self, window, duration_us(allowed_lateness, "allowed_lateness"))
 
 
@@ -291,7 +292,7 @@ class WindowedStream:
         columns = self._keyed._time_columns
         if len(columns) != 1:
             found = "its sources have no watermarks" if not columns else f"its sources have several: {', '.join(sorted(columns))}"
-            raise ProgramError(
+            raise InvalidProgram(
                 f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
                 "or name the column with Tumbling(..., on='column')"
             )
@@ -349,7 +350,7 @@ def _opened_sink(sink: Any) -> tuple[FileSink | PrintSink | CollectSink, str]:
         case PrintSink():
             return sink, ""
         case _:
-            raise ProgramError(f"sink_to() takes a FileSink, CollectSink or PrintSink, not {type(sink).__name__}")
+            raise InvalidProgram(f"sink_to() takes a FileSink, CollectSink or PrintSink, not {type(sink).__name__}")
 
 
 def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -358,7 +359,7 @@ def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _callable(where: str, function: Any) -> None:
     if not callable(function):
-        raise ProgramError(f"{where}() takes a function, not {type(function).__name__} {function!r}")
+        raise InvalidProgram(f"{where}() takes a function, not {type(function).__name__} {function!r}")
 
 
 def _function_name(kind: str, function: Any) -> str:
@@ -368,5 +369,5 @@ def _function_name(kind: str, function: Any) -> str:
 
 def _positive(what: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ProgramError(f"{what} is {value!r}; it must be a whole number of at least 1")
+        raise InvalidProgram(f"{what} is {value!r}; it must be a whole number of at least 1")
     return value

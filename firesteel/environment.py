@@ -10,12 +10,13 @@ from firesteel import options
 from firesteel.config import Configuration
 from firesteel.connectors import FileSource, SequenceSource
 from firesteel.datastream import DataStream, _positive, _Upstream
+from firesteel.errors import InvalidProgram
 from firesteel.ids import JobId, random_id
 from firesteel.jobgraph import JobGraph
 from firesteel.plan.coordinators import coordinator_of
 from firesteel.plan.job_graph import build_job_graph
 from firesteel.plan.specs import SourceSpec
-from firesteel.plan.stream_graph import ProgramError, StreamGraph
+from firesteel.plan.stream_graph import StreamGraph
 from firesteel.resources import ResourceProfile
 from firesteel.windows import Watermarks
 
@@ -43,9 +44,9 @@ class Environment:
     ) -> DataStream:
         """A stream of what `source` reads. With `watermarks` it has event time."""
         if not isinstance(source, FileSource | SequenceSource):
-            raise ProgramError(f"from_source() takes a FileSource or SequenceSource, not {type(source).__name__}")
+            raise InvalidProgram(f"from_source() takes a FileSource or SequenceSource, not {type(source).__name__}")
         if watermarks is not None and not isinstance(watermarks, Watermarks):
-            raise ProgramError(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
+            raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
         source = resolved(source)
         spec = SourceSpec(source=source, watermarks=watermarks.spec() if watermarks else None)
         node = self._graph.add_node(f"Source: {name or uid or type(source).__name__}", spec, inputs=0)
@@ -108,7 +109,7 @@ class Environment:
     def _resource_profile(self, group: str) -> ResourceProfile:
         if group not in self._resource_groups:
             known = ", ".join(sorted(self._resource_groups)) or "none yet"
-            raise ProgramError(f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first")
+            raise InvalidProgram(f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first")
         return self._resource_groups[group]
 
 
@@ -121,16 +122,16 @@ def resolved(source: FileSource | SequenceSource) -> FileSource | SequenceSource
     match source:
         case FileSource():
             if not source.paths:
-                raise ProgramError("FileSource has no path; name at least one file or glob")
+                raise InvalidProgram("FileSource has no path; name at least one file or glob")
             return FileSource(*map(absolute_path, source.paths), format=source.format, schema=source.schema, **source.options)
         case SequenceSource():
             if source.end < source.start or source.split_rows < 1:
-                raise ProgramError(f"{source}: end must not be before start, and split_rows at least 1")
+                raise InvalidProgram(f"{source}: end must not be before start, and split_rows at least 1")
             return source
 
 
 def _existing(path: str, where: str) -> str:
     full = Path(path).expanduser().resolve()
     if not full.exists():
-        raise ProgramError(f"{where}({path!r}): there is no such file: {full}")
+        raise InvalidProgram(f"{where}({path!r}): there is no such file: {full}")
     return str(full)

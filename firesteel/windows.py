@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from firesteel.config import parse_duration
+from firesteel.config import parse_duration_s
+from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import TumblingSpec, WatermarkSpec
-from firesteel.plan.stream_graph import ProgramError
 
 Duration = str | timedelta
 
 
 def duration_us(duration: Duration, what: str) -> int:
-    """A duration in microseconds; ProgramError names `what` if it is none."""
+    """A duration in microseconds; InvalidProgram names `what` if it is none."""
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1)
     try:
-        return round(parse_duration(duration) * 1_000_000)
+        return round(parse_duration_s(duration) * 1_000_000)
     except (ValueError, TypeError):
-        raise ProgramError(f"{what} is {duration!r}; give a duration such as '1 day', '90 s' or '250 ms', or a timedelta") from None
+        raise InvalidProgram(f"{what} is {duration!r}; give a duration such as '1 day', '90 s' or '250 ms', or a timedelta") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Watermarks:
         """Records are at most `max_out_of_orderness` behind the latest `column` (a timestamp) seen by their subtask."""
         delay_us = duration_us(max_out_of_orderness, "max_out_of_orderness")
         if delay_us < 0:
-            raise ProgramError(f"max_out_of_orderness is {max_out_of_orderness!r}; it cannot be negative")
+            raise InvalidProgram(f"max_out_of_orderness is {max_out_of_orderness!r}; it cannot be negative")
         return cls(column, delay_us)
 
     def spec(self) -> WatermarkSpec:
@@ -55,5 +55,5 @@ class Tumbling:
     def spec(self) -> TumblingSpec:
         size_us = duration_us(self.size, "the size of a Tumbling window")
         if size_us <= 0:
-            raise ProgramError(f"the size of a Tumbling window is {self.size!r}; it must be positive")
+            raise InvalidProgram(f"the size of a Tumbling window is {self.size!r}; it must be positive")
         return TumblingSpec(size_us=size_us, offset_us=duration_us(self.offset, "the offset of a Tumbling window") % size_us)

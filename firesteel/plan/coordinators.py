@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from firesteel.connectors import FileSource, SequenceSource
-from firesteel.plan.stream_graph import ProgramError
+from firesteel.errors import InvalidProgram
 
 
 def coordinator_of(source: Any) -> tuple[str, str]:
@@ -17,4 +17,4 @@ def coordinator_of(source: Any) -> tuple[str, str]:
         case SequenceSource():
             return "sequence-source", json.dumps({"start": source.start, "end": source.end, "split_rows": source.split_rows})
         case _:
-            raise ProgramError(f"{type(source).__name__} is not a source that can be coordinated")
+            raise InvalidProgram(f"{type(source).__name__} is not a source that can be coordinated")

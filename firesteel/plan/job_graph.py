@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import cloudpickle
 
-from firesteel.errors import FiresteelError
+from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.ids import JobId, OperatorId, ResultId, VertexId, stable_id
 from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.plan.chaining import chains
-from firesteel.plan.stream_graph import ProgramError, StreamEdge, StreamGraph, StreamNode
+from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 from firesteel.resources import UNKNOWN, ResourceProfile
 
 
@@ -27,7 +27,7 @@ def build_job_graph(
     Operator ids are stable: from the uid where there is one, otherwise from the operator's place in the program.
     """
     if not stream_graph.nodes:
-        raise ProgramError("the program has no operators: begin with env.from_source(...)")
+        raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
     graph = stream_graph.resolved(default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism)
     grouped = chains(graph, enabled=chaining_enabled)
     operator_ids = {node: _operator_id(node) for node in graph.nodes}
@@ -94,7 +94,7 @@ def _pickled(node: StreamNode) -> bytes:
     try:
         return cloudpickle.dumps(node.spec)
     except Exception as error:
-        raise ProgramError(
+        raise InvalidProgram(
             f"operator {node} cannot be shipped: {error}; its function refers to something that cannot be pickled "
             "(a SparkSession, a lock, an open file): create that inside the function"
         ) from error

@@ -6,16 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from enum import Enum
 
-from firesteel.errors import FiresteelError
+from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import Partitioner
 from firesteel.plan.specs import Spec
 from firesteel.resources import UNKNOWN, ResourceProfile
 
 DEFAULT_GROUP = "default"
-
-
-class ProgramError(FiresteelError):
-    """The program cannot become a job: the message names the operator and what to change."""
 
 
 class Chaining(Enum):
@@ -89,7 +85,7 @@ class StreamGraph:
     def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
         """A copy in which nothing is left open: parallelism, max parallelism, groups and partitioners are decided.
 
-        Raises ProgramError for what cannot be: duplicate uids, FORWARD between different parallelisms, a parallelism
+        Raises InvalidProgram for what cannot be: duplicate uids, FORWARD between different parallelisms, a parallelism
         over its maximum, a co-location group that spans slot sharing groups or parallelisms.
         """
         graph = StreamGraph()
@@ -132,7 +128,7 @@ def _max_parallelism(node: StreamNode, wanted: int | None, default: int) -> int:
         roomy = 1 << (parallelism + parallelism // 2 - 1).bit_length()
         wanted = default if parallelism <= default else min(roomy, _LARGEST_MAX_PARALLELISM)
     if parallelism > wanted:
-        raise ProgramError(
+        raise InvalidProgram(
             f"operator {node} has parallelism {parallelism}, over its max parallelism {wanted}; "
             "lower the one or raise the other with set_max_parallelism() or pipeline.max-parallelism"
         )
@@ -144,7 +140,7 @@ def _partitioner(edge: StreamEdge, source: StreamNode, target: StreamNode) -> Pa
     if edge.partitioner is None:
         return Partitioner.FORWARD if same else Partitioner.REBALANCE
     if edge.partitioner is Partitioner.FORWARD and not same:
-        raise ProgramError(
+        raise InvalidProgram(
             f"forward() from {source} (parallelism {source.parallelism}) to {target} (parallelism {target.parallelism}) "
             "needs equal parallelism; use rescale() or rebalance()"
         )
@@ -155,7 +151,7 @@ def _check_uids(graph: StreamGraph) -> None:
     seen: dict[str, StreamNode] = {}
     for node in graph.nodes:
         if node.uid and node.uid in seen:
-            raise ProgramError(
+            raise InvalidProgram(
                 f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and {node.name!r}; uids are unique in a job"
             )
         if node.uid:
@@ -169,12 +165,12 @@ def _check_co_location(graph: StreamGraph) -> None:
             continue
         other = first.setdefault(node.co_location_group, node)
         if (other.slot_sharing_group, other.resource_group) != (node.slot_sharing_group, node.resource_group):
-            raise ProgramError(
+            raise InvalidProgram(
                 f"operators {other} and {node} are in co-location group {node.co_location_group!r} but in different slot sharing "
                 f"or resource groups ({other.slot_sharing_group!r}, {node.slot_sharing_group!r}), so they can never share a slot"
             )
         if other.parallelism != node.parallelism:
-            raise ProgramError(
+            raise InvalidProgram(
                 f"operators {other} and {node} are in co-location group {node.co_location_group!r} with different parallelism "
                 f"({other.parallelism} and {node.parallelism})"
             )
