@@ -1,0 +1,35 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+PYTHON_IN_VENV := .venv/bin/python
+READY := .venv/.ready
+
+.PHONY: help setup demo test test-unit lint bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## all that is needed: .venv with pinned packages, gRPC stubs, Java 17+ (the others do it first)
+
+$(READY): pyproject.toml setup.py scripts/setup.sh $(wildcard proto/*.proto)
+	@PYTHON="$(PYTHON)" scripts/setup.sh
+
+demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster
+	@.venv/bin/firesteel run examples/daily_delays.py
+
+test: $(READY) ## all tests
+	@$(PYTHON_IN_VENV) -m pytest
+
+test-unit: $(READY) ## the fast ones
+	@$(PYTHON_IN_VENV) -m pytest tests/unit
+
+lint: $(READY) ## ruff, and strict mypy on the cores
+	@$(PYTHON_IN_VENV) -m ruff check .
+	@$(PYTHON_IN_VENV) -m mypy
+
+bench: $(READY) ## all benchmarks, or one: make bench ONLY=exchange
+	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
+
+clean: ## remove what was built, downloaded and written here
+	rm -rf .venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
