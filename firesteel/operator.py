@@ -115,6 +115,12 @@ class RuntimeContext(Protocol):
     def request_mail(self, action: Callable[[], None]) -> None:
         """From any thread: has `action` run on the task's thread, between elements."""
 
+    def yield_to_mail(self, timeout_s: float) -> None:
+        """On the task's thread, in the middle of an element: runs the mails that are queued, waiting at most `timeout_s` for one.
+
+        For an operator that can go on only once its coordinator has answered. Raises what ends the task if it is cancelled.
+        """
+
     @property
     def cancelled(self) -> bool:
         """Long work should look at this and return early."""
