@@ -1,0 +1,1 @@
+"""The Dispatcher: accepts jobs, stores them, gives each its JobMaster process, and answers clients (spec 003)."""

@@ -1,0 +1,117 @@
+"""Users' files, stored once per content: DIR/<xxhash3-128 of the content>.
+
+Nothing of a request but a checked hash ever becomes part of a path (invariant 24). A file appears under its name only
+when it is complete and has the content that its name says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import xxhash
+
+from firesteel.errors import FiresteelError, PayloadTooLarge
+from firesteel.ids import is_id, random_id
+
+CHUNK_BYTES = 2**20
+
+
+class BadBlob(FiresteelError):
+    """A hash that is none, or content that does not have the hash it came with."""
+
+
+class DiskFull(FiresteelError):
+    """Nothing of the upload was kept."""
+
+
+class BlobStore:
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        directory.mkdir(parents=True, exist_ok=True)
+        for unfinished in directory.glob("*.part"):  # of an earlier process
+            unfinished.unlink(missing_ok=True)
+
+    def path(self, blob_hash: str) -> Path:
+        """Where the blob is, or would be. Raises BadBlob for anything but 32 lower-case hex characters."""
+        if not is_id(blob_hash):
+            raise BadBlob(f"{blob_hash[:80]!r} is not the hash of a file: expected 32 lower-case hex characters")
+        return self._directory / blob_hash
+
+    def has(self, blob_hash: str) -> bool:
+        return self.path(blob_hash).is_file()
+
+    def missing(self, hashes: Iterable[str]) -> list[str]:
+        return [blob_hash for blob_hash in hashes if not self.has(blob_hash)]
+
+    def begin(self, blob_hash: str) -> Upload:
+        return Upload(self.path(blob_hash), blob_hash, self._limit_bytes)
+
+    def read(self, blob_hash: str) -> Iterator[bytes]:
+        """The content in chunks. Raises FileNotFoundError."""
+        with open(self.path(blob_hash), "rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+
+class Upload:
+    """One file on its way in: `write` chunks, then `finish`; leaving the `with` block early keeps nothing."""
+
+    def __init__(self, path: Path, blob_hash: str, limit_bytes: int) -> None:
+        self._path = path
+        self._hash = blob_hash
+        self._limit_bytes = limit_bytes
+        self._part = path.with_name(f"{blob_hash}.{random_id()[:8]}.part")
+        self._file: BinaryIO | None = None
+        self._digest = xxhash.xxh3_128()
+        self.size_bytes = 0
+
+    def __enter__(self) -> Upload:
+        self._file = open(self._part, "xb")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._part.unlink(missing_ok=True)  # after `finish`, it is there under its own name
+
+    def write(self, data: bytes) -> None:
+        """Raises PayloadTooLarge or DiskFull."""
+        assert self._file is not None
+        self.size_bytes += len(data)
+        if self.size_bytes > self._limit_bytes:
+            raise too_large(self._hash, self.size_bytes, self._limit_bytes)
+        try:
+            self._file.write(data)
+            self._digest.update(data)
+        except OSError as error:
+            raise _disk_error(error, self._path.parent) from error
+
+    def finish(self) -> None:
+        """Raises BadBlob if the content is not what the hash says."""
+        assert self._file is not None
+        if self._digest.hexdigest() != self._hash:
+            raise BadBlob(f"the upload of file {self._hash} arrived with other content ({self._digest.hexdigest()}); upload it again")
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._part, self._path)
+        except OSError as error:
+            raise _disk_error(error, self._path.parent) from error
+
+
+def too_large(name: str, size_bytes: int, limit_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"file {name} has {size_bytes:,} bytes or more, over the limit of {limit_bytes:,} (blob.max-size); ship less or raise the limit"
+    )
+
+
+def _disk_error(error: OSError, directory: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"the Dispatcher's disk is full: no space for the file in {directory}; free some, then run the job again")
+    return error

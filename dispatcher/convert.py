@@ -1,0 +1,142 @@
+"""Between the Dispatcher's messages and its domain types. Protobuf stays here and in the servicer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+
+from dispatcher.core import Job
+from dispatcher.messages import JobMasterRegistered, JobStatusReported, RefusalKind
+from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2, job_master_pb2
+from firesteel.ids import JobId, JobMasterId, is_id
+from firesteel.states import JobStatus
+
+GRPC_STATUS = {
+    RefusalKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    RefusalKind.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    RefusalKind.WRONG_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+class BadMessage(Exception):
+    """The peer sent something that cannot be right; the message names its fault."""
+
+
+def registered_from_proto(message: dispatcher_pb2.JobMasterRegister, connection: int) -> JobMasterRegistered:
+    if not is_id(message.job_master_id):
+        raise BadMessage(f"a JobMaster registered with the id {message.job_master_id[:80]!r}; expected 32 hex characters")
+    if not message.address or message.pid <= 1:
+        raise BadMessage(f"JobMaster {message.job_master_id} registered without its address or pid")
+    return JobMasterRegistered(
+        connection=connection,
+        job_master_id=JobMasterId(message.job_master_id),
+        pid=message.pid,
+        address=message.address,
+    )
+
+
+def status_from_proto(message: dispatcher_pb2.JobStatusChanged, connection: int) -> JobStatusReported:
+    if not is_id(message.job_id):
+        raise BadMessage(f"a JobMaster reported on the job {message.job_id[:80]!r}; expected 32 hex characters")
+    try:
+        status = JobStatus(message.status)
+    except ValueError:
+        raise BadMessage(f"a JobMaster reported the unknown status {message.status} of job {message.job_id}") from None
+    has_details = message.HasField("final_details")
+    return JobStatusReported(
+        connection=connection,
+        job_id=JobId(message.job_id),
+        epoch=message.epoch,
+        status=status,
+        timestamp_ms=message.timestamp_ms,
+        tasks_by_state=dict(message.tasks_by_state),
+        final_details=message.final_details.SerializeToString() if has_details else None,
+    )
+
+
+def overview_to_proto(job: Job) -> dispatcher_pb2.JobOverview:
+    return dispatcher_pb2.JobOverview(
+        job_id=job.job_id,
+        name=job.name,
+        status=job.status.value,
+        start_ms=job.start_ms,
+        end_ms=job.end_ms,
+        tasks_by_state=job.tasks_by_state,
+    )
+
+
+def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
+    """What every later step relies on. Raises BadMessage."""
+    if not is_id(graph.job_id):
+        raise BadMessage(f"the job's id {graph.job_id[:80]!r} is not 32 lower-case hex characters")
+    if not graph.vertices:
+        raise BadMessage(f'job "{graph.name}" has nothing to run: its program has no operators')
+    known = {vertex.vertex_id: len(vertex.operators) for vertex in graph.vertices}
+    if len(known) != len(graph.vertices):
+        raise BadMessage(f'job "{graph.name}" has two vertices with the same id')
+    for vertex in graph.vertices:
+        _check_vertex(graph.name, vertex)
+    for edge in graph.edges:
+        source, target = known.get(edge.source_vertex_id), known.get(edge.target_vertex_id)
+        if source is None or target is None or not (0 <= edge.source_operator < source and 0 <= edge.target_operator < target):
+            raise BadMessage(f'job "{graph.name}" has an edge between operators that it does not have')
+    for blob in graph.blobs:
+        if not is_id(blob.hash) or "/" in blob.name or blob.name in ("", ".", ".."):
+            raise BadMessage(f'job "{graph.name}" names a file badly: {blob.name[:80]!r} with hash {blob.hash[:80]!r}')
+
+
+def _check_vertex(job_name: str, vertex: job_graph_pb2.JobVertex) -> None:
+    if not is_id(vertex.vertex_id) or not vertex.operators or not all(is_id(o.operator_id) for o in vertex.operators):
+        raise BadMessage(f'job "{job_name}": vertex "{vertex.name}" lacks its id or its operators')
+    if not 1 <= vertex.parallelism <= vertex.max_parallelism <= 32768:
+        raise BadMessage(
+            f'job "{job_name}": vertex "{vertex.name}" has parallelism {vertex.parallelism} and max parallelism'
+            f" {vertex.max_parallelism}; expected 1 <= parallelism <= max parallelism <= 32768"
+        )
+
+
+def details_without_master(
+    job: Job, graph: job_graph_pb2.JobGraph | None, *, failure: str = "", waiting_for: str = ""
+) -> job_master_pb2.JobDetails:
+    """What can be said of a job whose JobMaster is not there (yet, or any more)."""
+    exceptions = [common_pb2.ErrorInfo(summary=failure, timestamp_ms=job.end_ms)] if failure else []
+    timestamps = [job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)]
+    if job.end_ms:
+        timestamps.append(job_master_pb2.StateTimestamp(state=job.status.value, timestamp_ms=job.end_ms))
+    return job_master_pb2.JobDetails(
+        job_id=job.job_id,
+        name=job.name,
+        status=job.status.value,
+        timestamps=timestamps,
+        vertices=_vertices(graph) if graph is not None else (),
+        exceptions=exceptions,
+        start_ms=job.start_ms,
+        end_ms=job.end_ms,
+        waiting_for=waiting_for,
+    )
+
+
+def _vertices(graph: job_graph_pb2.JobGraph) -> Sequence[job_master_pb2.VertexDetails]:
+    inputs: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        feeding = inputs.setdefault(edge.target_vertex_id, [])
+        if edge.source_vertex_id not in feeding:
+            feeding.append(edge.source_vertex_id)
+    return [
+        job_master_pb2.VertexDetails(
+            vertex_id=vertex.vertex_id,
+            name=vertex.name,
+            parallelism=vertex.parallelism,
+            max_parallelism=vertex.max_parallelism,
+            slot_sharing_group=vertex.slot_sharing_group,
+            operators=[
+                job_master_pb2.OperatorDetails(
+                    operator_id=o.operator_id, uid=o.uid, name=o.name, kind=o.kind, runs_on_spark=o.runs_on_spark
+                )
+                for o in vertex.operators
+            ],
+            input_vertex_ids=inputs.get(vertex.vertex_id, []),
+        )
+        for vertex in graph.vertices
+    ]

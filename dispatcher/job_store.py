@@ -1,0 +1,237 @@
+"""Where jobs are kept: their graphs, their status, and what is left of them when they have ended. SQL, by SQLAlchemy.
+
+One transaction per call, each fenced: it checks that no later Dispatcher has taken the store over (design, section 4).
+Synchronous; the shell runs it in one thread of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_never
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from dispatcher.core import Job
+from dispatcher.messages import JobAdded, JobAssigned, JobEnded, JobForgotten, JobStatusChanged, Record
+from firesteel.errors import FiresteelError
+from firesteel.ids import JobId, JobMasterId
+from firesteel.states import JobStatus
+
+_metadata = sa.MetaData()
+
+_jobs = sa.Table(
+    "jobs",
+    _metadata,
+    sa.Column("job_id", sa.String(32), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("graph_id", sa.String(32), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("start_ms", sa.BigInteger, nullable=False),
+    sa.Column("end_ms", sa.BigInteger, nullable=False, default=0),
+    sa.Column("epoch", sa.BigInteger, nullable=False, default=0),
+    sa.Column("job_master_id", sa.String(32)),
+    sa.Column("failure", sa.Text, nullable=False, default=""),
+    sa.Column("final_details", sa.LargeBinary),
+    sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
+)
+
+# By content, so that storing one twice is storing it once.
+_graphs = sa.Table(
+    "job_graphs",
+    _metadata,
+    sa.Column("graph_id", sa.String(32), primary_key=True),
+    sa.Column("graph", sa.LargeBinary, nullable=False),
+)
+
+_leaders = sa.Table(
+    "leaders",
+    _metadata,
+    sa.Column("service", sa.String(32), primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+)
+
+_SERVICE = "dispatcher"
+
+
+class Fenced(FiresteelError):
+    """Another Dispatcher has taken over this job store; this one may write nothing more."""
+
+
+class JobStore:
+    """The jobs of one cluster. Opening it takes it over from whichever Dispatcher had it."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or postgresql+psycopg2://..."""
+        try:
+            self._engine = sa.create_engine(url, future=True)
+            if self._engine.dialect.name == "sqlite":
+                sa.event.listen(self._engine, "connect", _prepare_sqlite)
+                sa.event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+            _metadata.create_all(self._engine)
+            self.epoch = _take_over(self._engine)
+        except (sa.exc.SQLAlchemyError, ImportError) as error:
+            where = url.split("@")[-1]  # without a password
+            raise FiresteelError(f"the job store {where} cannot be opened: {_reason(error)}; check database.url and --dir") from error
+
+    @staticmethod
+    def sqlite_url(directory: Path) -> str:
+        return f"sqlite:///{(directory / 'jobs.db').resolve()}"
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # ---- graphs
+
+    def put_graph(self, graph: bytes) -> str:
+        """Stores a graph before its job is accepted and returns its id."""
+        graph_id = hashlib.md5(graph, usedforsecurity=False).hexdigest()
+        with self._transaction() as connection:
+            if connection.execute(sa.select(_graphs.c.graph_id).where(_graphs.c.graph_id == graph_id)).first() is None:
+                connection.execute(sa.insert(_graphs).values(graph_id=graph_id, graph=graph))
+        return graph_id
+
+    def graph(self, graph_id: str) -> bytes | None:
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(_graphs.c.graph).where(_graphs.c.graph_id == graph_id)).first()
+        return None if row is None else bytes(row.graph)
+
+    def drop_unused_graphs(self) -> None:
+        """Those of submissions that were refused, or interrupted."""
+        used = sa.select(_jobs.c.graph_id)
+        with self._transaction() as connection:
+            connection.execute(sa.delete(_graphs).where(_graphs.c.graph_id.not_in(used)))
+
+    # ---- jobs
+
+    def persist(self, records: Sequence[Record]) -> None:
+        """All of them or none."""
+        with self._transaction() as connection:
+            for record in records:
+                _write(connection, record)
+
+    def jobs(self) -> list[Job]:
+        """All that are not forgotten, oldest first."""
+        columns = [c for c in _jobs.c if c.name not in ("final_details", "forgotten", "failure")]
+        query = sa.select(*columns).where(_jobs.c.forgotten.is_(False)).order_by(_jobs.c.start_ms)
+        with self._engine.connect() as connection:
+            return [
+                Job(
+                    job_id=JobId(row.job_id),
+                    name=row.name,
+                    graph_id=row.graph_id,
+                    status=JobStatus[row.status],
+                    start_ms=row.start_ms,
+                    end_ms=row.end_ms,
+                    epoch=row.epoch,
+                    job_master_id=JobMasterId(row.job_master_id) if row.job_master_id else None,
+                )
+                for row in connection.execute(query)
+            ]
+
+    def forgotten(self) -> list[tuple[JobId, JobStatus]]:
+        query = sa.select(_jobs.c.job_id, _jobs.c.status).where(_jobs.c.forgotten.is_(True)).order_by(_jobs.c.end_ms)
+        with self._engine.connect() as connection:
+            return [(JobId(row.job_id), JobStatus[row.status]) for row in connection.execute(query)]
+
+    def ending(self, job_id: JobId) -> tuple[bytes | None, str]:
+        """(final details as its JobMaster gave them, why it ended without them)."""
+        query = sa.select(_jobs.c.final_details, _jobs.c.failure).where(_jobs.c.job_id == job_id)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return (None, "") if row is None else (row.final_details, row.failure)
+
+    def _transaction(self) -> _Fenced:
+        return _Fenced(self._engine, self.epoch)
+
+
+class _Fenced:
+    """A transaction that a later Dispatcher's taking over makes fail."""
+
+    def __init__(self, engine: Engine, epoch: int) -> None:
+        self._begin = engine.begin()
+        self._epoch = epoch
+
+    def __enter__(self) -> Connection:
+        connection = self._begin.__enter__()
+        query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
+        if connection.dialect.name != "sqlite":  # there, BEGIN IMMEDIATE has locked the whole file
+            query = query.with_for_update()
+        epoch = connection.execute(query).scalar_one()
+        if epoch != self._epoch:
+            error = Fenced(f"another Dispatcher (epoch {epoch}) has taken over the job store from this one (epoch {self._epoch})")
+            self._begin.__exit__(Fenced, error, None)
+            raise error
+        return connection
+
+    def __exit__(self, *exc: object) -> None:
+        self._begin.__exit__(*exc)  # type: ignore[arg-type]
+
+
+def _take_over(engine: Engine) -> int:
+    with engine.begin() as connection:
+        query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
+        if engine.dialect.name != "sqlite":
+            query = query.with_for_update()
+        before = connection.execute(query).scalar()
+        if before is None:
+            connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=1))
+            return 1
+        connection.execute(sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=before + 1))
+        return int(before) + 1
+
+
+def _write(connection: Connection, record: Record) -> None:
+    match record:
+        case JobAdded():
+            connection.execute(
+                sa.insert(_jobs).values(
+                    job_id=record.job_id,
+                    name=record.name,
+                    graph_id=record.graph_id,
+                    status=JobStatus.INITIALIZING.name,
+                    start_ms=record.start_ms,
+                )
+            )
+        case JobAssigned():
+            _update(connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id)
+        case JobStatusChanged():
+            _update(connection, record.job_id, status=record.status.name)
+        case JobEnded():
+            _update(
+                connection,
+                record.job_id,
+                status=record.status.name,
+                end_ms=record.end_ms,
+                final_details=record.final_details,
+                failure=record.failure,
+            )
+        case JobForgotten():
+            graph_id = connection.execute(sa.select(_jobs.c.graph_id).where(_jobs.c.job_id == record.job_id)).scalar()
+            _update(connection, record.job_id, forgotten=True, final_details=None, graph_id="", name="", failure="")
+            others = sa.select(_jobs.c.job_id).where(_jobs.c.graph_id == graph_id)
+            if connection.execute(others).first() is None:
+                connection.execute(sa.delete(_graphs).where(_graphs.c.graph_id == graph_id))
+        case _:
+            assert_never(record)
+
+
+def _update(connection: Connection, job_id: JobId, **values: object) -> None:
+    changed = connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
+    if changed.rowcount != 1:
+        raise LookupError(f"the job store has no job {job_id} to update")
+
+
+def _prepare_sqlite(connection: object, _record: object) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]  # the driver begins no transaction by itself: ours are IMMEDIATE
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.close()
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
