@@ -1,0 +1,131 @@
+"""Bundles: rows on their way into and out of the JVM, by the way that is cheapest for their size.
+
+In: a few rows as a local relation (no Spark job is needed to read it back); more as uncompressed Parquet in shared memory.
+Out: Spark's Arrow collect, read as a stream, so that a large result is never whole in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOCAL_ROWS = 2_000
+LOCAL_BYTES = 256 * 1024
+_PREFIX = "firesteel-bundles-"
+
+
+class BundleStore:
+    """This process' folder in shared memory. Those of processes that are no more are removed on the way."""
+
+    def __init__(self, base: Path | None = None) -> None:
+        base = base or next((p for p in (Path("/dev/shm"),) if os.access(p, os.W_OK)), Path(tempfile.gettempdir()))
+        for folder in base.glob(f"{_PREFIX}*"):
+            if not _owner_lives(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
+        self._count = 0
+
+    def path(self) -> Path:
+        self._count += 1
+        return self.folder / f"{self._count}.parquet"
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class BundleWay:
+    """Takes batches of one schema to Spark. One per operator; `schema` is converted here, once."""
+
+    def __init__(self, session: SparkSession, store: BundleStore, schema: pa.Schema) -> None:
+        self._session = session
+        self._store = store
+        self._schema = schema
+        self._spark_schema = to_spark(schema)
+        self._parquet = fits_parquet(schema)
+
+    @contextlib.contextmanager
+    def dataframe(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFrame]:
+        """The rows as a DataFrame, which may be used inside the `with` only."""
+        rows = sum(batch.num_rows for batch in batches)
+        size_bytes = sum(batch.nbytes for batch in batches)
+        table = pa.Table.from_batches([conform(batch, self._schema) for batch in batches], self._schema)
+        if not self._parquet or (rows <= LOCAL_ROWS and size_bytes <= LOCAL_BYTES):
+            yield self._session.createDataFrame(table, schema=self._spark_schema)
+            return
+        path = self._store.path()
+        try:
+            try:
+                pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False, store_schema=False)
+            except OSError as error:
+                raise FiresteelError(f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}") from error
+            yield self._session.read.schema(self._spark_schema).parquet(str(path))
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def collect(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Runs the plan and yields its rows as they come, each batch with exactly `schema`; batches without rows are left out.
+
+    Partitions come in the order in which they are done. Close the generator to give the rest up.
+    """
+    from pyspark.errors.exceptions.captured import unwrap_spark_exception
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+    from pyspark.util import _create_local_socket  # as PySpark's own toArrow
+
+    port, secret, server = frame._jdf.collectAsArrowToPython()  # type: ignore[attr-defined]
+    file, sock = _create_local_socket((port, secret))
+    complete = False
+    try:
+        for batch in ArrowStreamSerializer().load_stream(file):
+            if batch.num_rows:
+                yield conform(batch, schema)
+        complete = True
+    finally:
+        # Closed early, Spark's writer meets a broken pipe and ends; nobody waits for it.
+        if not complete:
+            _close(file, sock)
+    try:
+        _skip_order(file)
+    finally:
+        _close(file, sock)
+        with unwrap_spark_exception():
+            server.getResult()  # raises what the plan raised
+
+
+def _skip_order(file: Any) -> None:
+    """The stream's tail: the batches' original order, which does not matter here, or word of an error."""
+    from pyspark.serializers import read_int
+
+    count = read_int(file)
+    if count > 0:
+        file.read(4 * count)
+
+
+def _close(file: Any, sock: Any) -> None:
+    for closable in (file, sock):
+        with contextlib.suppress(OSError):
+            closable.close()
+
+
+def _owner_lives(folder: Path) -> bool:
+    try:
+        os.kill(int(folder.name.removeprefix(_PREFIX).split("-")[0]), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OSError):
+        return True  # not ours to judge
+    return True

@@ -1,0 +1,269 @@
+"""The slot's SparkSession: one per process, shared by the process' task threads.
+
+PySpark's pinned thread mode gives every Python thread a JVM thread of its own, so job groups are per task: a cancelled
+task cancels its own Spark jobs and nobody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark import archive
+from taskexecutor.executor.spark.bundles import BundleStore
+from taskexecutor.executor.spark.launch import Jvm, start_jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CANCEL_INTERVAL_S = 0.05
+
+
+class SparkLost(FiresteelError):
+    """The slot's Spark JVM has ended under a task."""
+
+
+class SparkEngine:
+    """Owns the JVM, the session, the bundles' shared memory and the temporary folder of one slot."""
+
+    def __init__(self) -> None:
+        self._jvm: Jvm | None = None
+        self._session: SparkSession | None = None
+        self._bundles: BundleStore | None = None
+        self._temp_dir: Path | None = None
+        self._heap_bytes = 0
+        self.cores = 1
+        self._running = _RunningGroups(self)
+
+    def start(
+        self, conf: Mapping[str, str], cores: int = 1, heap_bytes: int = 512 * 2**20, *, archive_options: Sequence[str] | None = None
+    ) -> None:
+        """Starts the JVM and runs the typical paths once; blocks until the session is warm. `conf`'s spark.* values win over ours."""
+        self.cores = max(1, cores)
+        self._heap_bytes = heap_bytes
+        self._temp_dir = Path(tempfile.mkdtemp(prefix="firesteel-spark-"))
+        self._bundles = BundleStore()
+        settings = self._settings(conf)
+        try:
+            self._jvm = start_jvm(
+                settings,
+                cores=self.cores,
+                heap_bytes=heap_bytes,
+                temp_dir=self._temp_dir,
+                archive_options=archive.use_options() if archive_options is None else archive_options,
+            )
+            self._session = _session(settings, self._jvm)
+            self.warm()
+        except BaseException:
+            self.stop(grace_s=0)
+            raise
+
+    @property
+    def session(self) -> SparkSession:
+        if self._session is None:
+            raise FiresteelError("the slot's Spark has not been started")
+        return self._session
+
+    @property
+    def bundles(self) -> BundleStore:
+        assert self._bundles is not None, "start first"
+        return self._bundles
+
+    @property
+    def jvm_pid(self) -> int:
+        return self._jvm.process.pid if self._jvm else 0
+
+    def is_alive(self) -> bool:
+        return self._jvm is not None and self._jvm.alive
+
+    def warm(self) -> None:
+        """Runs small plans of the kinds that jobs run, so that a job's first bundle meets loaded and compiled code."""
+        from taskexecutor.executor.spark.warm import warm_up
+
+        assert self._temp_dir is not None
+        warm_up(self, self._temp_dir)
+        # What the start has left behind goes before the first job's data comes.
+        assert self.session._jvm is not None
+        self.session._jvm.System.gc()
+
+    @contextlib.contextmanager
+    def job_group(self, group: str, description: str, cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Spark jobs of this thread belong to `group` and are cancelled once `cancelled()` is true.
+
+        What Spark raises because its JVM is gone becomes SparkLost.
+        """
+        context = self.session.sparkContext
+        try:
+            context.setJobGroup(group, description, interruptOnCancel=True)
+            self._running.add(group, cancelled)
+            try:
+                yield
+            finally:
+                self._running.remove(group)
+        except Exception as error:
+            if not _about_the_jvm(error) or (self._jvm is not None and _still_alive(self._jvm)):
+                raise
+            raise self.lost() from error
+
+    def cancel(self, group: str) -> None:
+        """From any thread: cancels the jobs of `group`."""
+        with contextlib.suppress(Exception):  # a dying JVM, or a session that is being stopped: nothing to cancel
+            self.session.sparkContext.cancelJobGroup(group)
+
+    def lost(self) -> SparkLost:
+        code = self._jvm.process.returncode if self._jvm else None
+        heap_mib = self._heap_bytes // 2**20
+        if code == 3:  # -XX:+ExitOnOutOfMemoryError
+            reason = f"its heap of {heap_mib} MiB is used up; raise taskmanager.slot.heap.size or use smaller bundles"
+        elif code is not None and code < 0:
+            reason = f"it was killed by signal {-code}"
+        else:
+            reason = f"it ended with code {code}; the slot's log says why"
+        return SparkLost(f"the slot's Spark JVM (pid {self.jvm_pid}) is gone: {reason}")
+
+    def stop(self, grace_s: float = 3.0) -> None:
+        """Ends the JVM and removes every file. Harmless when repeated."""
+        self._running.stop()
+        if self._jvm is not None:
+            if grace_s > 0 and self._jvm.alive and self._session is not None:
+                with contextlib.suppress(Exception):
+                    self._session.stop()
+            self._jvm.stop(grace_s)
+            _forget_gateway(self._jvm)
+            self._jvm = None
+        self._session = None
+        if self._bundles is not None:
+            self._bundles.close()
+        if self._temp_dir is not None:
+            shutil.rmtree(self._temp_dir, ignore_errors=True)
+
+    def _settings(self, conf: Mapping[str, str]) -> dict[str, str]:
+        given = {key: value for key, value in conf.items() if key.startswith("spark.") and value != ""}
+        temp_dir = str(self._temp_dir)
+        local = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
+        ours = {
+            "spark.master": f"local[{self.cores}]",
+            "spark.app.name": "firesteel slot",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.eventLog.enabled": "false",
+            "spark.sql.warehouse.dir": f"{temp_dir}/warehouse",
+            "spark.driver.maxResultSize": "0",  # results are streamed, and bounded by the bundle
+            "spark.shuffle.compress": "false",  # a slot's shuffle stays in the page cache
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+            # Plans here are small and run often: no re-planning between stages, no partitions beyond the slot's cores.
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.shuffle.partitions": str(self.cores),
+            "spark.default.parallelism": str(self.cores),
+            "spark.sql.files.maxPartitionBytes": "33554432",
+            "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+            "spark.sql.parquet.enableVectorizedReader": "true",
+            "spark.sql.codegen.cache.maxEntries": "500",
+            # Plans that have been executed are not shown anywhere: keep as few as possible.
+            "spark.ui.retainedJobs": "1",
+            "spark.ui.retainedStages": "1",
+            "spark.ui.retainedTasks": "10",
+            "spark.sql.ui.retainedExecutions": "1",
+            "spark.sql.maxPlanStringLength": "20000",
+            "spark.cleaner.periodicGC.interval": "30min",
+            "spark.python.worker.reuse": "true",
+        }
+        master = given.get("spark.master", ours["spark.master"])
+        return {**ours, **(local if master.startswith("local") else {}), **given}
+
+
+class _RunningGroups:
+    """Looks after tasks that wait inside Spark: a thread of its own, because theirs is not free to be told."""
+
+    def __init__(self, engine: SparkEngine) -> None:
+        self._engine = engine
+        self._condition = threading.Condition()
+        self._groups: dict[str, Callable[[], bool]] = {}
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def add(self, group: str, cancelled: Callable[[], bool]) -> None:
+        with self._condition:
+            self._groups[group] = cancelled
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="spark-cancellation", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def remove(self, group: str) -> None:
+        with self._condition:
+            self._groups.pop(group, None)
+
+    def stop(self) -> None:
+        with self._condition:
+            self._stopped = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _watch(self) -> None:
+        while True:
+            with self._condition:
+                while not self._groups and not self._stopped:
+                    self._condition.wait()
+                if self._stopped:
+                    return
+                groups = list(self._groups.items())
+            for group, cancelled in groups:
+                if cancelled():
+                    # Repeated until the task has left Spark: the job may have been about to start.
+                    self._engine.cancel(group)
+            with self._condition:
+                self._condition.wait_for(lambda: self._stopped, _CANCEL_INTERVAL_S)
+
+
+def _session(settings: Mapping[str, str], jvm: Jvm) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    SparkContext(conf=conf, gateway=jvm.gateway)
+    return SparkSession.builder.getOrCreate()  # also makes it the default one, which functions such as SparkSession.active() find
+
+
+def _forget_gateway(jvm: Jvm) -> None:
+    """PySpark keeps its gateway for ever; a second engine in the same process (tests) needs a new one."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is jvm.gateway:
+        with contextlib.suppress(Exception):
+            jvm.gateway.shutdown()
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _about_the_jvm(error: Exception) -> bool:
+    from py4j.protocol import Py4JError
+
+    return isinstance(error, (Py4JError, OSError, EOFError)) or type(error).__module__.startswith("pyspark.")
+
+
+def _still_alive(jvm: Jvm) -> bool:
+    """A JVM that has just broken the connection needs a moment to be seen as ended."""
+    try:
+        jvm.process.wait(0.2)
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,124 @@
+"""Between Arrow's schemas and Spark's, once per operator, never per batch.
+
+Canonical Arrow schemas, the ones that travel between tasks: what Spark's own `to_arrow_schema` gives, timestamps with zone as
+timestamp[us, UTC], every top-level field nullable, no metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def to_arrow(schema: StructType) -> pa.Schema:
+    """Raises FiresteelError for types that have no Arrow form, naming the column."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    for field in schema.fields:
+        try:
+            fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), nullable=True))
+        except Exception as error:
+            raise FiresteelError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which cannot travel between tasks; cast or drop it"
+            ) from error
+    return pa.schema(fields)
+
+
+def to_spark(schema: pa.Schema) -> StructType:
+    """Raises FiresteelError for types that Spark does not have, naming the column."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    fields = []
+    for field in schema:
+        try:
+            fields.append(StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), nullable=True))
+        except Exception as error:
+            raise FiresteelError(f"column {field.name!r} is {field.type}, which Spark has no type for; cast or drop it") from error
+    return StructType(fields)
+
+
+def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
+    """The Arrow schema that a program declares: a DDL string, a StructType, an Arrow schema, or None for `otherwise`.
+
+    Parsing DDL needs a Spark session in this process.
+    """
+    from pyspark.sql.types import StructType
+
+    if schema is None:
+        return otherwise
+    if isinstance(schema, pa.Schema):
+        return pa.schema([pa.field(field.name, field.type) for field in schema])
+    if isinstance(schema, StructType):
+        return to_arrow(schema)
+    if isinstance(schema, str):
+        return to_arrow(StructType.fromDDL(schema))
+    raise FiresteelError(f"a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(schema).__name__}")
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with exactly `schema`: columns by position, cast where only the representation differs."""
+    if batch.schema == schema:
+        return batch
+    columns = [
+        column if column.type == field.type else column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    if not columns:
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def shown(schema: pa.Schema | None, limit: int = 40) -> str:
+    """For people: `origin string, dep_delay double`."""
+    if schema is None:
+        return "(unknown)"
+    words = [f"{field.name} {field.type}" for field in list(schema)[:limit]]
+    return ", ".join(words) + (", ..." if len(schema) > limit else "")
+
+
+def to_ipc(schema: pa.Schema | None) -> bytes:
+    return b"" if schema is None else bytes(schema.serialize())
+
+
+def fits_parquet(schema: pa.Schema) -> bool:
+    """Whether uncompressed Parquet carries `schema` to Spark and means the same there."""
+    return all(_fits_parquet(field.type) for field in schema) and len(schema) > 0
+
+
+def _fits_parquet(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return kind.num_fields > 0 and all(_fits_parquet(kind.field(i).type) for i in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _fits_parquet(kind.key_type) and _fits_parquet(kind.item_type)
+    if pa.types.is_list(kind):
+        return _fits_parquet(kind.value_type)
+    return any(check(kind) for check in _FLAT_TYPES)
+
+
+_FLAT_TYPES = (
+    pa.types.is_boolean,
+    pa.types.is_signed_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_decimal128,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+    lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us",
+)
+
+
+def missing_column(what: str, column: str, columns: Sequence[str]) -> FiresteelError:
+    import difflib
+
+    near = difflib.get_close_matches(column, columns, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return FiresteelError(f"{what}: no such column; the stream has: {', '.join(columns)}{hint}")

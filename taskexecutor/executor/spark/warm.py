@@ -1,0 +1,67 @@
+"""The plans that jobs run first, run once at the start: classes loaded, code generated, sockets and codecs tried.
+
+Also what the class archive is recorded from.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from firesteel.connectors import FileSource
+from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, TumblingSpec, WatermarkSpec
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.bundles import BundleWay, LOCAL_ROWS, collect
+from taskexecutor.executor.spark.schemas import to_arrow
+
+if TYPE_CHECKING:
+    from taskexecutor.executor.spark.engine import SparkEngine
+
+_SCHEMA = pa.schema([("key", pa.string()), ("time", pa.timestamp("us", "UTC")), ("number", pa.float64())])
+_AGGREGATE = PartialWindowAggregateSpec(
+    key_columns=("key",),
+    window=TumblingSpec(size_us=86_400_000_000),
+    time_column="time",
+    aggregates=(
+        AggregateExpression(
+            sql="",
+            name="total",
+            partial={"_c": "count(1)", "_s": "sum(number)", "_m": "max(number)"},
+            merge={},
+            final="",
+        ),
+    ),
+)
+
+
+def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
+    session = engine.session
+    table = pa.table({"key": ["a", "b"], "time": [datetime(2013, 1, 1, tzinfo=UTC)] * 2, "number": [1.0, None]}, schema=_SCHEMA)
+    way = BundleWay(session, engine.bundles, _SCHEMA)
+
+    def run(frame: object) -> None:
+        for _ in collect(frame, to_arrow(frame.schema)):  # type: ignore[attr-defined, arg-type]
+            pass
+
+    # Small bundle: local relation, filter and projection.
+    with way.dataframe(table.to_batches()) as frame:
+        run(frame.where("number IS NOT NULL").selectExpr("key", "number + 1 AS number", "time"))
+    # A source that is read, observed, filtered and aggregated in one plan; CSV brings the most code with it.
+    path = temp_dir / "warm.csv"
+    path.write_text("key,time,number\na,2013-01-01T05:00:00Z,1.5\nb,2013-01-01T05:00:00Z,\n")
+    source = FileSource(str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True)
+    watermarks = WatermarkSpec(column="time", max_out_of_orderness_us=0)
+    frame = plans.read_files(session, source, str(path), None)
+    observation, frame = plans.observe_time(frame, watermarks)
+    frame = plans.partial_window_aggregate(frame.where("number IS NOT NULL"), _AGGREGATE, cores=engine.cores)
+    run(frame)
+    plans.observed_time_us(observation)
+    # Large bundle: Parquet in shared memory.
+    large = pa.concat_tables([table] * (LOCAL_ROWS // 2 + 1)).combine_chunks()
+    with way.dataframe(large.to_batches()) as frame:
+        run(plans.partial_window_aggregate(frame.where("number IS NOT NULL"), _AGGREGATE, cores=engine.cores))
+
+
