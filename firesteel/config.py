@@ -136,7 +136,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return json.dumps([str(item) for item in value])
+        return json.dumps([str(item) for item in value], ensure_ascii=False)
     return str(value)
 
 
@@ -216,13 +216,20 @@ def _enum(text: str, option: Option[Any]) -> str:
 def _list(text: str, option: Option[Any]) -> list[str]:
     if text.startswith("["):
         try:
-            items = yaml.load(text, Loader=yaml.BaseLoader)
-        except yaml.YAMLError:
-            raise ValueError(text) from None
+            items = json.loads(text)  # as we write it: any text at all
+        except ValueError:
+            items = _yaml_list(text)
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise ValueError(text)
         return items
     return [item.strip() for item in re.split(r"[;,]", text) if item.strip()]
+
+
+def _yaml_list(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        raise ValueError(text) from None
 
 
 def parse_duration_s(text: str) -> float:

@@ -7,7 +7,10 @@ Two inherited pipes do this, without polling and without trusting anybody to cle
 * ready: the child writes one JSON line when it serves (its addresses), then closes it. EOF before that line means it
   failed to start; its log says why.
 * lifeline: the parent holds the only write end and never writes. When the parent dies, however it dies, the kernel
-  closes it, the child reads EOF and kills its own process group at once.
+  closes it; the child's whole process group is then killed: a JVM and other helpers go with it. The reader is a shell
+  in that group, a megabyte that needs nothing of the child, whose native code may hold the interpreter. It does the
+  same when the child itself dies. (Not PR_SET_PDEATHSIG: it ends the child alone, orphans its helpers, and fires when
+  the parent's *thread* ends.)
 
 Masters pass their own lifeline on (`lifeline="inherit"`), so a JobMaster or TaskExecutor ends with the cluster, not
 with the Dispatcher or ResourceManager that happened to start it. A slot's process gets its TaskExecutor's own.
@@ -16,7 +19,6 @@ with the Dispatcher or ResourceManager that happened to start it. A slot's proce
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -28,9 +30,9 @@ from typing import Any, Literal
 
 _READY_FD = "FIRESTEEL_READY_FD"
 _LIFELINE_FD = "FIRESTEEL_LIFELINE_FD"
-_PARENT_PID = "FIRESTEEL_PARENT_PID"  # set where the child's lifeline is held by its direct parent
 
 _own_lifeline: tuple[int, int] | None = None  # (read end for children, write end kept open by this process)
+_alive: int | None = None  # never written, closed by the kernel when this process ends: its group killer reads EOF
 
 
 class StartFailed(Exception):
@@ -55,14 +57,14 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        """The exit code, once the process has ended; what it left behind in its group is killed."""
+        code = await self._process.wait()
+        _signal_group(self._process.pid, signal.SIGKILL)
+        return code
 
     def signal(self, number: int) -> None:
         if self._process.returncode is None:
-            try:
-                os.killpg(self._process.pid, number)
-            except ProcessLookupError:
-                pass
+            _signal_group(self._process.pid, number)
 
     def kill(self) -> None:
         """SIGKILL to the child and all of its process group."""
@@ -72,10 +74,10 @@ class Child:
         """SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
         self.signal(signal.SIGTERM)
         try:
-            return await asyncio.wait_for(self._process.wait(), grace_s)
+            return await asyncio.wait_for(self.wait(), grace_s)
         except TimeoutError:
             self.kill()
-            return await self._process.wait()
+            return await self.wait()
 
 
 async def spawn(
@@ -106,7 +108,6 @@ async def spawn(
                     **(os.environ if env is None else env),
                     _READY_FD: str(ready_write),
                     _LIFELINE_FD: str(lifeline_read),
-                    _PARENT_PID: str(os.getpid()) if _holds_lifeline(lifeline_read) else "",
                 },
                 pass_fds=(ready_write, lifeline_read),
                 process_group=0,
@@ -146,29 +147,48 @@ def announce_ready(**facts: Any) -> None:
 
 def watch_lifeline() -> None:
     """Ends this process, and its process group, when whoever holds the lifeline dies. Call it first in `main`."""
+    if ready := os.environ.get(_READY_FD):
+        os.set_inheritable(int(ready), False)  # a helper that held it would hide our death from who waits for it
     fd = os.environ.get(_LIFELINE_FD)
     if fd is None:
         return
     os.set_inheritable(int(fd), False)
-    if parent := os.environ.get(_PARENT_PID):
-        _die_with_parent(int(parent))
+    if os.getpgrp() == os.getpid():  # a group of our own
+        _start_group_killer(int(fd))
     threading.Thread(target=_die_with, args=(int(fd),), name="lifeline", daemon=True).start()
 
 
-def _die_with_parent(parent: int) -> None:
-    """Asks the kernel for SIGKILL when the parent dies: works even while native code holds the interpreter."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
+def _start_group_killer(lifeline: int) -> None:
+    """A shell in our group that ends it when the lifeline or this process does; deaf to a polite end of the group."""
+    global _alive
+    alive_read, _alive = os.pipe()
+    os.posix_spawn(
+        "/bin/sh",
+        ["sh", "-c", "trap '' HUP INT TERM; (read -r _ <&3; kill -KILL 0) & read -r _; kill -KILL 0"],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, lifeline, 0),
+            (os.POSIX_SPAWN_DUP2, alive_read, 3),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
+    os.close(alive_read)
 
 
 def _die_with(fd: int) -> None:
     while os.read(fd, 1):
         pass
-    if os.getpgrp() == os.getpid():  # a group of our own: helpers such as a JVM go with us
+    if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass
 
 
 def _lifeline_for_children(kind: Literal["own", "inherit"]) -> int:
@@ -179,10 +199,6 @@ def _lifeline_for_children(kind: Literal["own", "inherit"]) -> int:
     if _own_lifeline is None:
         _own_lifeline = os.pipe()
     return _own_lifeline[0]
-
-
-def _holds_lifeline(read_end: int) -> bool:
-    return _own_lifeline is not None and _own_lifeline[0] == read_end
 
 
 async def _read_line(fd: int) -> bytes:

@@ -1,0 +1,67 @@
+"""What holds for every test session: nothing that a test started is still there when the session ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+MARK = "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
+GRACE_S = 5.0  # what was told to end may take this long to be gone
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fails the session if processes (JVMs included, also orphaned ones) or non-daemon threads outlive it."""
+    mark = uuid.uuid4().hex
+    os.environ[MARK] = mark
+    threads_before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + GRACE_S
+    while (leaked := _processes(mark) or _threads(threads_before)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if not leaked:
+        return
+    processes = _processes(mark)
+    report = [f"process {process.pid}: {_command(process)}" for process in processes]
+    report += [f"thread {thread.name}" for thread in _threads(threads_before)]
+    for process in processes:
+        _kill(process)
+    if report:
+        pytest.fail("tests left behind:\n  " + "\n  ".join(report), pytrace=False)
+
+
+def _processes(mark: str) -> list[psutil.Process]:
+    """All living processes with our mark: also those whose parents are gone."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.pid != os.getpid() and process.environ().get(MARK) == mark
+            if ours and process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in _command(process):
+                found.append(process)
+        except psutil.Error:  # gone meanwhile, or another user's
+            continue
+    return found
+
+
+def _threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:300]
+    except psutil.Error:
+        return "(gone)"
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.Error:
+        pass

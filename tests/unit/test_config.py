@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firesteel import options
+from firesteel.config import Configuration, ConfigurationError, parse_definitions, parse_duration_s, parse_size_bytes
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_what_is_not_set_has_its_default() -> None:
+    conf = Configuration()
+    assert [conf.get(option) for option in options.OPTIONS.values()] == [o.default for o in options.OPTIONS.values()]
+    assert conf.to_dict() == {}
+
+
+def test_every_default_is_allowed() -> None:
+    for option in options.OPTIONS.values():
+        if option.kind == "enum":
+            assert option.default in option.choices
+        if option.minimum is not None:
+            assert option.default >= option.minimum
+
+
+def test_nested_and_flat_keys_mean_the_same(tmp_path: Path) -> None:
+    nested = Configuration.load(written(tmp_path, "taskmanager:\n  numberOfTaskSlots: 4\n  memory.process.size: 2g\n"))
+    flat = Configuration.load(written(tmp_path, "taskmanager.numberOfTaskSlots: 4\ntaskmanager.memory.process.size: 2g\n"))
+    assert nested == flat
+    assert nested.get(options.TASK_SLOTS) == 4
+    assert nested.get(options.TM_PROCESS_SIZE) == 2 * 2**30
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "parallelism.default: 4\nheartbeat.interval: 1 s\n")
+    conf = Configuration.load(path, {"parallelism.default": "8"}).with_overrides({"heartbeat.interval": "2 s"})
+    assert (conf.get(options.PARALLELISM), conf.get(options.HEARTBEAT_INTERVAL)) == (8, 2.0)
+
+
+def test_the_file_of_the_configuration_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "parallelism.default: 3\n")
+    monkeypatch.setenv("FIRESTEEL_CONF_DIR", str(tmp_path))
+    assert Configuration.load().get(options.PARALLELISM) == 3
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    assert Configuration.load(written(tmp_path, "# nothing\n")).to_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- a\n- b\n", "must be a mapping"),
+        ("a: [1\n", "is not YAML"),
+        ("parallelism:\n  default: 1\nparallelism.default: 2\n", "sets parallelism.default twice"),
+        ("\x00\x01\x02", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str, complaint: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        Configuration.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        Configuration.load(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("taskmanager.numberOfTaskSlots", "many", "a whole number of at least 1"),
+        ("taskmanager.numberOfTaskSlots", "0", "a whole number of at least 1"),
+        ("taskmanager.cpu.cores", "nan", "a number"),
+        ("heartbeat.interval", "-1 s", "a duration such as"),
+        ("heartbeat.interval", "5 parsecs", "a duration such as"),
+        ("taskmanager.memory.process.size", "1 qb", "a size such as"),
+        ("pipeline.operator-chaining.enabled", "yes", "true or false"),
+        ("jobmanager.execution.failover-strategy", "half", "one of region, full, individual"),
+        ("python.files", "[a, {b: c}]", "a list"),
+    ],
+)
+def test_a_bad_value_names_key_value_and_what_is_allowed(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Configuration({key: value})
+    message = str(caught.value)
+    assert key in message
+    assert repr(value) in message
+    assert allowed in message
+
+
+def test_an_unknown_key_is_a_warning_that_names_the_nearest() -> None:
+    conf = Configuration({"taskmanager.numberOfTaskSlot": "2", "zzz": "1"})
+    assert conf.warnings == [
+        "unknown configuration key taskmanager.numberOfTaskSlot, it has no effect; did you mean taskmanager.numberOfTaskSlots?",
+        "unknown configuration key zzz, it has no effect",
+    ]
+
+
+def test_sparks_keys_are_passed_on_without_a_warning() -> None:
+    conf = Configuration({"spark.sql.shuffle.partitions": 4, "spark.ui.enabled": False, "parallelism.default": 2})
+    assert conf.spark() == {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false"}
+    assert conf.warnings == []
+
+
+def test_enums_are_read_in_any_case() -> None:
+    assert Configuration({"restart-strategy.type": "Fixed-Delay"}).get(options.RESTART_STRATEGY) == "fixed-delay"
+
+
+@pytest.mark.parametrize("text", ["a.py;b.zip", "a.py, b.zip", "[a.py, b.zip]", '["a.py", "b.zip"]'])
+def test_lists(text: str) -> None:
+    assert Configuration({"python.files": text}).get(options.PYTHON_FILES) == ["a.py", "b.zip"]
+
+
+def test_a_list_that_was_given_out_is_not_the_configurations_own() -> None:
+    conf = Configuration({"python.files": "a.py"})
+    conf.get(options.PYTHON_FILES).append("b.py")
+    Configuration().get(options.PYTHON_FILES).append("b.py")
+    assert conf.get(options.PYTHON_FILES) == ["a.py"]
+    assert options.PYTHON_FILES.default == []
+
+
+@given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool)))
+def test_any_list_survives_the_way_to_another_process(items: list[str]) -> None:
+    conf = Configuration({"python.files": items})
+    assert Configuration(conf.to_dict()).get(options.PYTHON_FILES) == items
+
+
+def test_as_arguments_of_a_process() -> None:
+    conf = Configuration({"parallelism.default": 2, "spark.driver.extraJavaOptions": "-Da=b -Dc=d"})
+    arguments = conf.to_arguments()
+    assert arguments[:2] == ["-D", "parallelism.default=2"]
+    assert Configuration(parse_definitions(arguments[1::2])) == conf
+
+
+@pytest.mark.parametrize("definition", ["parallelism.default", "=2", ""])
+def test_a_definition_needs_key_and_value(definition: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected key=value"):
+        parse_definitions([definition])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3 min", 180), ("500 ms", 0.5), ("1.5 s", 1.5), ("250", 0.25), ("0", 0), ("1d", 86400), ("2H", 7200), ("10 µs", 1e-5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("text", "size"), [("1024m", 2**30), ("64 kb", 65536), ("17", 17), ("1.5 GiB", 3 * 2**29), ("2T", 2**41)])
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size_bytes(text) == size

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from firesteel.driver import Driver, Effects, MailboxFull, Tick
+
+
+@dataclass
+class Recorder:
+    """A core that answers each event from a script and notes what it was told."""
+
+    answers: dict[str, Effects[str, str]] = field(default_factory=dict)
+    deadline: float | None = None
+    told: list[object] = field(default_factory=list)
+
+    def handle(self, event: str | Tick, now: float) -> Effects[str, str]:
+        self.told.append((event, now) if isinstance(event, Tick) else event)
+        if isinstance(event, Tick):
+            self.deadline = None
+            return Effects(commands=["ticked"])
+        return self.answers.get(event, Effects())
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+
+async def run(
+    core: Recorder,
+    *events: str,
+    execute: Callable[[str], None] | None = None,
+    persist: Callable[[Sequence[str]], None] | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    until: str = "stop",
+) -> list[str]:
+    """Runs the driver over these events until the core commands `until`; everything that was done, in order."""
+    done: list[str] = []
+
+    def carry_out(command: str) -> None:
+        done.append(command)
+        if execute:
+            execute(command)
+        if command == until:
+            driver.stop()
+
+    async def save(records: Sequence[str]) -> None:
+        done.append(f"saving {' '.join(records)}")
+        await asyncio.sleep(0)
+        if persist:
+            persist(records)
+        done.append(f"saved {' '.join(records)}")
+
+    driver = Driver(core, execute=carry_out, persist=save, clock=clock)
+    for event in events:
+        driver.post(event)
+    try:
+        await asyncio.wait_for(driver.run(), 5)
+    except RuntimeError as error:
+        done.append(f"raised {error}")
+    return done
+
+
+STOP: dict[str, Effects[str, str]] = {"end": Effects(commands=["stop"])}
+
+
+async def test_records_are_saved_before_any_command_and_the_next_event_waits_for_both() -> None:
+    core = Recorder({"a": Effects(records=["r1", "r2"], commands=["c1", "c2"]), "b": Effects(commands=["c3"]), **STOP})
+    assert await run(core, "a", "b", "end") == ["saving r1 r2", "saved r1 r2", "c1", "c2", "c3", "stop"]
+
+
+async def test_what_cannot_be_saved_is_not_acted_on() -> None:
+    def refuse(records: Sequence[str]) -> None:
+        raise RuntimeError("a newer leader wrote")
+
+    core = Recorder({"a": Effects(records=["r"], commands=["c"])})
+    assert await run(core, "a", "b", persist=refuse) == ["saving r", "raised a newer leader wrote"]
+    assert core.told == ["a"]
+
+
+async def test_a_command_that_raises_ends_the_driver() -> None:
+    def fail(command: str) -> None:
+        raise RuntimeError("wrong")
+
+    assert await run(Recorder({"a": Effects(commands=["c", "d"])}), "a", execute=fail) == ["c", "raised wrong"]
+
+
+async def test_results_of_commands_come_back_as_events_behind_those_that_wait() -> None:
+    core = Recorder({"a": Effects(commands=["ask"]), "answer": Effects(commands=["stop"])})
+    driver: Driver[str, str, str]
+
+    def execute(command: str) -> None:
+        driver.post("answer") if command == "ask" else driver.stop()
+
+    driver = Driver(core, execute=execute)
+    driver.post("a")
+    driver.post("b")
+    await driver.run()
+    assert core.told == ["a", "b", "answer"]
+
+
+async def test_a_core_is_told_that_its_deadline_is_reached() -> None:
+    deadline = time.monotonic() + 0.05
+    core = Recorder(deadline=deadline)
+    assert await run(core, clock=time.monotonic, until="ticked") == ["ticked"]
+    [(event, now)] = core.told
+    assert event == Tick()
+    assert now >= deadline
+
+
+async def test_a_deadline_that_is_past_comes_before_events_that_wait() -> None:
+    core = Recorder(STOP, deadline=5.0)
+    assert await run(core, "a", "end", clock=lambda: 9.0) == ["ticked", "stop"]
+    assert core.told == [(Tick(), 9.0), "a", "end"]
+
+
+async def test_a_deadline_ahead_does_not_delay_events() -> None:
+    core = Recorder(STOP, deadline=1000.0)
+    assert await run(core, "a", "end") == ["stop"]
+    assert core.told == ["a", "end"]
+
+
+async def test_what_still_waits_when_it_is_stopped_is_dropped() -> None:
+    core = Recorder(STOP)
+    await run(core, "end", "a", "b")
+    assert core.told == ["end"]
+
+
+async def test_an_idle_driver_stops_at_once_and_takes_nothing_more() -> None:
+    core = Recorder()
+    driver: Driver[str, str, str] = Driver(core, execute=lambda command: None)
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0)
+    driver.stop()
+    await asyncio.wait_for(running, 5)
+    driver.post("a")
+    assert core.told == []
+
+
+async def test_a_full_mailbox_refuses() -> None:
+    driver: Driver[str, str, str] = Driver(Recorder(), execute=lambda command: None, mailbox_size=2, name="slots")
+    driver.post("a")
+    driver.post("b")
+    with pytest.raises(MailboxFull, match="slots: 2 events are waiting"):
+        driver.post("c")
