@@ -1,0 +1,251 @@
+"""Between the messages of proto/resource_manager.proto and the SlotManager's events and commands.
+
+Everything a peer sends is checked here; what is wrong is the peer's fault and raises PeerError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from firesteel._proto import common_pb2
+from firesteel._proto import resource_manager_pb2 as pb
+from firesteel.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
+from firesteel.resources import ResourceProfile
+from firesteel.rpc.convert import profile_from_proto, profile_to_proto
+from resourcemanager import events as e
+from resourcemanager.events import Connection, WorkerId
+from resourcemanager.slot_manager import SlotManager
+from resourcemanager.slots import SlotState, TaskExecutor
+
+SLOTS_MAX = 10_000  # of one TaskExecutor
+REQUIRED_MAX = 1_000_000  # slots of one job
+
+
+class PeerError(Exception):
+    """A peer sent what the protocol does not allow."""
+
+
+# ---------------------------------------------------------------- from peers
+
+
+def from_task_executor(connection: Connection, message: pb.TaskExecutorToResourceManager) -> e.Event:
+    epoch = Epoch(message.resource_manager_epoch)
+    match message.WhichOneof("message"):
+        case "register":
+            return _task_executor_registered(connection, message.register)
+        case "slot_report":
+            report = message.slot_report
+            return e.SlotsReported(
+                connection=connection, epoch=epoch, sequence=report.sequence, slots=_slot_statuses(report.slots)
+            )
+        case "slot_request_result":
+            result = message.slot_request_result
+            allocation_id = AllocationId(_id(result.allocation_id, "SlotRequestResult.allocation_id"))
+            if result.accepted:
+                return e.SlotRequestAccepted(connection=connection, epoch=epoch, allocation_id=allocation_id)
+            return e.SlotRequestRejected(
+                connection=connection, epoch=epoch, allocation_id=allocation_id, reason=result.reason[:1000]
+            )
+        case "heartbeat":
+            return e.TaskExecutorHeartbeat(connection=connection, epoch=epoch)
+        case _:
+            raise PeerError("the TaskExecutor sent a TaskExecutorToResourceManager without a message")
+
+
+def from_job_master(connection: Connection, message: pb.JobMasterToResourceManager) -> e.Event:
+    job_id = JobId(_id(message.job_id, "JobMasterToResourceManager.job_id"))
+    epoch = Epoch(message.job_master_epoch)
+    match message.WhichOneof("message"):
+        case "register":
+            register = message.register
+            if (register.job_id, register.job_master_epoch) != (job_id, epoch):
+                raise PeerError("JobMasterRegistration: its job and epoch differ from those of the message around it")
+            return e.JobMasterRegistered(
+                connection=connection,
+                job_id=job_id,
+                epoch=epoch,
+                address=_address(register.address, "JobMasterRegistration.address"),
+                job_name=register.job_name[:1000],
+            )
+        case "declare":
+            return _requirements_declared(connection, job_id, epoch, message.declare)
+        case "heartbeat":
+            return e.JobMasterHeartbeat(connection=connection, job_id=job_id, epoch=epoch)
+        case _:
+            raise PeerError("the JobMaster sent a JobMasterToResourceManager without a message")
+
+
+def _task_executor_registered(connection: Connection, register: pb.TaskExecutorRegistration) -> e.TaskExecutorRegistered:
+    slots = _slot_statuses(register.slots)
+    if not slots:
+        raise PeerError("TaskExecutorRegistration.slots: a TaskExecutor has at least one slot")
+    return e.TaskExecutorRegistered(
+        connection=connection,
+        task_executor_id=TaskExecutorId(_id(register.task_executor_id, "TaskExecutorRegistration.task_executor_id")),
+        address=_address(register.address, "TaskExecutorRegistration.address"),
+        host=register.host,
+        pid=register.pid,
+        worker_id=WorkerId(register.worker_id) if register.worker_id else None,
+        total=_known(register.total, "TaskExecutorRegistration.total"),
+        default_slot=_known(register.default_slot, "TaskExecutorRegistration.default_slot"),
+        slots=slots,
+        metrics_address=register.metrics_address,
+    )
+
+
+def _requirements_declared(
+    connection: Connection, job_id: JobId, epoch: Epoch, declare: pb.DeclareRequirements
+) -> e.RequirementsDeclared:
+    requirements: dict[ResourceProfile, int] = {}
+    for requirement in declare.requirements:
+        if requirement.count < 0:
+            raise PeerError(f"ResourceRequirement.count: {requirement.count} is negative")
+        profile = _profile(requirement.profile, "ResourceRequirement.profile")
+        requirements[profile] = requirements.get(profile, 0) + requirement.count
+    if sum(requirements.values()) > REQUIRED_MAX:
+        raise PeerError(f"DeclareRequirements: {sum(requirements.values())} slots, more than {REQUIRED_MAX} are not allowed")
+    return e.RequirementsDeclared(
+        connection=connection,
+        job_id=job_id,
+        epoch=epoch,
+        sequence=declare.sequence,
+        requirements=tuple(e.Requirement(profile=profile, count=count) for profile, count in requirements.items() if count),
+        environment=tuple(sorted(declare.environment.items())),
+    )
+
+
+def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[e.SlotStatus, ...]:
+    statuses = tuple(_slot_status(message) for message in messages)
+    if len(statuses) > SLOTS_MAX:
+        raise PeerError(f"{len(statuses)} slots of one TaskExecutor, more than {SLOTS_MAX} are not allowed")
+    if len({status.slot_index for status in statuses}) != len(statuses):
+        raise PeerError("SlotStatus.slot_index: a slot is reported twice")
+    held = [status.allocation_id for status in statuses if status.allocation_id is not None]
+    if len(set(held)) != len(held):
+        raise PeerError("SlotStatus.allocation_id: an allocation is on two slots of the TaskExecutor")
+    return statuses
+
+
+def _slot_status(message: pb.SlotStatus) -> e.SlotStatus:
+    if message.slot_index < 0:
+        raise PeerError(f"SlotStatus.slot_index: {message.slot_index} is negative")
+    if bool(message.allocation_id) != bool(message.job_id):
+        raise PeerError(f"slot {message.slot_index}: allocation_id and job_id are set together or not at all")
+    if not message.allocation_id:
+        return e.SlotStatus(slot_index=message.slot_index, profile=_profile(message.profile, "SlotStatus.profile"))
+    return e.SlotStatus(
+        slot_index=message.slot_index,
+        profile=_profile(message.profile, "SlotStatus.profile"),
+        allocation_id=AllocationId(_id(message.allocation_id, "SlotStatus.allocation_id")),
+        job_id=JobId(_id(message.job_id, "SlotStatus.job_id")),
+    )
+
+
+def _id(text: str, where: str) -> str:
+    if not is_id(text):
+        raise PeerError(f"{where}: {text[:80]!r} is not an id of 32 lower-case hex characters")
+    return text
+
+
+def _address(text: str, where: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not host or not colon or not port.isdigit():
+        raise PeerError(f"{where}: {text[:80]!r} is not host:port")
+    return text
+
+
+def _profile(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
+    profile = profile_from_proto(message)
+    if not math.isfinite(profile.cpu_cores) or profile.cpu_cores < 0:
+        raise PeerError(f"{where}.cpu_cores: {profile.cpu_cores} is not a number of cores")
+    if min(profile.heap_bytes, profile.off_heap_bytes, profile.managed_bytes, profile.network_bytes) < 0:
+        raise PeerError(f"{where}: a negative size in {profile}")
+    return profile
+
+
+def _known(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
+    profile = _profile(message, where)
+    if profile.unknown:
+        raise PeerError(f"{where}: a TaskExecutor knows its own size, UNKNOWN is not allowed")
+    return profile
+
+
+# ---------------------------------------------------------------- to peers
+
+
+def to_task_executor(command: e.Welcome | e.SendHeartbeat | e.ToTaskExecutor, epoch: Epoch) -> pb.ResourceManagerToTaskExecutor:
+    message = pb.ResourceManagerToTaskExecutor(resource_manager_epoch=epoch)
+    match command:
+        case e.Welcome():
+            message.registered.resource_manager_epoch = epoch
+        case e.SendHeartbeat():
+            message.heartbeat.SetInParent()
+        case e.RequestSlot():
+            message.request_slot.CopyFrom(
+                pb.RequestSlot(
+                    allocation_id=command.allocation_id,
+                    job_id=command.job_id,
+                    slot_index=command.slot_index,
+                    profile=profile_to_proto(command.profile),
+                    job_master_address=command.job_master_address,
+                    job_master_epoch=command.job_master_epoch,
+                    environment=dict(command.environment),
+                )
+            )
+        case e.FreeSlot():
+            message.free_slot.allocation_id = command.allocation_id
+            message.free_slot.cause = command.cause
+        case e.Shutdown():
+            message.shutdown.cause = command.cause
+        case _:
+            raise TypeError(f"{command} is not for a TaskExecutor")
+    return message
+
+
+def to_job_master(command: e.Welcome | e.SendHeartbeat | e.ToJobMaster, epoch: Epoch) -> pb.ResourceManagerToJobMaster:
+    message = pb.ResourceManagerToJobMaster(resource_manager_epoch=epoch)
+    match command:
+        case e.Welcome():
+            message.registered.resource_manager_epoch = epoch
+        case e.SendHeartbeat():
+            message.heartbeat.SetInParent()
+        case e.NotEnoughResources():
+            message.not_enough.sequence = command.sequence
+            message.not_enough.missing = command.missing
+            message.not_enough.growing = command.growing
+            message.not_enough.explanation = command.explanation
+        case e.TaskExecutorLost():
+            message.task_executor_lost.task_executor_id = command.task_executor_id
+            message.task_executor_lost.cause = command.cause
+        case _:
+            raise TypeError(f"{command} is not for a JobMaster")
+    return message
+
+
+def overview(core: SlotManager) -> pb.ResourceOverview:
+    return pb.ResourceOverview(
+        task_executors=[_task_executor_info(executor) for executor in core.table.executors.values()],
+        slots_total=core.table.total,
+        slots_free=core.table.count(SlotState.FREE),
+        slots_missing=core.missing,
+    )
+
+
+def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
+    return pb.TaskExecutorInfo(
+        task_executor_id=executor.task_executor_id,
+        address=executor.address,
+        host=executor.host,
+        pid=executor.pid,
+        metrics_address=executor.metrics_address,
+        slots=[
+            pb.SlotStatus(
+                slot_index=slot.index,
+                profile=profile_to_proto(slot.profile),
+                allocation_id=slot.allocation_id or "",
+                job_id=slot.job_id or "",
+            )
+            for slot in executor.slots.values()
+        ],
+    )

@@ -1,0 +1,113 @@
+"""Workers as processes on this machine: `python -m taskexecutor`, each with its folder and its log file."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from firesteel.process import Child, StartFailed, spawn
+from resourcemanager.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
+
+log = structlog.get_logger(__name__)
+
+READY_TIMEOUT_S = 110.0  # shorter than the SlotManager's own, so that the reason is the process' log
+STOP_GRACE_S = 5.0
+
+
+class LocalDriver:
+    def __init__(self, *, directory: Path, arguments: Sequence[str], command: Sequence[str] = ()) -> None:
+        """`arguments`: configuration for every worker (`-D key=value` ...); `command`: instead of `python -m taskexecutor`."""
+        self._directory = directory
+        self._arguments = tuple(arguments)
+        self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
+        self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
+        self._released: dict[WorkerId, asyncio.Event] = {}
+        self._address = ""
+        self._post: Callable[[WorkerEvent], None] = lambda event: None
+
+    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> None:
+        self._address, self._post = resource_manager_address, post
+
+    def request_worker(self, worker_id: WorkerId) -> None:
+        self._released[worker_id] = asyncio.Event()
+        task = asyncio.create_task(self._run(worker_id), name=f"worker {worker_id}")
+        self._tasks[worker_id] = task
+        task.add_done_callback(lambda _: self._forget(worker_id))
+
+    def release_worker(self, worker_id: WorkerId, cause: str) -> None:
+        if worker_id in self._released:
+            log.info("stopping TaskExecutor process", worker_id=worker_id, cause=cause)
+            self._released[worker_id].set()
+
+    async def stop(self) -> None:
+        self._post = lambda event: None
+        for released in self._released.values():
+            released.set()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _run(self, worker_id: WorkerId) -> None:
+        """The life of one worker."""
+        released = asyncio.create_task(self._released[worker_id].wait())
+        starting = asyncio.create_task(self._spawn(worker_id))
+        try:
+            await asyncio.wait((starting, released), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():  # released while it starts: `spawn` kills it when cancelled
+                starting.cancel()
+                await asyncio.wait((starting,))
+                self._post(WorkerStartFailed(worker_id=worker_id, cause="it was released while it started"))
+                return
+            try:
+                child = starting.result()
+            except (StartFailed, OSError) as error:
+                log.warning("TaskExecutor process did not start", worker_id=worker_id, cause=str(error))
+                self._post(WorkerStartFailed(worker_id=worker_id, cause=str(error)))
+                return
+            self._post(WorkerStarted(worker_id=worker_id))
+            cause = await self._watch(child, released)
+            log.info("TaskExecutor process has ended", worker_id=worker_id, pid=child.pid, cause=cause)
+            self._post(WorkerExited(worker_id=worker_id, cause=cause))
+        finally:
+            released.cancel()
+
+    async def _spawn(self, worker_id: WorkerId) -> Child:
+        directory, logs = self._directory / worker_id, self._directory / "logs"
+        directory.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(parents=True, exist_ok=True)
+        return await spawn(
+            [
+                *self._command,
+                "--resource-manager",
+                self._address,
+                "--worker-id",
+                worker_id,
+                "--dir",
+                str(directory),
+                *self._arguments,
+            ],
+            log_path=logs / f"taskexecutor-{worker_id}.log",
+            lifeline="inherit",  # it ends with the cluster, not with a ResourceManager that is replaced
+            ready_timeout_s=READY_TIMEOUT_S,
+        )
+
+    async def _watch(self, child: Child, released: asyncio.Task[bool]) -> str:
+        """Returns how the process ended."""
+        exited = asyncio.create_task(child.wait())
+        await asyncio.wait((exited, released), return_when=asyncio.FIRST_COMPLETED)
+        if not exited.done():
+            await child.stop(STOP_GRACE_S)
+        return _told(await exited)
+
+    def _forget(self, worker_id: WorkerId) -> None:
+        self._tasks.pop(worker_id, None)
+        self._released.pop(worker_id, None)
+
+
+def _told(code: int) -> str:
+    if code < 0:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process ended with code {code}"
