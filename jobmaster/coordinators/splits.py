@@ -1,0 +1,69 @@
+"""SplitEnumerator: hands out splits one by one; each is owned by exactly one live attempt (invariant 17)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from firesteel.ids import AttemptId
+from jobmaster.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.coordinators.messages import OperatorMessage, SplitAssigned, SplitRequested, SplitsExhausted
+
+
+class SplitEnumerator:
+    """Splits are numbered from 0; a subclass tells how many there are and what each one is.
+
+    An attempt that ends without finishing gives back all it was assigned: without a checkpoint, nothing that it read
+    counts. Those splits are handed out again first, in order.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0  # the first split nobody has had yet
+        self._returned: list[int] = []  # heap of splits given back
+        self._owned: dict[AttemptId, list[int]] = {}
+
+    # a subclass answers these
+
+    def split_count(self) -> int:
+        raise NotImplementedError
+
+    def split_json(self, number: int) -> str:
+        raise NotImplementedError
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    @property
+    def paths_to_list(self) -> Sequence[str]:
+        return ()
+
+    def paths_listed(self, files: Sequence[str]) -> None:
+        raise ValueError("this source lists no paths")
+
+    # the protocol
+
+    def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
+        if not isinstance(message, SplitRequested):
+            raise UnexpectedMessage(f"a source sent {type(message).__name__} to its split enumerator")
+        if self._returned:
+            number = heapq.heappop(self._returned)
+        elif self._next < self.split_count():
+            number = self._next
+            self._next += 1
+        else:
+            return (SplitsExhausted(),)
+        self._owned.setdefault(attempt_id, []).append(number)
+        return (SplitAssigned(split_json=self.split_json(number)),)
+
+    def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
+        return ()
+
+    def attempt_ended(self, attempt_id: AttemptId) -> None:
+        for number in self._owned.pop(attempt_id, ()):
+            heapq.heappush(self._returned, number)
+
+    def start_over(self) -> None:
+        self._next = 0
+        self._returned.clear()
+        self._owned.clear()

@@ -1,0 +1,59 @@
+"""The history of failures. One failure makes others: a dead producer breaks its consumers. The cause comes first.
+
+Each failure of the job opens an entry; what fails while the job is already failing joins that entry as a follow-up.
+The reports of cause and consequence race through different processes, so a consequence may arrive first; a failure
+that only says that a peer was lost therefore gives way to a later one that says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from firesteel.errors import ErrorInfo
+
+_ENTRIES = 16  # failures of the job that are remembered
+_FOLLOW_UPS = 8  # per failure
+# Words of errors that are consequences of another task's end, whatever killed it.
+_CONSEQUENCES = ("PartitionFailed", "ExchangeClosed", "the producer failed", "FlightUnavailableError")
+
+
+@dataclass(slots=True)
+class _Failure:
+    primary: ErrorInfo
+    follow_ups: list[ErrorInfo] = field(default_factory=list)
+
+
+def is_consequence(error: ErrorInfo) -> bool:
+    """Whether the error only tells that another task is gone. A user's own traceback never is."""
+    if error.user_traceback:
+        return False
+    return any(word in error.summary or word in error.traceback for word in _CONSEQUENCES)
+
+
+class ExceptionHistory:
+    def __init__(self) -> None:
+        self._failures: list[_Failure] = []  # oldest first
+
+    def failed(self, error: ErrorInfo) -> None:
+        """The job fails now, because of this."""
+        self._failures.append(_Failure(error))
+        del self._failures[:-_ENTRIES]
+
+    def also_failed(self, error: ErrorInfo) -> None:
+        """Something else failed while the job is failing."""
+        if not self._failures:
+            self.failed(error)
+            return
+        failure = self._failures[-1]
+        if is_consequence(failure.primary) and not is_consequence(error):
+            failure.primary, error = error, failure.primary
+        if len(failure.follow_ups) < _FOLLOW_UPS:
+            failure.follow_ups.append(error)
+
+    @property
+    def latest(self) -> ErrorInfo | None:
+        return self._failures[-1].primary if self._failures else None
+
+    def newest_first(self) -> list[ErrorInfo]:
+        """Failures from the newest on, each followed by its follow-ups."""
+        return [error for failure in reversed(self._failures) for error in (failure.primary, *failure.follow_ups)]

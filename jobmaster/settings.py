@@ -1,0 +1,28 @@
+"""The options a job's master goes by, as typed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jobmaster.failover.restart_strategy import FixedDelayRestart, NoRestart, RestartStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Defaults are those of firesteel.options."""
+
+    slot_request_timeout_s: float = 300.0
+    slot_idle_timeout_s: float = 50.0
+    heartbeat_interval_s: float = 2.0
+    heartbeat_timeout_s: float = 20.0
+    # A broken stream that is not re-established within this is a death notice.
+    reconnect_grace_s: float = 3.0
+    restart_strategy: Literal["none", "fixed-delay"] = "none"
+    restart_attempts: int = 1
+    restart_delay_s: float = 1.0
+
+    def new_restart_strategy(self) -> RestartStrategy:
+        if self.restart_strategy == "fixed-delay":
+            return FixedDelayRestart(attempts=self.restart_attempts, delay_s=self.restart_delay_s)
+        return NoRestart()
