@@ -1,0 +1,61 @@
+"""What can go wrong between two tasks; every error names the guilty side."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from firesteel.errors import FiresteelError
+
+TRANSPORT_ERRORS = (pa.ArrowException, flight.FlightError, OSError)  # what Flight raises when a peer is gone
+
+
+class ExchangeError(FiresteelError):
+    """Base of the exchange's errors."""
+
+
+class ExchangeClosed(ExchangeError):
+    """This side has aborted, released or closed what was used."""
+
+
+class PartitionFailed(ExchangeError):
+    """A producer aborted, died, or never appeared: what was not yet received of its partition is lost."""
+
+    def __init__(self, *, result_id: str, producer: int, attempt: int, address: str, reason: str) -> None:
+        super().__init__(f"lost the input from producer subtask {producer}, attempt {attempt}, of result {result_id} at {address}: {reason}")
+        self.result_id = result_id
+        self.producer = producer
+        self.attempt = attempt
+        self.address = address
+        self.reason = reason
+
+
+class PartitionAbandoned(ExchangeError):
+    """A consumer died or closed its gate before it had consumed everything."""
+
+    def __init__(self, *, result_id: str, producer: int, consumer: int, reason: str) -> None:
+        super().__init__(f"consumer subtask {consumer} of result {result_id} gave up the partition of producer subtask {producer}: {reason}")
+        self.result_id = result_id
+        self.producer = producer
+        self.consumer = consumer
+        self.reason = reason
+
+
+class SchemaChanged(ExchangeError):
+    """A producer emitted a batch whose schema is not the one its stream began with."""
+
+
+class UnsupportedKey(ExchangeError):
+    """A key column is missing, or of a type that has no hash."""
+
+
+class ProtocolError(ExchangeError):
+    """A rule of the exchange was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """By this process: a defect of the runtime."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """By the peer: it sent what it must not send."""

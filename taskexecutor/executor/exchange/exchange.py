@@ -1,0 +1,213 @@
+"""The exchange of one process: its partitions, its gates, its Flight server and its connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from firesteel.jobgraph import DistributionPattern, Partitioner, pointwise_producers
+
+from .client import Connections
+from .errors import LocalProtocolError, ProtocolError
+from .gate import InputGate, Producer
+from .partition import PartitionId, ResultPartition, Wakeup
+from .partitioners import make_routing
+from .registry import PartitionRegistry
+from .server import ExchangeServer
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Where the partitions of one result are; the last two have one entry per producer subtask."""
+
+    addresses: tuple[str, ...]  # distinct, host:port
+    address_index: Sequence[int]  # into addresses
+    attempts: Sequence[int]
+
+
+class Exchange:
+    """One per PySpark executor process. Every method may be called from any thread."""
+
+    def __init__(self, *, host: str, window_bytes: int, batch_rows: int, partition_timeout_s: float) -> None:
+        """Serves at once, on any free port of `host`."""
+        self._window_bytes = window_bytes
+        self._batch_rows = batch_rows
+        self._registry = PartitionRegistry(timeout_s=partition_timeout_s)
+        self._connections = Connections()
+        self._lock = threading.Lock()
+        self._gates: set[InputGate] = set()
+        self._closed = False
+        self._server = ExchangeServer(self._registry, host)
+        self.address: str = self._server.address
+
+    def create_partition(
+        self,
+        *,
+        job_id: str,
+        result_id: str,
+        producer: int,
+        attempt: int,
+        partitioner: Partitioner,
+        producers: int,
+        consumers: int,
+        max_parallelism: int,
+        key_columns: Sequence[str],
+    ) -> ResultPartition:
+        """The producer's end of an edge; from now on its consumers find it. `max_parallelism` is the consumers'."""
+        routing = make_routing(
+            partitioner,
+            producer=producer,
+            producers=producers,
+            consumers=consumers,
+            max_parallelism=max_parallelism,
+            key_columns=key_columns,
+            batch_rows=self._batch_rows,
+        )
+        partition = ResultPartition(
+            PartitionId(job_id, result_id, producer, attempt),
+            routing,
+            window_bytes=self._window_bytes,
+            batch_rows=self._batch_rows,
+            on_close=self._registry.remove,
+        )
+        self._registry.add(partition)
+        return partition
+
+    def create_gate(
+        self,
+        *,
+        job_id: str,
+        result_id: str,
+        consumer: int,
+        producers: int,
+        consumers: int,
+        pattern: DistributionPattern,
+        locations: Locations,
+        on_available: Callable[[], None],
+    ) -> InputGate:
+        """The consumer's end of an edge: connects to its producers, without waiting for them."""
+        subtasks = range(producers) if pattern is DistributionPattern.ALL_TO_ALL else pointwise_producers(consumer, producers, consumers)
+        gate = InputGate(
+            job_id=job_id,
+            result_id=result_id,
+            consumer=consumer,
+            producers=[
+                Producer(subtask=p, attempt=locations.attempts[p], address=locations.addresses[locations.address_index[p]])
+                for p in subtasks
+            ],
+            window_bytes=self._window_bytes,
+            on_available=on_available,
+            on_close=self._forget_gate,
+        )
+        with self._lock:
+            if self._closed:
+                raise LocalProtocolError("the exchange is closed")
+            self._gates.add(gate)
+        for index, producer in enumerate(gate.producers):
+            if producer.address == self.address:
+                channel = LocalChannel(self._registry, gate, index)
+                gate.connect(index, channel)
+                self._registry.ask(PartitionId(job_id, result_id, producer.subtask, producer.attempt), channel)
+            else:
+                self._connections.open_channel(producer.address, gate, index)
+        if gate.closed:  # by release_job, in between
+            gate.disconnect()
+        return gate
+
+    def release_job(self, job_id: str) -> None:
+        """Drops all partitions and gates of a job; tasks that still use them get an error at once."""
+        with self._lock:
+            gates = [gate for gate in self._gates if gate.job_id == job_id]
+        for gate in gates:
+            gate.close()
+        for partition in self._registry.partitions(job_id):
+            partition.abort("its job was released")
+            partition.close()
+        self._registry.forget_job(job_id)
+
+    def close(self) -> None:
+        """Ends everything: peers see their producers or consumers gone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            gates = list(self._gates)
+        for gate in gates:
+            gate.close()
+        for partition in self._registry.partitions():
+            partition.abort("its process is shutting down")
+            partition.close()
+        self._registry.close()
+        self._connections.close()
+        self._server.stop()
+
+    def _forget_gate(self, gate: InputGate) -> None:
+        with self._lock:
+            self._gates.discard(gate)
+
+
+class LocalChannel:
+    """A channel within this process: the same two halves, joined by calls; the very batch that is emitted is polled."""
+
+    __slots__ = ("_gate", "_gate_index", "_index", "_partition", "_registry")
+
+    def __init__(self, registry: PartitionRegistry, gate: InputGate, gate_index: int) -> None:
+        self._registry = registry
+        self._gate = gate
+        self._gate_index = gate_index
+        self._partition: ResultPartition | None = None
+        self._index = 0
+
+    # -- while the partition is not there
+
+    def found(self, partition: ResultPartition) -> None:
+        def carrier(index: int) -> LocalChannel:
+            self._partition, self._index = partition, index
+            return self
+
+        wakeups: list[Wakeup] = []
+        try:
+            partition.attach(self._gate.consumer, carrier, wakeups)
+        except ProtocolError as error:
+            self.not_found(str(error))
+            return
+        for wakeup in wakeups:
+            wakeup()
+        if self._gate.closed:  # it was closed while the partition came: nobody else will tell
+            self.close()
+
+    def not_found(self, reason: str) -> None:
+        if self._gate.fail(self._gate_index, reason):
+            self._gate.on_available()
+
+    # -- the way there
+
+    def ready(self, wakeups: list[Wakeup]) -> None:
+        partition = self._partition
+        assert partition is not None
+        wake = False
+        while (parcel := partition.take_locked(self._index)) is not None:
+            element = parcel.event if parcel.event is not None else parcel.batches[0]
+            wake |= self._gate.receive(
+                self._gate_index, element, sequence=parcel.sequence, count=parcel.count, size_bytes=parcel.size_bytes
+            )
+        if (reason := partition.abort_reason(self._index)) is not None:
+            wake |= self._gate.fail(self._gate_index, reason)
+        if wake:
+            wakeups.append(self._gate.on_available)
+
+    # -- the way back
+
+    def grant(self, size_bytes: int, events: int) -> None:
+        if self._partition is not None:
+            self._partition.granted(self._index, size_bytes, events)
+
+    def consumed(self) -> None:
+        if self._partition is not None:
+            self._partition.consumed(self._index)
+
+    def close(self) -> None:
+        self._registry.forget(self)
+        if self._partition is not None:
+            self._partition.abandoned(self._index, "it was cancelled or failed")

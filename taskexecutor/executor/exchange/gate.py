@@ -1,0 +1,192 @@
+"""The consumer's end of one edge: what has arrived on each channel, taken by the task in turn.
+
+The task's thread polls; carriers (a Flight stream's reader, or a producer's task in this process) deliver. One lock
+guards the receiver halves. Nobody is called under it: credit goes back, and `on_available` is called, after it is free.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from firesteel.elements import EndOfPartition, StreamElement
+
+from .channel import ReceiverChannel
+from .errors import ExchangeClosed, PartitionFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producer:
+    """Where a channel comes from."""
+
+    subtask: int
+    attempt: int
+    address: str
+
+
+class Upstream(Protocol):
+    """The way back to one channel's producer. Nothing here blocks or raises because the producer is gone."""
+
+    def grant(self, size_bytes: int, events: int) -> None: ...
+
+    def consumed(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InputGate:
+    """Channel i is fed by `producers[i]`."""
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        result_id: str,
+        consumer: int,
+        producers: Sequence[Producer],
+        window_bytes: int,
+        on_available: Callable[[], None],
+        on_close: Callable[[InputGate], None] = lambda gate: None,
+    ) -> None:
+        self.job_id = job_id
+        self.result_id = result_id
+        self.consumer = consumer
+        self.producers = tuple(producers)
+        self.bytes_in = 0
+        self.on_available = on_available
+        self._on_close = on_close
+        self._window_bytes = window_bytes
+        self._lock = threading.Lock()
+        self._channels = [
+            ReceiverChannel(
+                f"of result {result_id} from producer subtask {producer.subtask}, attempt {producer.attempt}, to consumer subtask {consumer}",
+                window_bytes=window_bytes,
+            )
+            for producer in producers
+        ]
+        self._upstreams: list[Upstream | None] = [None] * len(self._channels)
+        self._ready: deque[int] = deque()  # channels to poll, in turn
+        self._in_ready = [False] * len(self._channels)
+        self._failure: PartitionFailed | None = None
+        self._closed = False
+
+    # -- the task's side
+
+    @property
+    def channels(self) -> int:
+        return len(self._channels)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def poll(self) -> tuple[int, StreamElement] | None:
+        """The next element with its channel, or None if nothing is there now; channels take turns.
+
+        Raises PartitionFailed as soon as a producer is lost, before what is still queued; ExchangeClosed after close().
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise ExchangeClosed(f"the gate of consumer subtask {self.consumer} to result {self.result_id} is closed")
+            while self._ready:
+                index = self._ready.popleft()
+                self._in_ready[index] = False
+                channel = self._channels[index]
+                if channel.available:
+                    break
+            else:
+                return None
+            element, grant = channel.take()
+            if channel.available:
+                self._put_ready(index)
+            upstream = self._upstreams[index]
+        if upstream is not None:
+            if isinstance(element, EndOfPartition):
+                upstream.consumed()
+            elif grant is not None:
+                upstream.grant(grant.size_bytes, grant.events)
+        return index, element
+
+    def block(self, channel: int) -> None:
+        """Holds a channel back (barrier alignment); its producer may go on until the window is full."""
+        with self._lock:
+            self._channels[channel].blocked = True
+
+    def unblock(self, channel: int) -> None:
+        with self._lock:
+            self._channels[channel].blocked = False
+            available = self._channels[channel].available and self._put_ready(channel)
+        if available:
+            self.on_available()
+
+    def queued(self, channel: int) -> tuple[StreamElement, ...]:
+        """What has arrived on a channel and was not polled, oldest first."""
+        with self._lock:
+            return self._channels[channel].queued
+
+    def close(self) -> None:
+        """Gives up whatever was not consumed; producers that still have something to say are told."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            unfinished = [i for i, channel in enumerate(self._channels) if channel.close()]
+            upstreams = [upstream for i in unfinished if (upstream := self._upstreams[i]) is not None]
+            self._ready.clear()
+        for upstream in upstreams:
+            upstream.close()
+        self._on_close(self)
+
+    @property
+    def in_pool_usage(self) -> float:
+        """Share of all windows that lies here, 0 to 1 (more while a single batch larger than its window does)."""
+        return sum(channel.queued_bytes for channel in self._channels) / (len(self._channels) * self._window_bytes or 1)
+
+    # -- the carriers' side
+
+    def disconnect(self) -> None:
+        """Tells all producers that this gate is closed, once more for those that were connected only after it was."""
+        for upstream in self._upstreams:
+            if upstream is not None:
+                upstream.close()
+
+    def connect(self, index: int, upstream: Upstream) -> None:
+        """The way back for a channel; set before its first element arrives."""
+        self._upstreams[index] = upstream
+
+    def receive(self, index: int, element: StreamElement, *, sequence: int, count: int, size_bytes: int) -> bool:
+        """Takes what arrived; True: the caller now owes a call of `on_available`. Raises RemoteProtocolError."""
+        with self._lock:
+            channel = self._channels[index]
+            channel.receive(element, sequence=sequence, count=count, size_bytes=size_bytes)
+            self.bytes_in += size_bytes
+            return channel.available and self._put_ready(index)
+
+    def fail(self, index: int, reason: str) -> bool:
+        """A producer is lost; True: the caller now owes a call of `on_available`."""
+        with self._lock:
+            if not self._channels[index].fail(reason):
+                return False
+            if self._failure is None:
+                producer = self.producers[index]
+                self._failure = PartitionFailed(
+                    result_id=self.result_id,
+                    producer=producer.subtask,
+                    attempt=producer.attempt,
+                    address=producer.address,
+                    reason=reason,
+                )
+            return True
+
+    def _put_ready(self, index: int) -> bool:
+        """Whether the task may have to be woken: until now `poll` had nothing."""
+        if self._in_ready[index]:
+            return False
+        self._in_ready[index] = True
+        self._ready.append(index)
+        return len(self._ready) == 1

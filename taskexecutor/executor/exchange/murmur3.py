@@ -1,0 +1,160 @@
+"""Hash values of key columns: murmur3_x86_32, seed 0, over each value's key bytes. Pure and vectorised.
+
+State is found by these values, on every machine and in every release: they never change (tests hold golden values).
+
+    value                            key bytes, hashed as `mmh3.hash(key_bytes, 0, signed=False)` does
+    -----------------------------    -----------------------------------------------------------------
+    integers of every width          int64, little-endian (uint64 above 2**63 - 1: its 64 bits)
+    bool                             one byte, 0 or 1
+    float16, float32, float64        float64, little-endian; -0.0 as 0.0, every NaN as 0x7ff8000000000000
+    string                           its UTF-8 bytes
+    binary, fixed-size binary        its bytes
+    date32, date64                   days since the epoch, as an integer
+    timestamp, time, duration        microseconds, rounded down, as an integer (zones do not matter)
+    decimal                          its shortest plain decimal text, so that 1.50 and 1.5 are one key
+    null of any type                 no bytes, so the value 0
+    dictionary, extension            the value it stands for, the storage's value
+
+One key column: the hash of the value. Several: the hash of their hashes, each as four little-endian bytes, in order.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as types
+
+from .errors import UnsupportedKey
+
+Hashes = npt.NDArray[np.uint32]
+
+_C1 = np.uint32(0xCC9E2D51)
+_C2 = np.uint32(0x1B873593)
+_EXACT = decimal.Context(prec=100)
+_MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+_MS_PER_DAY = 86_400_000
+
+
+def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
+    """One hash per row of the key made of these columns. Raises UnsupportedKey."""
+    hashes = [hash_array(column) for column in columns]
+    return hashes[0] if len(hashes) == 1 else hash_blocks(hashes)
+
+
+def hash_array(array: pa.Array) -> Hashes:
+    """One hash per value. Raises UnsupportedKey."""
+    kind = array.type
+    if types.is_null(kind):
+        return np.zeros(len(array), np.uint32)
+    if isinstance(array, pa.ExtensionArray):
+        return hash_array(array.storage)
+    if types.is_dictionary(kind):
+        return _by_index(hash_array(array.dictionary), array.indices)
+    if not array.null_count:
+        return _hash_valid(array)
+    if _fixed_width(kind):
+        hashes = _hash_valid(array.fill_null(_zero(kind)))
+        hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        return hashes
+    return _hash_distinct(array)
+
+
+def hash_int64(values: npt.NDArray[np.int64]) -> Hashes:
+    """murmur3_x86_32 of each value's eight little-endian bytes."""
+    blocks = np.ascontiguousarray(values, dtype="<i8").view("<u4")
+    return hash_blocks([blocks[0::2], blocks[1::2]])
+
+
+def hash_blocks(blocks: Sequence[npt.NDArray[np.uint32]]) -> Hashes:
+    """murmur3_x86_32 of keys that all are `len(blocks)` four-byte blocks long; `blocks[i]` has every key's block i."""
+    hashes = np.zeros(len(blocks[0]), np.uint32)
+    for block in blocks:
+        mixed = block * _C1
+        mixed = _rotated(mixed, 15)
+        mixed *= _C2
+        hashes ^= mixed
+        hashes = _rotated(hashes, 13)
+        hashes *= np.uint32(5)
+        hashes += np.uint32(0xE6546B64)
+    hashes ^= np.uint32(4 * len(blocks))
+    hashes ^= hashes >> np.uint32(16)
+    hashes *= np.uint32(0x85EBCA6B)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= np.uint32(0xC2B2AE35)
+    hashes ^= hashes >> np.uint32(16)
+    return hashes
+
+
+def _rotated(values: Hashes, bits: int) -> Hashes:
+    high = values << np.uint32(bits)
+    high |= values >> np.uint32(32 - bits)
+    return high
+
+
+def _fixed_width(kind: pa.DataType) -> bool:
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind)
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(False) if types.is_boolean(kind) else pa.scalar(0, pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
+
+
+def _hash_valid(array: pa.Array) -> Hashes:
+    """Hashes of an array without nulls."""
+    kind = array.type
+    if types.is_integer(kind):
+        return hash_int64(_numbers(array).astype(np.int64, copy=False))  # uint64: its bits
+    if types.is_boolean(kind):
+        table = np.array([mmh3.hash(b"\x00", 0, signed=False), mmh3.hash(b"\x01", 0, signed=False)], np.uint32)
+        return table[array.to_numpy(zero_copy_only=False).astype(np.intp)]
+    if types.is_floating(kind):
+        floats = array.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
+        floats[np.isnan(floats)] = np.nan  # one of its many bit patterns
+        return hash_int64(floats.view(np.int64))
+    if types.is_date(kind):
+        days = _numbers(array.view(pa.int32() if types.is_date32(kind) else pa.int64())).astype(np.int64)
+        return hash_int64(days if types.is_date32(kind) else days // _MS_PER_DAY)
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        ticks = _numbers(array.view(pa.int32() if kind.bit_width == 32 else pa.int64())).astype(np.int64, copy=False)
+        times, divided_by = _MICROSECONDS[kind.unit]
+        return hash_int64(ticks * times if divided_by == 1 else ticks // divided_by)
+    return _hash_distinct(array)
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[np.generic]:
+    numbers: npt.NDArray[np.generic] = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _hash_distinct(array: pa.Array) -> Hashes:
+    """Values of variable width: each distinct one is hashed once."""
+    kind = array.type
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        array = array.cast(pa.large_binary()) if not types.is_string_view(kind) else array.cast(pa.string()).cast(pa.binary())
+    elif types.is_binary_view(kind):
+        array = array.cast(pa.binary())
+    elif not (types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind)):
+        raise UnsupportedKey(f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries, booleans, dates or times")
+    encoded = array.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    if types.is_decimal(kind):
+        distinct = [_decimal_text(value) for value in distinct]
+    hashes = np.fromiter((mmh3.hash(value, 0, signed=False) for value in distinct), np.uint32, len(distinct))
+    return _by_index(hashes, encoded.indices)
+
+
+def _decimal_text(value: decimal.Decimal) -> bytes:
+    return b"0" if not value else format(value.normalize(_EXACT), "f").encode()
+
+
+def _by_index(hashes: Hashes, indices: pa.Array) -> Hashes:
+    """The hash of each row's dictionary entry; 0 for null."""
+    if not indices.null_count:
+        return hashes[indices.to_numpy(zero_copy_only=False)]
+    with_null = np.append(hashes, np.uint32(0))  # the entry that nulls are pointed to
+    return with_null[indices.cast(pa.int64()).fill_null(len(hashes)).to_numpy(zero_copy_only=False)]

@@ -1,0 +1,294 @@
+"""The producer's end of one edge: partitions what the task emits, and holds it until its consumers have taken it.
+
+The task's thread calls `emit`, `emit_event`, `finish`; any thread `abort` and `close`; carriers (a Flight stream, or
+the consumer's gate in this very process) call the rest. One lock guards the sender halves of all channels. It may be
+held while a gate's lock is taken, never the other way round; and nobody is called back under it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from firesteel.elements import StreamEvent
+
+from .channel import Parcel, SenderChannel, SenderState
+from .errors import ExchangeClosed, ExchangeError, PartitionAbandoned, RemoteProtocolError, SchemaChanged
+from .partitioners import Routing
+
+MIN_BATCH_BYTES = 64  # what even an empty batch weighs, so that a window bounds their number too
+
+Wakeup = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionId:
+    job_id: str
+    result_id: str
+    producer: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"partition of producer subtask {self.producer}, attempt {self.attempt}, of result {self.result_id}"
+
+
+class Carrier(Protocol):
+    """Brings one channel's elements to its consumer."""
+
+    def ready(self, wakeups: list[Wakeup]) -> None:
+        """Something waits in the channel, or it was aborted. Called under the partition's lock: only take note.
+        What has to be called once the lock is free goes into `wakeups`."""
+
+
+class ScheduledCarrier(Carrier, Protocol):
+    """One that has a thread of its own take what waits."""
+
+    scheduled: bool  # it will; guarded by the partition's lock
+
+
+class ResultPartition:
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        routing: Routing,
+        *,
+        window_bytes: int,
+        batch_rows: int,
+        on_close: Callable[[ResultPartition], None] = lambda partition: None,
+    ) -> None:
+        self.id = partition_id
+        self.records_out = 0
+        self.bytes_out = 0
+        self.blocked_ns = 0  # waiting for credit
+        self.write_ns = 0  # partitioning and handing over, without that wait
+        self._routing = routing
+        self._window_bytes = window_bytes
+        self._on_close = on_close
+        self._schema: pa.Schema | None = None
+        self._row_bits: int | None = None
+        self._coalesce = False
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # credit came, a channel ended, or the partition broke
+        self._changes = 0
+        self._broken: ExchangeError | None = None  # what every further emit raises
+        self._indices = {consumer: index for index, consumer in enumerate(routing.targets)}
+        self._channels = [
+            SenderChannel(f"{partition_id} to consumer subtask {consumer}", window_bytes=window_bytes, batch_rows=batch_rows)
+            for consumer in routing.targets
+        ]
+        self._carriers: list[Carrier | None] = [None] * len(self._channels)
+
+    # -- the task's side
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Partitions a batch and hands it over; blocks while a channel that gets a part of it has no credit.
+
+        Raises ExchangeClosed after abort(), PartitionAbandoned when a consumer is gone, SchemaChanged.
+        """
+        started_ns = time.perf_counter_ns()
+        blocked_before_ns = self.blocked_ns
+        self._check_schema(batch)
+        offers = [(index, piece, self._size_bytes(piece)) for index, piece in self._routing.route(batch)]
+        self._offer_all(offers)
+        self.records_out += batch.num_rows
+        self.bytes_out += sum(size_bytes for _, _, size_bytes in offers)
+        self.write_ns += time.perf_counter_ns() - started_ns - (self.blocked_ns - blocked_before_ns)
+
+    def emit_event(self, event: StreamEvent) -> None:
+        """Sends an event to every channel, behind what was emitted before. Raises as `emit` does."""
+        self._offer_all([(index, event, -1) for index in range(len(self._channels))])
+
+    def finish(self) -> None:
+        """After EndOfPartition: returns when every consumer has taken everything. Raises as `emit` does."""
+        with self._lock:
+            while self._broken is None and not all(channel.state is SenderState.FINISHED for channel in self._channels):
+                self._changed.wait()
+            self._raise_if_broken()
+
+    def abort(self, reason: str = "its task failed or was cancelled") -> None:
+        """From any thread: unblocks the task, and tells the consumers that the rest will never come."""
+        self._break(ExchangeClosed(f"{self.id} was aborted: {reason}"), reason)
+
+    def close(self) -> None:
+        """Frees everything. Consumers that have not yet consumed everything see a failed partition."""
+        self.abort("it was closed before it was consumed")
+        self._on_close(self)
+
+    @property
+    def aborted_because(self) -> str | None:
+        """Why consumers that come now will get nothing."""
+        with self._lock:
+            return next((channel.reason for channel in self._channels if channel.state is SenderState.ABORTED), None)
+
+    @property
+    def channels(self) -> int:
+        return len(self._channels)
+
+    @property
+    def out_pool_usage(self) -> float:
+        """Share of all windows that is in use, 0 to 1 (more while a single batch larger than its window is under way)."""
+        return sum(channel.outstanding_bytes for channel in self._channels) / (len(self._channels) * self._window_bytes or 1)
+
+    # -- the carriers' side
+
+    def attach(self, consumer: int, make_carrier: Callable[[int], Carrier], wakeups: list[Wakeup]) -> None:
+        """A consumer asks for its channel; `make_carrier` gets the channel's index. Raises RemoteProtocolError."""
+        index = self._indices.get(consumer)
+        if index is None:
+            raise RemoteProtocolError(f"{self.id} has no channel to consumer subtask {consumer}")
+        with self._lock:
+            channel = self._channels[index]
+            if channel.state is not SenderState.ABORTED:
+                channel.open()
+            carrier = self._carriers[index] = make_carrier(index)
+            if channel.waiting or channel.state is SenderState.ABORTED:
+                carrier.ready(wakeups)
+
+    def take(self, carrier: ScheduledCarrier, index: int) -> Parcel | None:
+        """The next parcel for a carrier that had been scheduled; schedules it again if more waits."""
+        with self._lock:
+            channel = self._channels[index]
+            parcel = channel.take(coalesce=self._coalesce)
+            carrier.scheduled = False
+            if channel.waiting:
+                carrier.ready([])
+            return parcel
+
+    def take_locked(self, index: int) -> Parcel | None:
+        """As `take`, uncoalesced, for a carrier within `Carrier.ready`."""
+        return self._channels[index].take(coalesce=False)
+
+    def abort_reason(self, index: int) -> str | None:
+        """Why the channel was aborted; None: it was not. Needs no lock: this never changes back."""
+        channel = self._channels[index]
+        return channel.reason if channel.state is SenderState.ABORTED else None
+
+    def granted(self, index: int, size_bytes: int, events: int) -> None:
+        with self._lock:
+            self._channels[index].granted(size_bytes, events)
+            self._notify()
+
+    def consumed(self, index: int) -> None:
+        with self._lock:
+            self._channels[index].consumed()
+            self._notify()
+
+    def abandoned(self, index: int, reason: str) -> None:
+        """A channel's consumer is gone: the task is told at its next emit, or at once if it waits."""
+        with self._lock:
+            channel = self._channels[index]
+            if channel.over:
+                return
+            channel.abandon(reason)
+            if self._broken is None:
+                self._broken = PartitionAbandoned(
+                    result_id=self.id.result_id, producer=self.id.producer, consumer=self._routing.targets[index], reason=reason
+                )
+            self._notify()
+
+    def fail(self, error: ExchangeError) -> None:
+        """A carrier cannot go on with this partition: the task's next emit raises `error`."""
+        self._break(error, str(error))
+
+    # -- inside
+
+    def _offer_all(self, offers: list[tuple[int, pa.RecordBatch | StreamEvent, int]]) -> None:
+        """Offers everything, waiting for credit where need be; a full channel does not hold back the others."""
+        while True:
+            wakeups: list[Wakeup] = []
+            with self._lock:
+                self._raise_if_broken()
+                offers = self._offer_what_fits(offers, wakeups)
+                seen = self._changes
+            for wakeup in wakeups:
+                wakeup()
+            if not offers:
+                return
+            started_ns = time.perf_counter_ns()
+            with self._lock:
+                if self._changes == seen:
+                    self._changed.wait()
+            self.blocked_ns += time.perf_counter_ns() - started_ns
+
+    def _offer_what_fits(
+        self, offers: list[tuple[int, pa.RecordBatch | StreamEvent, int]], wakeups: list[Wakeup]
+    ) -> list[tuple[int, pa.RecordBatch | StreamEvent, int]]:
+        refused: list[tuple[int, pa.RecordBatch | StreamEvent, int]] = []
+        full: set[int] = set()
+        for offer in offers:
+            index, element, size_bytes = offer
+            channel = self._channels[index]
+            # Behind a refused element nothing may overtake it.
+            if index in full or not (channel.offer_event(element) if size_bytes < 0 else channel.offer(element, size_bytes)):
+                full.add(index)
+                refused.append(offer)
+                continue
+            carrier = self._carriers[index]
+            if carrier is not None:
+                carrier.ready(wakeups)
+        return refused
+
+    def _break(self, error: ExchangeError, reason: str) -> None:
+        wakeups: list[Wakeup] = []
+        with self._lock:
+            if self._broken is None:
+                self._broken = error
+            for channel, carrier in zip(self._channels, self._carriers, strict=True):
+                if not channel.over:
+                    channel.abort(reason)
+                    if carrier is not None:
+                        carrier.ready(wakeups)
+            self._notify()
+        for wakeup in wakeups:
+            wakeup()
+
+    def _notify(self) -> None:
+        self._changes += 1
+        self._changed.notify_all()
+
+    def _raise_if_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _check_schema(self, batch: pa.RecordBatch) -> None:
+        if self._schema is None:
+            self._schema = batch.schema
+            self._row_bits = fixed_row_bits(batch.schema)
+            self._coalesce = len(batch.schema) > 0 and all(can_concatenate(kind) for kind in batch.schema.types)
+        elif not batch.schema.equals(self._schema):
+            raise SchemaChanged(different_schema(self.id, self._schema, batch.schema))
+
+    def _size_bytes(self, batch: pa.RecordBatch) -> int:
+        """What a batch weighs in its channel's window."""
+        if self._row_bits is not None:
+            return max(MIN_BATCH_BYTES, batch.num_rows * self._row_bits // 8)  # `nbytes` costs more than all the rest
+        return max(MIN_BATCH_BYTES, int(batch.nbytes))
+
+
+def different_schema(partition_id: PartitionId, first: pa.Schema, other: pa.Schema) -> str:
+    changed = [str(field) for field in other if field not in list(first)] or ["the order of the columns"]
+    missing = [str(field) for field in first if field not in list(other)]
+    return (
+        f"the {partition_id} began with another schema than this batch has: unexpected {', '.join(changed)};"
+        f" expected {', '.join(missing) or 'the same columns'}. All batches of a stream must have one schema."
+    )
+
+
+def can_concatenate(kind: pa.DataType) -> bool:
+    """Whether putting batches together is a plain copy. Dictionaries would have to be merged, and may then overflow."""
+    if types.is_nested(kind):
+        return not types.is_union(kind) and all(can_concatenate(kind.field(i).type) for i in range(kind.num_fields))
+    return not (types.is_dictionary(kind) or types.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType))
+
+
+def fixed_row_bits(schema: pa.Schema) -> int | None:
+    """Bits per row with validity, if every column is of fixed width."""
+    if not all(types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind) for kind in schema.types):
+        return None
+    return sum(kind.bit_width + 1 for kind in schema.types)
