@@ -1,0 +1,134 @@
+"""From a program to its JobGraph."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import cloudpickle
+import pytest
+
+from firesteel import Environment, ResourceProfile, Tumbling, Watermarks
+from firesteel.connectors import CollectSink, FileSink, FileSource, PrintSink
+from firesteel.errors import InvalidProgram
+from firesteel.jobgraph import JobGraph, Partitioner
+from firesteel.resources import UNKNOWN
+
+
+def flights(env: Environment) -> object:
+    return env.from_source(
+        FileSource("flights/*.csv", format="csv", header=True),
+        watermarks=Watermarks.bounded("time_hour", max_out_of_orderness="1 day"),
+        uid="flights",
+    )
+
+
+def daily_delays(env: Environment) -> JobGraph:
+    (
+        flights(env)
+        .transform(lambda df: df.where("dep_delay IS NOT NULL"))
+        .key_by("origin")
+        .window(Tumbling("1 day"))
+        .aggregate("count(*) AS flights", "avg(dep_delay) AS avg_delay", uid="windows")
+        .sink_to(FileSink("out/daily", format="parquet"), uid="sink")
+    )
+    return env.job_graph("daily")
+
+
+def test_the_partial_aggregate_joins_the_source_and_the_merge_joins_the_sink() -> None:
+    graph = daily_delays(Environment(parallelism=2))
+    assert [v.name for v in graph.vertices] == [
+        "Source: flights -> Transform -> Window(Tumbling 1 day) partial",
+        "Window(Tumbling 1 day) -> Sink: File",
+    ]
+    source, merge = graph.vertices
+    assert [o.runs_on_spark for o in source.operators] == [True, True, True]
+    assert [o.runs_on_spark for o in merge.operators] == [False, False]
+    (edge,) = graph.edges
+    assert (edge.partitioner, edge.key_columns) == (Partitioner.HASH, ("origin",))
+    assert (edge.source_vertex_id, edge.source_operator) == (source.vertex_id, 2)
+    assert (edge.target_vertex_id, edge.target_operator, edge.target_input) == (merge.vertex_id, 0, 0)
+    assert source.operators[0].coordinator_kind == "file-source"
+    assert os.path.abspath("flights/*.csv") in source.operators[0].coordinator_options_json
+    assert cloudpickle.loads(merge.operators[1].spec).sink.path == os.path.abspath("out/daily")
+
+
+def test_ids_are_the_same_every_time_the_program_is_built() -> None:
+    first, second = daily_delays(Environment(parallelism=2)), daily_delays(Environment(parallelism=4))
+    assert [o.operator_id for v in first.vertices for o in v.operators] == [o.operator_id for v in second.vertices for o in v.operators]
+    assert first.job_id != second.job_id
+
+
+def test_a_partial_aggregate_follows_the_parallelism_of_its_producer() -> None:
+    env = Environment(parallelism=4)
+    flights(env).set_parallelism(2).key_by("origin").window(Tumbling("1 day")).aggregate("count(*) AS n").sink_to(CollectSink())
+    assert [v.parallelism for v in env.job_graph().vertices] == [2, 4]
+
+
+def test_union_feeds_one_input_over_several_edges() -> None:
+    env = Environment(parallelism=2)
+    a, b = env.from_sequence(0, 10), env.from_sequence(10, 20)
+    a.union(b).map_in_arrow(lambda batches: batches).print()
+    graph = env.job_graph()
+    assert [(e.target_operator, e.target_input) for e in graph.edges] == [(0, 0), (0, 0)]
+    assert len({e.result_id for e in graph.edges}) == 2
+
+
+def test_connect_feeds_two_inputs() -> None:
+    env = Environment(parallelism=2)
+    a, b = env.from_sequence(0, 10), env.from_sequence(10, 20)
+    a.connect(b).key_by("value", "value").map_in_arrow(iter, iter, "value long").print()
+    graph = env.job_graph()
+    assert [(e.target_input, e.partitioner) for e in graph.edges] == [(0, Partitioner.HASH), (1, Partitioner.HASH)]
+
+
+def test_groups_and_profiles_reach_the_vertices() -> None:
+    env = Environment(parallelism=2)
+    big = ResourceProfile(cpu_cores=1, heap_bytes=2**30)
+    env.resource_group("big", big)
+    env.from_sequence(0, 10).rebalance().map_in_arrow(iter).resource_group("big").print().slot_sharing_group("sinks")
+    source, mapped, sink = env.job_graph().vertices
+    assert (source.resource_group, source.resources) == ("", UNKNOWN)
+    assert (mapped.resource_group, mapped.resources) == ("big", big)
+    assert sink.slot_sharing_group == "sinks"
+
+
+def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
+    env = Environment(configuration={"pipeline.operator-chaining.enabled": "false"})
+    env.from_sequence(0, 10).map_in_arrow(iter).print()
+    assert len(env.job_graph().vertices) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda env: env.from_sequence(0, 1).key_by(), "name at least one column"),
+        (lambda env: env.from_sequence(0, 1).transform("x > 1"), r"transform\(\) takes a function, not str"),
+        (lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("1 day")).aggregate("count(*) AS n"), "no watermarks"),
+        (lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("soon")).aggregate("count(*) AS n"), "'soon'; give a duration"),
+        (lambda env: env.from_sequence(0, 1).map_in_arrow(iter).set_parallelism(0), "at least 1"),
+        (lambda env: env.from_sequence(0, 1).resource_group("none"), "no resource group 'none'"),
+        (lambda env: env.from_sequence(0, 1).key_by("value").uid("x"), "right after it"),
+        (lambda env: env.from_sequence(0, 1).union(Environment().from_sequence(0, 1)), "different environments"),
+        (lambda env: env.from_sequence(0, 1).sink_to("out"), "takes a FileSink, CollectSink or PrintSink, not str"),
+        (lambda env: env.from_sequence(5, 1), "end must not be before start"),
+        (lambda env: env.job_graph(), "no operators"),
+    ],
+)
+def test_a_wrong_program_says_what_is_wrong(wrong: object, message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
+        wrong(Environment())  # type: ignore[operator]
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    env = Environment()
+    lock = threading.Lock()
+    env.from_sequence(0, 1).map_in_arrow(lambda batches: [lock.locked()] and batches, name="Locked").print()
+    with pytest.raises(InvalidProgram, match=r"'Locked' cannot be shipped.*create that inside the function"):
+        env.job_graph()
+
+
+def test_print_is_a_print_sink() -> None:
+    env = Environment()
+    env.from_sequence(0, 1).print("n: ")
+    assert cloudpickle.loads(env.job_graph().vertices[0].operators[1].spec).sink == PrintSink("n: ")
