@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 _CANCEL_INTERVAL_S = 0.05
 
 
+_ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
+
+
+def engine_of(session: Any) -> SparkEngine:
+    """The engine that owns `session`, which is all that a task's operators are given."""
+    engine = _ENGINES.get(id(session))
+    if engine is None:
+        raise FiresteelError("the slot's Spark has not been started, or was stopped")
+    return engine
+
+
 class SparkLost(FiresteelError):
     """The slot's Spark JVM has ended under a task."""
 
@@ -61,6 +72,7 @@ class SparkEngine:
                 archive_options=archive.use_options() if archive_options is None else archive_options,
             )
             self._session = _session(settings, self._jvm)
+            _ENGINES[id(self._session)] = self
             self.warm()
         except BaseException:
             self.stop(grace_s=0)
@@ -106,6 +118,9 @@ class SparkEngine:
             self._running.add(group, cancelled)
             try:
                 yield
+            except BaseException:
+                self.cancel(group)  # nobody reads what it may still be computing
+                raise
             finally:
                 self._running.remove(group)
         except Exception as error:
@@ -139,6 +154,7 @@ class SparkEngine:
             self._jvm.stop(grace_s)
             _forget_gateway(self._jvm)
             self._jvm = None
+        _ENGINES.pop(id(self._session), None)
         self._session = None
         if self._bundles is not None:
             self._bundles.close()

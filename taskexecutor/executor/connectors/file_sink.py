@@ -1,0 +1,213 @@
+"""FileSink: part files that appear under their names when they are complete.
+
+    <path>/.inprogress-part-<subtask>-<attempt>-<n>.parquet   while it is written
+    <path>/part-<subtask>-<attempt>-<n>.parquet                once the task has finished
+
+A subtask without rows writes no file. A failed or cancelled task removes what it has not completed. (Which files of an
+earlier attempt count is decided when a job has checkpoints.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from firesteel.connectors import FileSink
+from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
+
+FORMATS = ("csv", "json", "parquet")
+GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this
+GROUP_ROWS = 2**20
+
+
+class FileWriter(StreamOperator):
+    def __init__(self, sink: FileSink) -> None:
+        if sink.format not in FORMATS:
+            raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+        self._sink = sink
+        self._count = 0
+        self._file: _PartFile | None = None
+        self._complete: list[_PartFile] = []
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = self._gathered_rows = 0
+
+    def open(self) -> None:
+        with _explained(Path(self._sink.path)):
+            os.makedirs(self._sink.path, exist_ok=True)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        if self._gathered and batch.schema != self._gathered[0].schema:
+            self._write_gathered()
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        self._gathered_rows += batch.num_rows
+        if self._gathered_bytes >= GROUP_BYTES or self._gathered_rows >= GROUP_ROWS:
+            self._write_gathered()
+
+    def finish(self) -> None:
+        self._write_gathered()
+        if self._file is not None:
+            self._file.finish()
+            self._complete.append(self._file)
+            self._file = None
+        for file in self._complete:
+            file.publish()
+        self._complete.clear()
+
+    def close(self) -> None:
+        self._gathered = []
+        for file in (*self._complete, *([self._file] if self._file else [])):
+            file.discard()
+        self._complete, self._file = [], None
+
+    def _write_gathered(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.Table.from_batches(self._gathered)
+        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+        if self._file is not None and self._file.schema != table.schema:
+            self._file.finish()
+            self._complete.append(self._file)
+            self._file = None
+        if self._file is None:
+            task = self.context.task
+            name = f"part-{task.subtask}-{task.attempt_id[:12]}-{self._count}.{self._sink.format}"
+            self._count += 1
+            self._file = _PartFile(Path(self._sink.path), name, table.schema, self._sink)
+        self._file.write(table)
+
+
+class _PartFile:
+    """One file under its in-progress name."""
+
+    def __init__(self, folder: Path, name: str, schema: pa.Schema, sink: FileSink) -> None:
+        self.schema = schema
+        self._final = folder / name
+        self._path = folder / f".inprogress-{name}"
+        self._stream: BinaryIO | None = None
+        self._writer: _TableWriter | None = None
+        with _explained(self._path):
+            self._stream = open(self._path, "xb")  # noqa: SIM115 - closed by finish or discard
+            self._writer = _WRITERS[sink.format](self._stream, schema, sink.options)
+
+    def write(self, table: pa.Table) -> None:
+        assert self._writer is not None
+        with _explained(self._path):
+            self._writer.write_table(table)
+
+    def finish(self) -> None:
+        """Everything is on disk, under the in-progress name still."""
+        assert self._writer is not None and self._stream is not None
+        with _explained(self._path):
+            self._writer.close()
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+
+    def publish(self) -> None:
+        with _explained(self._final):
+            os.rename(self._path, self._final)
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException, ValueError):
+                self._writer.close()
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+class _TableWriter(Protocol):
+    def write_table(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _parquet(stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> _TableWriter:
+    writer: _TableWriter = pq.ParquetWriter(stream, schema, compression=options.get("compression", "snappy"))
+    return writer
+
+
+class _CsvWriter:
+    def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
+        written = pa_csv.WriteOptions(
+            include_header=options.get("header", "true").lower() != "false", delimiter=options.get("sep", options.get("delimiter", ","))
+        )
+        self._schema = pa.schema([_csv_field(field) for field in schema])
+        self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(pa.table([_csv_column(c) for c in table.columns], schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _csv_field(field: pa.Field) -> pa.Field:
+    if pa.types.is_nested(field.type):
+        raise FiresteelError(f"FileSink csv: column {field.name!r} is {field.type}, which CSV cannot hold; use parquet or json")
+    return pa.field(field.name, pa.string()) if pa.types.is_timestamp(field.type) else field
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_timestamp(column.type):
+        return column
+    import pyarrow.compute as pc
+
+    shape = "%Y-%m-%dT%H:%M:%SZ" if column.type.tz else "%Y-%m-%dT%H:%M:%S"
+    utc = column.cast(pa.timestamp("us", "UTC")) if column.type.tz else column
+    return pc.strftime(utc, format=shape)
+
+
+class _JsonWriter:
+    """One object per line."""
+
+    def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
+        self._stream = stream
+
+    def write_table(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            self._stream.write(json.dumps(row, default=_json_value, separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None: ...
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return str(value)
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, pa.Schema, dict[str, str]], _TableWriter]] = {
+    "parquet": _parquet,
+    "csv": _CsvWriter,
+    "json": _JsonWriter,
+}
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise FiresteelError(f"FileSink: cannot write {path}: the disk is full; free some space or write elsewhere") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise FiresteelError(f"FileSink: cannot write {path}: permission denied; choose a folder that the cluster may write") from error
+        raise FiresteelError(f"FileSink: cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,91 @@
+"""Operators: from what a program asks for (firesteel.plan.specs) to what runs in a task's chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import pyarrow as pa
+
+from firesteel.connectors import SequenceSource
+from firesteel.errors import FiresteelError
+from firesteel.jobgraph import Operator
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import (
+    CoMapInArrowSpec,
+    CustomSpec,
+    MapInArrowSpec,
+    PartialWindowAggregateSpec,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    TransformSpec,
+    WindowAggregateSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedOperator:
+    """An operator of the JobGraph with its spec unpickled and the schema that analysis found for its output."""
+
+    operator: Operator
+    spec: Spec
+    output_schema: pa.Schema | None
+
+
+def build(group: Sequence[OpenedOperator]) -> StreamOperator:
+    """The operator that does what `group` asks for: one operator, or a linear run of operators that run on Spark.
+
+    Raises FiresteelError for a group that cannot be one operator.
+    """
+    first, specs, schema = group[0], [opened.spec for opened in group], group[-1].output_schema
+    if len(group) > 1 and not all(_on_spark(spec) for spec in specs):
+        raise FiresteelError(f"operators {', '.join(o.operator.name for o in group)} cannot be fused: not all of them run on Spark")
+    match first.spec:
+        case SourceSpec():
+            return _source(first, specs, schema)
+        case TransformSpec() | PartialWindowAggregateSpec():
+            from taskexecutor.executor.spark.stage import SparkTransformStage
+
+            return SparkTransformStage(specs, schema)
+        case MapInArrowSpec():
+            from taskexecutor.executor.operators.map_in_arrow import MapInArrow
+
+            return MapInArrow(first.spec)
+        case CoMapInArrowSpec():
+            from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow
+
+            return CoMapInArrow(first.spec)
+        case WindowAggregateSpec():
+            from taskexecutor.executor.operators.window_aggregate import WindowAggregate
+
+            return WindowAggregate(first.spec)
+        case SinkSpec():
+            from taskexecutor.executor.connectors import build_sink
+
+            return build_sink(first.spec.sink)
+        case CustomSpec():
+            operator = first.spec.factory()
+            if not isinstance(operator, StreamOperator):
+                raise FiresteelError(
+                    f"the factory of operator {first.operator.name!r} made a {type(operator).__name__}; it must make a StreamOperator"
+                )
+            return operator
+        case _:
+            assert_never(first.spec)
+
+
+def _source(first: OpenedOperator, specs: list[Spec], schema: pa.Schema | None) -> StreamOperator:
+    assert isinstance(first.spec, SourceSpec)
+    if isinstance(first.spec.source, SequenceSource) and len(specs) == 1:
+        from taskexecutor.executor.connectors.sequence import SequenceReader
+
+        return SequenceReader(first.spec.source, first.spec.watermarks)
+    from taskexecutor.executor.spark.stage import SparkSourceStage
+
+    return SparkSourceStage(first.spec, first.output_schema, specs[1:], schema)
+
+
+def _on_spark(spec: Spec) -> bool:
+    return isinstance(spec, SourceSpec | TransformSpec | PartialWindowAggregateSpec)

@@ -1,0 +1,81 @@
+"""Functions of PySpark's mapInArrow contract, on the task's own thread: batches in, batches out, no JVM.
+
+The function is called once per batch, with an iterator over that one batch: as with Spark's partitions, how rows are
+spread over calls is not promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
+from taskexecutor.executor.spark.schemas import declared, shown
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class MapInArrow(StreamOperator):
+    def __init__(self, spec: MapInArrowSpec) -> None:
+        self._spec = spec
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        known = context.input_schemas[0] if context.input_schemas else None
+        self._schema = context.output_schema or declared(self._spec.schema, known)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        _call(self, self._spec.function, batch, self._schema)
+
+
+class CoMapInArrow(StreamOperator):
+    inputs = 2
+
+    def __init__(self, spec: CoMapInArrowSpec) -> None:
+        self._spec = spec
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._schema = context.output_schema or declared(self._spec.schema, None)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        _call(self, self._spec.first if input_index == 0 else self._spec.second, batch, self._schema)
+
+
+def _call(operator: StreamOperator, function: ArrowFunction, batch: pa.RecordBatch, schema: pa.Schema | None) -> None:
+    name = operator.context.operator_name
+    with operator.context.time("python"):
+        results = function(iter((batch,)))
+        if not isinstance(results, Iterator) and not hasattr(results, "__iter__"):
+            raise FiresteelError(f"{name}: the function returned {type(results).__name__}; it must return an iterator of RecordBatch")
+        for result in results:
+            if not isinstance(result, pa.RecordBatch):
+                raise FiresteelError(f"{name}: the function yielded {type(result).__name__}; it must yield pyarrow.RecordBatch")
+            fitted = result if schema is None else fit(result, schema, name)
+            if fitted.num_rows:
+                operator.output.emit(fitted)
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """`batch` with exactly `schema`: columns by name, cast as far as no value is lost; else an error that shows both."""
+    if batch.schema.equals(schema):
+        return batch
+    if sorted(batch.schema.names) != sorted(schema.names):
+        raise _mismatch(name, schema, batch.schema)
+    columns = []
+    for field in schema:
+        column = batch.column(batch.schema.get_field_index(field.name))
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise _mismatch(name, schema, batch.schema, f"; column {field.name!r}: {error}") from error
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _mismatch(name: str, expected: pa.Schema, actual: pa.Schema, detail: str = "") -> FiresteelError:
+    return FiresteelError(f"{name}: the function yielded another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}")

@@ -1,0 +1,200 @@
+"""The operators that run on Spark: a maximal run of them in a chain is one operator here and one Catalyst plan per bundle.
+
+`SparkSourceStage` reads its splits inside the plan, so Python sees only what the plan lets through. `SparkTransformStage` gathers
+what its input brings into bundles: as much as came while Spark was busy, up to a limit; `flush` and watermarks empty it,
+so nothing waits for more to come and no watermark overtakes a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from firesteel import options
+from firesteel._proto import tasks_pb2
+from firesteel.config import Configuration
+from firesteel.connectors import FileSource, SequenceSource
+from firesteel.elements import Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator
+from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.bundles import BundleWay, collect
+from taskexecutor.executor.spark.engine import SparkEngine, engine_of
+from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class _SparkStage(StreamOperator):
+    """What both kinds share: the rest of the group as a plan, and running it under the task's name."""
+
+    _engine: SparkEngine
+
+    def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
+        self._specs = tuple(specs)
+        self._output_schema = output_schema  # None: taken from the first bundle's plan
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._engine = engine_of(context.spark)
+        self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
+
+    @contextmanager
+    def _on_spark(self) -> Iterator[None]:
+        group = f"firesteel-{self.context.task.attempt_id}"
+        with self.context.time("spark"), self._engine.job_group(group, self._description, lambda: self.context.cancelled):
+            yield
+
+    def _run(self, frame: DataFrame) -> None:
+        """Applies the group to `frame`, runs the plan and emits its rows."""
+        frame = plans.apply(frame, self._specs, cores=self._engine.cores)
+        self._check_schema(frame)
+        assert self._output_schema is not None
+        with closing(collect(frame, self._output_schema)) as batches:
+            for batch in batches:
+                self._check_times(batch)
+                self.output.emit(batch)
+
+    def _check_schema(self, frame: DataFrame) -> None:
+        """A transform may build its plan from the data it sees; its columns must stay what they were found to be."""
+        if self._output_schema is None:
+            self._output_schema = to_arrow(frame.schema)
+            return
+        columns = frame.columns
+        if columns != self._output_schema.names:
+            raise FiresteelError(
+                f"{self.context.operator_name}: the transform's columns changed between bundles: "
+                f"expected {', '.join(self._output_schema.names)}; got {', '.join(columns)}"
+            )
+
+    def _check_times(self, batch: pa.RecordBatch) -> None:
+        if not self._specs or not isinstance(self._specs[-1], PartialWindowAggregateSpec):
+            return
+        starts = batch.column(batch.schema.get_field_index(plans.WINDOW_START))
+        if starts.null_count:
+            name = self._specs[-1].time_column
+            raise FiresteelError(f"event time column {name!r} is null in some rows; drop them or give them a time before the window")
+
+
+class SparkSourceStage(_SparkStage, SourceOperator):
+    """A file or sequence source and the Spark operators after it. Each split is one bundle, read as a stream."""
+
+    inputs = 0
+    poll_interval_s = None  # only the coordinator can bring more
+
+    def __init__(
+        self, source: SourceSpec, source_schema: pa.Schema | None, specs: Sequence[Spec], output_schema: pa.Schema | None
+    ) -> None:
+        super().__init__(specs, output_schema)
+        self._source = source
+        self._source_schema = None if source_schema is None else to_spark(source_schema)
+        self._splits: deque[dict[str, Any]] = deque()
+        self._requested = False
+        self._exhausted = False
+        self._watermark_us: int | None = None
+
+    def handle_coordinator_event(self, event: Any) -> None:
+        match event:
+            case tasks_pb2.AssignSplit():
+                self._requested = False
+                self._splits.append(json.loads(event.split_json))
+            case tasks_pb2.NoMoreSplits():
+                self._requested = False
+                self._exhausted = True
+            case _:
+                raise FiresteelError(f"{self.context.operator_name}: unexpected event {type(event).__name__} from its coordinator")
+
+    def poll(self, max_wait_s: float) -> bool:
+        self.waiting = False
+        self._request()
+        if not self._splits:
+            self.waiting = not self._exhausted
+            return not self._exhausted
+        split = self._splits.popleft()
+        self._request()  # the next one is on its way while this one is read
+        self._read(split)
+        return True
+
+    def _request(self) -> None:
+        if not self._requested and not self._exhausted and not self._splits:
+            self._requested = True
+            self.context.send_to_coordinator(tasks_pb2.RequestSplit())
+
+    def _read(self, split: dict[str, Any]) -> None:
+        with self._on_spark():
+            frame = self._frame(split)
+            observation = None
+            if self._source.watermarks is not None:
+                observation, frame = plans.observe_time(frame, self._source.watermarks)
+            self._run(frame)
+            latest_us = None if observation is None else plans.observed_time_us(observation)
+        if latest_us is not None:
+            self._advance(latest_us)
+
+    def _frame(self, split: dict[str, Any]) -> DataFrame:
+        session, source = self._engine.session, self._source.source
+        match source:
+            case FileSource():
+                return plans.read_files(session, source, split["path"], self._source_schema)
+            case SequenceSource():
+                return plans.read_range(session, source, split["start"], split["end"], self._engine.cores)
+            case _:
+                raise FiresteelError(f"{type(source).__name__} cannot be read by Spark")
+
+    def _advance(self, latest_us: int) -> None:
+        assert self._source.watermarks is not None
+        watermark_us = latest_us - self._source.watermarks.max_out_of_orderness_us - 1
+        if self._watermark_us is None or watermark_us > self._watermark_us:
+            self._watermark_us = watermark_us
+            self.output.emit_watermark(Watermark(watermark_us))
+
+
+class SparkTransformStage(_SparkStage):
+    """Spark operators behind a task's input or a Python operator."""
+
+    def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
+        super().__init__(specs, output_schema)
+        self._bundle: list[pa.RecordBatch] = []
+        self._bundle_bytes = 0
+        self._way: BundleWay | None = None
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self._bundle.append(batch)
+        self._bundle_bytes += batch.nbytes
+        if self._bundle_bytes >= self._limit_bytes:
+            self.flush()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.flush()
+        self.output.emit_watermark(watermark)
+
+    def flush(self) -> None:
+        if not self._bundle:
+            return
+        bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
+        if self._way is None:
+            self._way = BundleWay(self._engine.session, self._engine.bundles, self.context.input_schemas[0] or bundle[0].schema)
+        with self._on_spark(), self._way.dataframe(bundle) as frame:
+            self._run(frame)
+
+    def end_input(self, input_index: int) -> None:
+        self.flush()
+
+    def finish(self) -> None:
+        self.flush()
+
+    def close(self) -> None:
+        self._bundle = []
