@@ -1,0 +1,233 @@
+"""The operators of one task, wired into a DAG.
+
+Adjacent operators that run on Spark become one runtime operator (one Catalyst plan); every other operator is one of its
+own. Everything up to `open` goes from the last to the first, so that whoever starts finds its consumers ready; everything
+from `finish` on goes from the first to the last, so that whoever ends finds them still there (spec 000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import cloudpickle
+import pyarrow as pa
+
+from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
+from firesteel.jobgraph import JobEdge, JobVertex
+from firesteel.operator import StreamOperator
+from taskexecutor.executor.task.config import OpenedOperator, ResultPartition, TaskConfig
+from taskexecutor.executor.task.metrics import TaskMetricGroup
+from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget, PartitionTarget
+from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
+from taskexecutor.executor.task.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
+from taskexecutor.executor.task.timers import TaskTimers
+
+
+def group_operators(vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]) -> list[tuple[int, ...]]:
+    """Cuts a vertex' operators into runtime operators, in topological order (pure).
+
+    A run is maximal and linear: each member runs on Spark, has one input with one producer, and its predecessor feeds
+    nobody else, in the chain or outside.
+    """
+    operators = vertex.operators
+    consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
+    fed_by_edges = {edge.target_operator for edge in in_edges}
+    leaves_task = {edge.source_operator for edge in out_edges}
+
+    def continues(producer: int, consumer: int) -> bool:
+        return (
+            operators[producer].runs_on_spark
+            and operators[consumer].runs_on_spark
+            and operators[consumer].inputs == ((producer,),)
+            and len(consumers[producer]) == 1
+            and producer not in leaves_task
+            and consumer not in fed_by_edges
+        )
+
+    groups: list[tuple[int, ...]] = []
+    group_of: dict[int, int] = {}
+    for index, operator in enumerate(operators):
+        producers = [producer for inputs in operator.inputs for producer in inputs]
+        if len(producers) == 1 and continues(producers[0], index):
+            position = group_of[producers[0]]
+            groups[position] = (*groups[position], index)
+        else:
+            position = len(groups)
+            groups.append((index,))
+        group_of[index] = position
+    # Only the last member has consumers outside its group, so this order is topological.
+    return sorted(groups, key=lambda group: group[-1])
+
+
+def chained_consumers(vertex: JobVertex, producer: int) -> list[tuple[int, int]]:
+    """Which (operator, input) of the chain an operator feeds."""
+    return [
+        (consumer, input_index)
+        for consumer, operator in enumerate(vertex.operators)
+        for input_index, producers in enumerate(operator.inputs)
+        for fed_by in producers
+        if fed_by == producer
+    ]
+
+
+class OperatorChain:
+    """Nodes in topological order, and where each in_edge enters."""
+
+    def __init__(self, nodes: Sequence[ChainNode], partitions: Sequence[ResultPartition]) -> None:
+        self.nodes = tuple(nodes)
+        self.partitions = tuple(partitions)
+        self._node_of_operator = {operator_id: node for node in self.nodes for operator_id in node.member_ids}
+        self._node_of_index = {index: node for node in self.nodes for index in node.members}
+
+    def entry(self, edge: JobEdge) -> tuple[ChainNode, int]:
+        """The node and input that an in_edge feeds."""
+        return self._node_of_index[edge.target_operator], edge.target_input
+
+    def node_of(self, operator_id: str) -> ChainNode | None:
+        return self._node_of_operator.get(operator_id)
+
+    # -- last to first
+
+    def setup(self, check: Callable[[], None]) -> None:
+        for node in reversed(self.nodes):
+            check()
+            node.setup()
+
+    def initialize_state(self, config: TaskConfig, key_group_of: Callable[[object], int], check: Callable[[], None]) -> None:
+        key_groups = key_group_range(config.subtask, config.vertex.parallelism, config.vertex.max_parallelism)
+        for node in reversed(self.nodes):
+            check()
+            restored = None
+            if config.restored is not None:
+                restored = next((state for i, state in config.restored.items() if i in node.member_ids), None)
+            node.initialize_state(TaskOperatorState(HashMapKeyedStateBackend(key_groups, key_group_of), restored))
+
+    def open(self, check: Callable[[], None]) -> None:
+        for node in reversed(self.nodes):
+            check()
+            node.operator.open()
+
+    # -- first to last
+
+    def flush(self) -> None:
+        """Input has run dry: nothing is held back any longer."""
+        for node in self.nodes:
+            node.operator.flush()
+
+    def advance_to_end_of_event_time(self) -> None:
+        """MAX_WATERMARK: every event-time timer fires. Where it has arrived already, nothing happens."""
+        for node in self.nodes:
+            node.advance_to_end_of_event_time()
+
+    def finish(self, check: Callable[[], None]) -> None:
+        for node in self.nodes:
+            check()
+            node.finish()
+
+    def emit_end_of_data(self, finished: bool) -> None:
+        self._emit_event(EndOfData(finished))
+
+    def emit_end_of_partition(self) -> None:
+        self._emit_event(EndOfPartition())
+
+    def close(self) -> list[BaseException]:
+        """Closes every operator that was set up and is not closed yet, whatever the others raise; returns what they raised."""
+        failures: list[BaseException] = []
+        for node in self.nodes:
+            try:
+                node.close()
+            except BaseException as error:
+                failures.append(error)
+        return failures
+
+    def _emit_event(self, event: StreamEvent) -> None:
+        for partition in self.partitions:
+            partition.emit_event(event)
+
+
+def build_chain(
+    config: TaskConfig,
+    *,
+    environment: TaskEnvironment,
+    timers: TaskTimers,
+    metrics: TaskMetricGroup,
+    build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator],
+    partitions: Sequence[ResultPartition],
+) -> OperatorChain:
+    """Makes the operators and connects them. `partitions`: one per out_edge."""
+    vertex = config.vertex
+    in_edges = [edge for edge, _, _ in config.in_edges]
+    out_edges = [edge for edge, _, _ in config.out_edges]
+    nodes: list[ChainNode] = []
+    node_of: dict[int, ChainNode] = {}
+    for group in group_operators(vertex, in_edges, out_edges):
+        node = _build_node(config, group, in_edges, environment, timers, metrics, build_operator)
+        nodes.append(node)
+        node_of.update(dict.fromkeys(group, node))
+    for node in nodes:
+        last = node.members[-1]
+        for consumer, input_index in chained_consumers(vertex, last):
+            node.output.add(NodeTarget(node_of[consumer], input_index))
+        for edge, partition in zip(out_edges, partitions, strict=True):
+            if edge.source_operator == last:
+                node.output.add(PartitionTarget(partition, environment.clock), edge.side_output_tag)
+    metrics.partitions = list(partitions)
+    return OperatorChain(nodes, partitions)
+
+
+def _build_node(
+    config: TaskConfig,
+    group: tuple[int, ...],
+    in_edges: Sequence[JobEdge],
+    environment: TaskEnvironment,
+    timers: TaskTimers,
+    metrics: TaskMetricGroup,
+    build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator],
+) -> ChainNode:
+    vertex = config.vertex
+    members = [vertex.operators[index] for index in group]
+    opened = [
+        OpenedOperator(vertex.operators[index], cloudpickle.loads(vertex.operators[index].spec), config.output_schemas[index])
+        for index in group
+    ]
+    operator = build_operator(opened)
+    # Its coordinator, if it has one, knows it by the id of the member that asked for it.
+    leader = next((member for member in members if member.coordinator_kind), members[0])
+    operator_metrics = metrics.operator(leader.operator_id, " -> ".join(member.name for member in members))
+    inputs = _input_count(vertex, group[0], in_edges)
+    node = ChainNode(
+        members=group,
+        member_ids=tuple(member.operator_id for member in members),
+        operator=operator,
+        inputs=inputs,
+        metrics=operator_metrics,
+        output=ChainOutput(environment, operator_metrics),
+    )
+    node.timers = timers.for_operator(operator.on_event_time, operator.on_processing_time)
+    node.context = OperatorContext(
+        environment,
+        metrics=operator_metrics,
+        timers=node.timers,
+        input_schemas=tuple(_input_schema(config, group[0], index) for index in range(inputs)),
+        output_schema=config.output_schemas[group[-1]],
+    )
+    return node
+
+
+def _input_count(vertex: JobVertex, operator: int, in_edges: Sequence[JobEdge]) -> int:
+    by_edges = [edge.target_input + 1 for edge in in_edges if edge.target_operator == operator]
+    return max([len(vertex.operators[operator].inputs), *by_edges])
+
+
+def _input_schema(config: TaskConfig, operator: int, input_index: int) -> pa.Schema | None:
+    return next((schema for schema in _producer_schemas(config, operator, input_index) if schema is not None), None)
+
+
+def _producer_schemas(config: TaskConfig, operator: int, input_index: int) -> Iterator[pa.Schema | None]:
+    inputs = config.vertex.operators[operator].inputs
+    if input_index < len(inputs):
+        for producer in inputs[input_index]:
+            yield config.output_schemas[producer]
+    for (edge, _, _), schema in zip(config.in_edges, config.input_schemas, strict=False):
+        if edge.target_operator == operator and edge.target_input == input_index:
+            yield schema

@@ -1,0 +1,73 @@
+"""Where a task's time goes: every nanosecond of its thread belongs to exactly one kind of work.
+
+Kinds nest like calls: what begins inside another kind interrupts it, so nothing is counted twice (a Python operator that
+emits into a chained Spark operator: the inner time is Spark's). Entering and leaving costs well under a microsecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from types import TracebackType
+
+
+class TimeKind(IntEnum):
+    RUNTIME = 0  # the task's own bookkeeping, and operators that do not tell
+    IDLE = 1  # nothing to do
+    SPARK = 2
+    PYTHON = 3
+    EXCHANGE = 4  # handing batches to result partitions; includes waiting for credit
+    BLOCKED = 5  # an operator waits for its coordinator's answer
+
+
+class TaskClock:
+    """Written by the task's thread only; `read_ns` may be called by any thread."""
+
+    __slots__ = ("_kind", "_mark_ns", "_now_ns", "_spent_ns", "_stack", "spans")
+
+    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._now_ns = now_ns
+        self._spent_ns = [0] * len(TimeKind)
+        self._stack: list[TimeKind] = []
+        self._kind = TimeKind.RUNTIME
+        self._mark_ns = now_ns()
+        self.spans = {kind: Span(self, kind) for kind in TimeKind}
+
+    def enter(self, kind: TimeKind) -> None:
+        now_ns = self._now_ns()
+        self._spent_ns[self._kind] += now_ns - self._mark_ns
+        self._mark_ns = now_ns
+        self._stack.append(self._kind)
+        self._kind = kind
+
+    def leave(self) -> None:
+        now_ns = self._now_ns()
+        self._spent_ns[self._kind] += now_ns - self._mark_ns
+        self._mark_ns = now_ns
+        self._kind = self._stack.pop()
+
+    def read_ns(self) -> list[int]:
+        """Time spent so far, by kind, the current stretch included."""
+        kind, mark_ns = self._kind, self._mark_ns
+        spent_ns = list(self._spent_ns)
+        spent_ns[kind] += max(0, self._now_ns() - mark_ns)
+        return spent_ns
+
+
+class Span:
+    """`with clock.spans[kind]: ...`; one object serves all uses, nested ones too."""
+
+    __slots__ = ("_clock", "_kind")
+
+    def __init__(self, clock: TaskClock, kind: TimeKind) -> None:
+        self._clock = clock
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        self._clock.enter(self._kind)
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._clock.leave()

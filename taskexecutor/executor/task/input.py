@@ -1,0 +1,78 @@
+"""Reading a task's gates: fairly, one element at a time, and keeping account of what each channel has told.
+
+The reader knows which channels have ended and what event time they have reached; it does not know operators. Barrier
+alignment has its place between `poll` and the task: gates can block and unblock single channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firesteel.elements import EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
+from taskexecutor.executor.task.config import InputGate
+from taskexecutor.executor.task.watermarks import ValveEvent, WatermarkValve
+
+
+@dataclass(slots=True)
+class GateState:
+    """What one gate's channels have told so far."""
+
+    valve: WatermarkValve
+    data_channels: int  # channels without EndOfData yet
+    open_channels: int  # channels without EndOfPartition yet
+    drained: bool = True  # False: some producer stopped with a savepoint, more will come after a restart
+
+
+class InputReader:
+    """Round robin over gates, so that no busy gate starves another."""
+
+    def __init__(self, gates: Sequence[InputGate]) -> None:
+        self.gates = tuple(gates)
+        self.states = tuple(GateState(WatermarkValve(g.channels), g.channels, g.channels) for g in self.gates)
+        self._turn = 0
+
+    def poll(self) -> tuple[int, int, StreamElement] | None:
+        """(gate, channel, element), or None if nothing is there; never blocks."""
+        count = len(self.gates)
+        for _ in range(count):
+            gate = self._turn
+            self._turn = gate + 1 if gate + 1 < count else 0
+            polled = self.gates[gate].poll()
+            if polled is not None:
+                return gate, polled[0], polled[1]
+        return None
+
+    def on_event_time(self, gate: int, channel: int, event: Watermark | StreamStatus) -> tuple[ValveEvent, ...]:
+        """What the gate as a whole says after this channel's event."""
+        valve = self.states[gate].valve
+        if isinstance(event, Watermark):
+            return valve.on_watermark(channel, event.timestamp_us)
+        return valve.on_status(channel, event.idle)
+
+    def on_end_of_data(self, gate: int, channel: int, event: EndOfData) -> tuple[ValveEvent, ...]:
+        state = self.states[gate]
+        state.data_channels -= 1
+        if not event.finished:
+            state.drained = False
+            return ()
+        return state.valve.on_end(channel)
+
+    def on_end_of_partition(self, gate: int, channel: int, event: EndOfPartition) -> None:
+        self.states[gate].open_channels -= 1
+
+    def gate_ended(self, gate: int) -> bool:
+        return self.states[gate].data_channels == 0
+
+    @property
+    def all_data_read(self) -> bool:
+        return all(state.data_channels == 0 for state in self.states)
+
+    @property
+    def all_partitions_ended(self) -> bool:
+        return all(state.open_channels == 0 for state in self.states)
+
+    @property
+    def drained(self) -> bool:
+        """Every producer has really ended, rather than stopped with a savepoint."""
+        return all(state.drained for state in self.states)

@@ -1,0 +1,109 @@
+"""A task with one, two or more inputs, each fed by one or more gates (spec 001, life of non-source tasks)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
+from taskexecutor.executor.task.chain import OperatorChain
+from taskexecutor.executor.task.config import Exchange, InputGate, TaskConfig
+from taskexecutor.executor.task.input import InputReader
+from taskexecutor.executor.task.metrics import TaskMetricGroup
+from taskexecutor.executor.task.node import NodeTarget
+from taskexecutor.executor.task.step import Step
+
+
+class InputTask:
+    """See `stream_task.TaskKind`."""
+
+    max_wait_s: float | None = None  # gates and mails wake the task
+
+    def __init__(
+        self, config: TaskConfig, exchange: Exchange, chain: OperatorChain, metrics: TaskMetricGroup, wake: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._exchange = exchange
+        self._chain = chain
+        self._metrics = metrics
+        self._wake = wake
+        self._gates: list[InputGate] = []
+        entries = [chain.entry(edge) for edge, _, _ in config.in_edges]
+        self._targets = [NodeTarget(node, input_index) for node, input_index in entries]  # one per gate
+        self._heads = list({id(node): node for node, _ in entries}.values())
+        self._reader: InputReader
+
+    def init(self) -> None:
+        """Connects to the producers; they may not be there yet."""
+        config = self._config
+        for edge, producers, locations in config.in_edges:
+            self._gates.append(
+                self._exchange.create_gate(
+                    job_id=config.job_id,
+                    result_id=edge.result_id,
+                    consumer=config.subtask,
+                    producers=producers,
+                    consumers=config.vertex.parallelism,
+                    pattern=edge.pattern,
+                    locations=locations,
+                    on_available=self._wake,
+                )
+            )
+        self._metrics.gates = list(self._gates)
+        self._reader = InputReader(self._gates)
+
+    def step(self) -> Step:
+        polled = self._reader.poll()
+        if polled is None:
+            return Step.DRY
+        gate, channel, element = polled
+        if isinstance(element, pa.RecordBatch):
+            self._metrics.records_in += element.num_rows
+            self._targets[gate].batch(element)
+            return Step.MORE
+        self._on_event(gate, channel, element)
+        return Step.END if self._reader.all_data_read else Step.MORE
+
+    def step_after_data(self) -> Step:
+        if self._reader.all_partitions_ended:
+            return Step.END
+        polled = self._reader.poll()
+        if polled is None:
+            return Step.DRY
+        gate, channel, element = polled
+        if isinstance(element, (pa.RecordBatch, Watermark, StreamStatus, EndOfData)):
+            raise RuntimeError(f"channel {channel} of gate {gate} sent {type(element).__name__} after EndOfData")
+        self._on_event(gate, channel, element)
+        return Step.END if self._reader.all_partitions_ended else Step.MORE
+
+    @property
+    def drained(self) -> bool:
+        return self._reader.drained
+
+    def watermark_us(self) -> int:
+        return min(node.watermark_us for node in self._heads)
+
+    def cleanup(self) -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.close()
+
+    def _on_event(self, gate: int, channel: int, event: StreamElement) -> None:
+        reader, target = self._reader, self._targets[gate]
+        match event:
+            case Watermark() | StreamStatus():
+                for outcome in reader.on_event_time(gate, channel, event):
+                    target.event(outcome)
+            case EndOfData():
+                for outcome in reader.on_end_of_data(gate, channel, event):
+                    target.event(outcome)
+                # An input that ends before the others is told so at once; the last ones when the timers are quiesced.
+                if reader.gate_ended(gate) and reader.states[gate].drained and not reader.all_data_read:
+                    target.finished()
+            case EndOfPartition():
+                reader.on_end_of_partition(gate, channel, event)
+            case CheckpointBarrier():
+                raise RuntimeError(f"a checkpoint barrier (checkpoint {event.checkpoint_id}) in a job that takes none")
+            case _:
+                raise TypeError(f"{type(event).__name__} is not a stream element")

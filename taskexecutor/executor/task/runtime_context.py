@@ -1,0 +1,152 @@
+"""What an operator sees of its task (`firesteel.operator.RuntimeContext`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from firesteel._proto import tasks_pb2
+from firesteel.operator import TaskInfo, TimerService
+from taskexecutor.executor.task.clock import TaskClock, TimeKind
+from taskexecutor.executor.task.mailbox import Mailbox
+from taskexecutor.executor.task.metrics import OperatorCounter, OperatorMetrics
+
+# Which field of OperatorEvent carries which message.
+_EVENT_FIELDS: dict[str, str] = {
+    field.message_type.full_name: field.name
+    for field in tasks_pb2.OperatorEvent.DESCRIPTOR.oneofs_by_name["event"].fields
+    if field.message_type is not None
+}
+
+
+class TaskCancelled(BaseException):
+    """Ends whatever a cancelled task is doing. Not an Exception: a user's `except Exception` must not stop it."""
+
+
+class TaskEnvironment:
+    """What all operators of one task share."""
+
+    def __init__(
+        self,
+        *,
+        info: TaskInfo,
+        config: dict[str, str],
+        engine: Any,
+        send_event: Callable[[tasks_pb2.OperatorEvent], None],
+        mailbox: Mailbox,
+        clock: TaskClock,
+    ) -> None:
+        self.info = info
+        self.config = config
+        self.engine = engine
+        self.send_event = send_event
+        self.mailbox = mailbox
+        self.clock = clock
+        self.cancelled = False  # set once, by any thread
+        self.yielded = False  # mails were run in the middle of a step: look again before sleeping
+
+    def check_cancelled(self) -> None:
+        if self.cancelled:
+            raise TaskCancelled
+
+    def yield_to_mail(self, timeout_s: float) -> None:
+        """Runs the mails that are there, or the first that comes within `timeout_s`; on the task's thread."""
+        self.check_cancelled()
+        self.yielded = True
+        if not len(self.mailbox):
+            with self.clock.spans[TimeKind.BLOCKED]:
+                self.mailbox.wait(timeout_s)
+        self.process_mails()
+        self.check_cancelled()
+
+    def process_mails(self) -> None:
+        for _ in range(len(self.mailbox)):  # those that are there now: mails must not keep data waiting for ever
+            mail = self.mailbox.take()
+            if mail is not None:
+                mail()
+
+
+class OperatorContext:
+    """The RuntimeContext of one operator."""
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        *,
+        metrics: OperatorMetrics,
+        timers: TimerService,
+        input_schemas: tuple[pa.Schema | None, ...],
+        output_schema: pa.Schema | None,
+    ) -> None:
+        self._environment = environment
+        self._metrics = metrics
+        self._timers = timers
+        self._input_schemas = input_schemas
+        self._output_schema = output_schema
+        spans = environment.clock.spans
+        self._spans = {"spark": spans[TimeKind.SPARK], "python": spans[TimeKind.PYTHON]}
+
+    @property
+    def task(self) -> TaskInfo:
+        return self._environment.info
+
+    @property
+    def operator_id(self) -> str:
+        return self._metrics.operator_id
+
+    @property
+    def operator_name(self) -> str:
+        return self._metrics.operator_name
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema | None, ...]:
+        return self._input_schemas
+
+    @property
+    def output_schema(self) -> pa.Schema | None:
+        return self._output_schema
+
+    @property
+    def timers(self) -> TimerService:
+        return self._timers
+
+    @property
+    def spark(self) -> Any:
+        return self._environment.engine.session
+
+    @property
+    def config(self) -> dict[str, str]:
+        return self._environment.config
+
+    def counter(self, name: str) -> OperatorCounter:
+        return self._metrics.counter(name)
+
+    def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
+        return self._spans[kind]
+
+    def send_to_coordinator(self, event: Any) -> None:
+        """`event`: one of the messages that OperatorEvent carries."""
+        name = _EVENT_FIELDS.get(event.DESCRIPTOR.full_name)
+        if name is None:
+            raise TypeError(f"{event.DESCRIPTOR.full_name} is not an operator event")
+        info = self._environment.info
+        message = tasks_pb2.OperatorEvent(
+            job_id=info.job_id, operator_id=self.operator_id, subtask=info.subtask, attempt_id=info.attempt_id
+        )
+        field = getattr(message, name)
+        field.CopyFrom(event)
+        field.SetInParent()  # an empty message must be seen as set
+        self._environment.send_event(message)
+
+    def request_mail(self, action: Callable[[], None]) -> None:
+        self._environment.mailbox.put(action)
+
+    def yield_to_mail(self, timeout_s: float) -> None:
+        self._environment.yield_to_mail(timeout_s)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._environment.cancelled

@@ -1,0 +1,41 @@
+"""A task without inputs: its head is a source that is polled (spec 001, life of source tasks)."""
+
+from __future__ import annotations
+
+from firesteel.operator import SourceOperator
+from taskexecutor.executor.task.chain import OperatorChain
+from taskexecutor.executor.task.step import Step
+
+
+class SourceTask:
+    """See `stream_task.TaskKind`."""
+
+    def __init__(self, chain: OperatorChain) -> None:
+        head = chain.nodes[0]
+        if not isinstance(head.operator, SourceOperator):
+            kind = type(head.operator).__name__
+            raise TypeError(f"a task without inputs must begin with a source, not with {head.name} ({kind})")
+        self._head = head
+        self._source = head.operator
+        self.drained = True  # False: stopped with a savepoint
+        self.max_wait_s: float | None = None
+
+    def init(self) -> None:
+        """A source has nothing to acquire but its operators."""
+
+    def step(self) -> Step:
+        if not self._source.poll(0.0):
+            return Step.END
+        if not self._source.waiting:
+            return Step.MORE
+        self.max_wait_s = self._source.poll_interval_s
+        return Step.DRY
+
+    def step_after_data(self) -> Step:
+        return Step.END
+
+    def watermark_us(self) -> int:
+        return self._head.watermark_us
+
+    def cleanup(self) -> None:
+        """Nothing was acquired."""

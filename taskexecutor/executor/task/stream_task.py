@@ -1,0 +1,365 @@
+"""StreamTask: one attempt of one subtask, from its first breath to its report (spec 000, spec 001).
+
+    INITIALIZING  set_initial_state → utilities, load the chain → setup operators → task-specific init →
+                  initialize operator states → open operators
+    RUNNING       run → MAX_WATERMARK → quiesce timers → finish operators → EndOfData → [final checkpoint] →
+                  wait until it is acknowledged (and for EndOfPartition of all inputs) → close operators → EndOfPartition →
+                  task-specific cleanup → common cleanup
+    FINISHED
+
+A cancellation or a failure anywhere jumps to: shut timers down → task-specific cleanup → close operators → common cleanup,
+and CANCELED or FAILED. Every operator that was set up is closed exactly once on every path; a close that raises does not keep
+the others from being closed; the first failure is the one that is reported.
+
+What differs between tasks with and without inputs is in `source_task` and `input_task`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+import structlog
+
+from firesteel.errors import ErrorInfo, error_info
+from firesteel.logs import task_context
+from firesteel.states import ExecutionState
+from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
+from taskexecutor.executor.task.chain import OperatorChain, build_chain
+from taskexecutor.executor.task.clock import TaskClock, TimeKind
+from taskexecutor.executor.task.config import ResultPartition, TaskConfig, TaskServices
+from taskexecutor.executor.task.input_task import InputTask
+from taskexecutor.executor.task.mailbox import Mailbox
+from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
+from taskexecutor.executor.task.runtime_context import TaskCancelled, TaskEnvironment
+from taskexecutor.executor.task.source_task import SourceTask
+from taskexecutor.executor.task.state.key_groups import key_group
+from taskexecutor.executor.task.step import Step
+from taskexecutor.executor.task.timers import TaskTimers
+
+if TYPE_CHECKING:
+    from firesteel._proto import common_pb2, tasks_pb2
+
+# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the master, which will cancel this
+# task. Only if nobody does is the symptom reported.
+NEIGHBOUR_FAILURE_GRACE_S = 1.0
+
+_log = structlog.get_logger("task")
+
+
+class TaskKind(Protocol):
+    """What tasks with and without inputs do differently; called on the task's thread."""
+
+    def init(self) -> None:
+        """Acquires task-wide resources."""
+
+    def step(self) -> Step:
+        """Processes the next element."""
+
+    def step_after_data(self) -> Step:
+        """END when nothing at all can follow on the inputs."""
+
+    @property
+    def drained(self) -> bool:
+        """The data has really ended (and not only stopped with a savepoint)."""
+
+    @property
+    def max_wait_s(self) -> float | None:
+        """How long to wait for a mail when a step found nothing to do; None: as long as it takes."""
+
+    def watermark_us(self) -> int: ...
+
+    def cleanup(self) -> None:
+        """Frees what `init` acquired; also if `init` was never called."""
+
+
+class _Outcome(Enum):
+    FINISHED = 0
+    CANCELED = 1
+    FAILED = 2
+
+
+class StreamTask:
+    """`run` in a thread of its own; everything else may be called from any thread."""
+
+    def __init__(self, config: TaskConfig, services: TaskServices) -> None:
+        self.config = config
+        self.info = config.info
+        self.neighbour_failure_grace_s = NEIGHBOUR_FAILURE_GRACE_S
+        self._services = services
+        self._mailbox = Mailbox()
+        self._cancelled = threading.Event()
+        self._clock = TaskClock()
+        self._metrics = TaskMetricGroup(self.info, self._clock)
+        self._meters = TaskMeters(self._metrics)
+        self._timers = TaskTimers()
+        self._environment = TaskEnvironment(
+            info=self.info,
+            config=dict(config.config),
+            engine=services.engine,
+            send_event=services.send_event,
+            mailbox=self._mailbox,
+            clock=self._clock,
+        )
+        self._partitions: list[ResultPartition] = []
+        self._chain: OperatorChain | None = None
+        self._kind: TaskKind | None = None
+        self._acknowledging: threading.Thread | None = None
+
+    # -- any thread
+
+    def cancel(self) -> None:
+        """Ends the task at its next step, also while it waits for input or for credit. A user function that ignores it stays."""
+        self._environment.cancelled = True
+        self._cancelled.set()
+        self._mailbox.wake()
+        for partition in list(self._partitions):
+            partition.abort()
+
+    def handle_event(self, event: tasks_pb2.OperatorEvent) -> None:
+        """An operator event from the coordinator, delivered between two elements."""
+        self._mailbox.put(functools.partial(self._deliver, event))
+
+    def metrics(self) -> common_pb2.TaskMetrics:
+        return self._metrics.read()
+
+    def samples(self) -> list[common_pb2.MetricSample]:
+        return self._meters.samples()
+
+    # -- the task's thread
+
+    def run(self) -> None:
+        """Blocks until the task has ended and everything is freed; reports states, never raises."""
+        info = self.info
+        with task_context(job_id=info.job_id, vertex=info.task_name, subtask=info.subtask, attempt=info.attempt):
+            failures: list[BaseException] = []
+            outcome = _Outcome.FINISHED
+            try:
+                self._invoke()
+            except BaseException as error:
+                if self._environment.cancelled:
+                    outcome = _Outcome.CANCELED  # whatever it is, it is how the task was stopped
+                else:
+                    outcome = _Outcome.FAILED
+                    failures.append(error)
+                failures.extend(self._interrupted())
+                if failures:
+                    outcome = _Outcome.FAILED
+            self._report_outcome(outcome, failures)
+
+    def _invoke(self) -> None:
+        check = self._environment.check_cancelled
+        check()
+        self._report(ExecutionState.INITIALIZING)
+        # The initial state came with the deployment: `config.restored`.
+        chain, kind = self._load()
+        chain.setup(check)
+        check()
+        kind.init()
+        chain.initialize_state(self.config, self._key_group, check)
+        chain.open(check)
+        check()
+        self._report(ExecutionState.RUNNING)
+        self._run_until_end(kind.step)
+        self._finish_data(chain, kind)
+        # A task that takes part in checkpoints waits here for the one that contains what finish() has done (spec 001).
+        self._await_acknowledgement(kind)
+        self._close_operators(chain)
+        chain.emit_end_of_partition()
+        self._timers.shut_down()
+        kind.cleanup()
+        for partition in self._partitions:
+            partition.finish()
+        self._close_partitions()
+        self._mailbox.close()
+
+    def _load(self) -> tuple[OperatorChain, TaskKind]:
+        config = self.config
+        vertex = config.vertex
+        for edge, consumers, max_parallelism in config.out_edges:
+            self._partitions.append(
+                self._services.exchange.create_partition(
+                    job_id=config.job_id,
+                    result_id=edge.result_id,
+                    producer=config.subtask,
+                    attempt=config.attempt,
+                    partitioner=edge.partitioner,
+                    producers=vertex.parallelism,
+                    consumers=consumers,
+                    max_parallelism=max_parallelism,
+                    key_columns=tuple(edge.key_columns),
+                )
+            )
+        self._environment.check_cancelled()  # a cancel that came before the partitions existed could not abort them
+        chain = build_chain(
+            config,
+            environment=self._environment,
+            timers=self._timers,
+            metrics=self._metrics,
+            build_operator=self._services.build_operator,
+            partitions=self._partitions,
+        )
+        self._chain = chain
+        kind: TaskKind
+        if config.in_edges:
+            kind = InputTask(config, self._services.exchange, chain, self._metrics, self._mailbox.wake)
+        else:
+            kind = SourceTask(chain)
+        self._kind = kind
+        self._metrics.watermark_us = kind.watermark_us
+        return chain, kind
+
+    def _run_until_end(self, step: Callable[[], Step]) -> None:
+        """The mailbox loop: mails and timers first, then one step; sleeps when there is nothing to do."""
+        environment, mailbox, timers = self._environment, self._mailbox, self._timers
+        kind, chain = self._kind, self._chain
+        assert kind is not None
+        assert chain is not None
+        while True:
+            if environment.cancelled:
+                raise TaskCancelled
+            if len(mailbox):
+                environment.process_mails()
+            if timers.next_due_ms is not None:
+                timers.fire_processing_time(time.time_ns() // 1_000_000)
+            match step():
+                case Step.MORE:
+                    pass
+                case Step.DRY:
+                    chain.flush()
+                    self._sleep(kind.max_wait_s)
+                case Step.END:
+                    return
+                case unknown:
+                    assert_never(unknown)
+
+    def _sleep(self, max_wait_s: float | None) -> None:
+        if self._environment.yielded:  # a mail that ran in the middle of the step may have changed what it found
+            self._environment.yielded = False
+            return
+        if self._timers.next_due_ms is not None:
+            until_timer_s = max(0.0, self._timers.next_due_ms / 1000 - time.time())
+            max_wait_s = until_timer_s if max_wait_s is None else min(max_wait_s, until_timer_s)
+        with self._clock.spans[TimeKind.IDLE]:
+            self._mailbox.wait(max_wait_s)
+
+    def _finish_data(self, chain: OperatorChain, kind: TaskKind) -> None:
+        drained = kind.drained
+        if drained:
+            chain.advance_to_end_of_event_time()
+        self._timers.quiesce()
+        if drained:
+            chain.finish(self._environment.check_cancelled)
+        else:
+            chain.flush()
+        chain.emit_end_of_data(drained)
+
+    def _await_acknowledgement(self, kind: TaskKind) -> None:
+        """Until the consumers have taken EndOfData and the producers have sent EndOfPartition. The loop goes on meanwhile."""
+        acknowledged = not self._partitions
+        failure: BaseException | None = None
+
+        def on_acknowledged(error: BaseException | None) -> None:
+            nonlocal acknowledged, failure
+            acknowledged, failure = True, error
+
+        def wait_for_consumers() -> None:
+            error: BaseException | None = None
+            try:
+                for partition in self._partitions:
+                    partition.await_acknowledged()
+            except BaseException as raised:
+                error = raised
+            self._mailbox.put(functools.partial(on_acknowledged, error))
+
+        def step() -> Step:
+            if failure is not None:
+                raise failure
+            ended = kind.step_after_data()
+            return Step.DRY if ended is Step.END and not acknowledged else ended
+
+        if not acknowledged:
+            name = f"acks {self.info.attempt_id[:8]}"
+            self._acknowledging = threading.Thread(target=wait_for_consumers, name=name, daemon=True)
+            self._acknowledging.start()
+        self._run_until_end(step)
+
+    def _close_operators(self, chain: OperatorChain) -> None:
+        failures = chain.close()
+        if failures:
+            raise failures[0]
+
+    # -- the end
+
+    def _interrupted(self) -> list[BaseException]:
+        """Spec 000, "Interrupted Execution"; returns what went wrong on the way, in order."""
+        failures: list[BaseException] = []
+        self._mailbox.close()
+        self._timers.shut_down()
+        if self._kind is not None:
+            with _collecting(failures):
+                self._kind.cleanup()
+        if self._chain is not None:
+            failures.extend(self._chain.close())
+        for partition in self._partitions:
+            with _collecting(failures):
+                partition.abort()
+        with _collecting(failures):
+            self._close_partitions()
+        return failures
+
+    def _close_partitions(self) -> None:
+        if self._acknowledging is not None:
+            self._acknowledging.join()
+        for partition in self._partitions:
+            partition.close()
+
+    def _report_outcome(self, outcome: _Outcome, failures: list[BaseException]) -> None:
+        for further in failures[1:]:
+            _log.warning("the ending task failed once more", error=repr(further))
+        match outcome:
+            case _Outcome.FINISHED:
+                self._report(ExecutionState.FINISHED)
+            case _Outcome.CANCELED:
+                self._report(ExecutionState.CANCELED)
+            case _Outcome.FAILED:
+                first = failures[0]
+                symptom = isinstance(first, (PartitionFailed, PartitionAbandoned))
+                if symptom and self._cancelled.wait(self.neighbour_failure_grace_s):
+                    self._report(ExecutionState.CANCELED)
+                    return
+                self._report(ExecutionState.FAILED, error_info(first, task_name=self.info.task_name_with_subtask))
+            case unknown:
+                assert_never(unknown)
+
+    def _report(self, state: ExecutionState, error: ErrorInfo | None = None) -> None:
+        try:
+            self._services.report_state(self.info.attempt_id, state, error, self._metrics.read() if state.terminal else None)
+        except Exception:
+            _log.exception("a task state could not be reported", state=state.name)
+
+    # -- what operators ask for
+
+    def _deliver(self, event: tasks_pb2.OperatorEvent) -> None:
+        which = event.WhichOneof("event")
+        node = self._chain.node_of(event.operator_id) if self._chain is not None else None
+        if which is None or node is None:
+            _log.warning("dropped an event for an operator of another task", operator_id=event.operator_id, event_kind=which)
+            return
+        node.operator.handle_coordinator_event(getattr(event, which))
+
+    def _key_group(self, key: object) -> int:
+        return key_group(key, self.config.vertex.max_parallelism)
+
+
+@contextlib.contextmanager
+def _collecting(failures: list[BaseException]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        failures.append(error)

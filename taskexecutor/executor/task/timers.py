@@ -1,0 +1,190 @@
+"""Timers of a task, in event time and in processing time (spec 000).
+
+Each operator has an `OperatorTimers`; a task has one `TaskTimers` over them. There is no timer thread: event-time timers
+fire when the operator's watermark advances, processing-time timers when the task's loop looks at the clock (it sleeps no
+longer than until the next one). So a timer never runs beside anything else of its task, and "await the running timers"
+is true by construction.
+
+    RUNNING ──quiesce──▶ QUIESCED ──shut_down──▶ SHUT_DOWN
+       └───────────────shut_down──────────────────▲
+
+QUIESCED: what was pending is cleared, what is registered is dropped, so that `finish` cannot start anything new.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from firesteel.elements import MIN_TIMESTAMP_US
+
+
+class TimerServiceState(Enum):
+    RUNNING = 0
+    QUIESCED = 1
+    SHUT_DOWN = 2
+
+
+TRANSITIONS: dict[TimerServiceState, frozenset[TimerServiceState]] = {
+    TimerServiceState.RUNNING: frozenset({
+        TimerServiceState.QUIESCED,  # all input is processed
+        TimerServiceState.SHUT_DOWN,  # cancelled or failed
+    }),
+    TimerServiceState.QUIESCED: frozenset({TimerServiceState.SHUT_DOWN}),  # operators are closed, or it failed after all
+    TimerServiceState.SHUT_DOWN: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """`timestamp` is in microseconds (event time) or milliseconds (processing time)."""
+
+    timestamp: int
+    key: Any
+    namespace: Any
+
+
+class TimerQueue:
+    """Timers of one time domain, each once, in the order of time and, for equal times, of registration (pure)."""
+
+    __slots__ = ("_count", "_heap", "_live")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._live: dict[Timer, int] = {}  # deleted timers stay in the heap until their time comes
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, timer: Timer) -> None:
+        if timer not in self._live:
+            self._count += 1
+            self._live[timer] = self._count
+            heapq.heappush(self._heap, (timer.timestamp, self._count, timer))
+
+    def remove(self, timer: Timer) -> None:
+        self._live.pop(timer, None)
+
+    def next_timestamp(self) -> int | None:
+        while self._heap and self._live.get(self._heap[0][2]) != self._heap[0][1]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: int) -> Timer | None:
+        """Takes out the first timer with timestamp <= now."""
+        due = self.next_timestamp()
+        if due is None or due > now:
+            return None
+        timer = heapq.heappop(self._heap)[2]
+        del self._live[timer]
+        return timer
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._live.clear()
+
+    def snapshot(self) -> list[Timer]:
+        """All pending timers, in the order they would fire; `add` restores them."""
+        return sorted(self._live, key=lambda timer: (timer.timestamp, self._live[timer]))
+
+
+class TaskTimers:
+    """The timer service of a task: drives those of its operators through the states above."""
+
+    __slots__ = ("_operators", "next_due_ms", "state")
+
+    def __init__(self) -> None:
+        self.state = TimerServiceState.RUNNING
+        self.next_due_ms: int | None = None  # no processing-time timer is due before this
+        self._operators: list[OperatorTimers] = []
+
+    def for_operator(
+        self, on_event_time: Callable[[int, Any, Any], None], on_processing_time: Callable[[int, Any, Any], None]
+    ) -> OperatorTimers:
+        timers = OperatorTimers(self, on_event_time, on_processing_time)
+        self._operators.append(timers)
+        return timers
+
+    def fire_processing_time(self, now_ms: int) -> None:
+        """Fires what is due, operator by operator. A timer registered meanwhile waits for the next call."""
+        if self.next_due_ms is None or now_ms < self.next_due_ms:
+            return
+        self.next_due_ms = None
+        for operator in self._operators:
+            operator.fire_processing_time(now_ms)
+        dues = [due for operator in self._operators if (due := operator.processing_time.next_timestamp()) is not None]
+        self.next_due_ms = min(dues, default=None)
+
+    def quiesce(self) -> None:
+        if self.state is TimerServiceState.RUNNING:
+            self._stop(TimerServiceState.QUIESCED)
+
+    def shut_down(self) -> None:
+        if self.state is not TimerServiceState.SHUT_DOWN:
+            self._stop(TimerServiceState.SHUT_DOWN)
+
+    def _stop(self, state: TimerServiceState) -> None:
+        assert state in TRANSITIONS[self.state], f"timer service: {self.state.name} -> {state.name}"
+        self.state = state
+        self.next_due_ms = None
+        for operator in self._operators:
+            operator.event_time.clear()
+            operator.processing_time.clear()
+
+
+class OperatorTimers:
+    """The `firesteel.operator.TimerService` of one operator."""
+
+    __slots__ = ("_on_event_time", "_on_processing_time", "_task", "_watermark_us", "event_time", "processing_time")
+
+    def __init__(
+        self,
+        task: TaskTimers,
+        on_event_time: Callable[[int, Any, Any], None],
+        on_processing_time: Callable[[int, Any, Any], None],
+    ) -> None:
+        self._task = task
+        self._on_event_time = on_event_time
+        self._on_processing_time = on_processing_time
+        self._watermark_us = MIN_TIMESTAMP_US
+        self.event_time = TimerQueue()
+        self.processing_time = TimerQueue()
+
+    @property
+    def current_watermark_us(self) -> int:
+        return self._watermark_us
+
+    def register_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None:
+        if self._task.state is TimerServiceState.RUNNING:
+            self.event_time.add(Timer(timestamp_us, key, namespace))
+
+    def delete_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None:
+        self.event_time.remove(Timer(timestamp_us, key, namespace))
+
+    def register_processing_time(self, timestamp_ms: int, key: Any = None, namespace: Any = None) -> None:
+        if self._task.state is not TimerServiceState.RUNNING:
+            return
+        self.processing_time.add(Timer(timestamp_ms, key, namespace))
+        due_ms = self._task.next_due_ms
+        self._task.next_due_ms = timestamp_ms if due_ms is None else min(due_ms, timestamp_ms)
+
+    def delete_processing_time(self, timestamp_ms: int, key: Any = None, namespace: Any = None) -> None:
+        self.processing_time.remove(Timer(timestamp_ms, key, namespace))
+
+    def advance_watermark(self, timestamp_us: int) -> None:
+        """Event time advances: fires every timer up to it, those too that a firing timer registers."""
+        self._watermark_us = timestamp_us
+        while (timer := self.event_time.pop_due(timestamp_us)) is not None:
+            self._on_event_time(timer.timestamp, timer.key, timer.namespace)
+
+    def fire_processing_time(self, now_ms: int) -> None:
+        # Bounded by what is pending now: a timer that registers itself for the past must not stop the task's loop.
+        for _ in range(len(self.processing_time)):
+            timer = self.processing_time.pop_due(now_ms)
+            if timer is None:
+                return
+            self._on_processing_time(timer.timestamp, timer.key, timer.namespace)

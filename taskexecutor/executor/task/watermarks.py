@@ -1,0 +1,118 @@
+"""Combining the watermarks and the idleness of several channels into one (pure).
+
+The combined watermark is the minimum over the channels that count. A channel does not count while
+
+* it is idle,
+* it is unaligned: it was idle, and has not caught up with what was already announced,
+* it is done: it has sent MAX_WATERMARK. (A done channel must not end event time for channels that are merely idle.)
+
+When no channel counts but some are idle, the whole is idle; when all are done, the result is MAX_WATERMARK.
+"""
+
+from __future__ import annotations
+
+from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, StreamStatus, Watermark
+
+ValveEvent = Watermark | StreamStatus
+_NOTHING: tuple[ValveEvent, ...] = ()
+
+
+class WatermarkValve:
+    """`channels` inputs, one output; every method returns what is to be sent on, in order."""
+
+    __slots__ = ("_active", "_aligned", "_output_idle", "_output_us", "_watermarks_us")
+
+    def __init__(self, channels: int) -> None:
+        self._watermarks_us = [MIN_TIMESTAMP_US] * channels
+        self._active = [True] * channels
+        self._aligned = [True] * channels  # implies active
+        self._output_us = MIN_TIMESTAMP_US
+        self._output_idle = False
+
+    @property
+    def watermark_us(self) -> int:
+        """What was announced last."""
+        return self._output_us
+
+    @property
+    def idle(self) -> bool:
+        return self._output_idle
+
+    def add_channel(self) -> int:
+        """One more channel, before anything was received; returns its number."""
+        self._watermarks_us.append(MIN_TIMESTAMP_US)
+        self._active.append(True)
+        self._aligned.append(True)
+        return len(self._active) - 1
+
+    def on_watermark(self, channel: int, timestamp_us: int) -> tuple[ValveEvent, ...]:
+        """An idle channel's watermarks do not count, nor do those that go back."""
+        if not self._active[channel]:
+            return _NOTHING
+        before_us = self._watermarks_us[channel]
+        if timestamp_us <= before_us:
+            return _NOTHING
+        self._watermarks_us[channel] = timestamp_us
+        if not self._aligned[channel]:
+            if timestamp_us < self._output_us:
+                return _NOTHING
+            self._aligned[channel] = True
+        elif before_us > self._output_us and timestamp_us != MAX_TIMESTAMP_US:
+            return _NOTHING  # it was not the one that held the others back
+        return self._advance()
+
+    def on_status(self, channel: int, idle: bool) -> tuple[ValveEvent, ...]:
+        if idle == (not self._active[channel]):
+            return _NOTHING
+        if idle:
+            self._active[channel] = False
+            self._aligned[channel] = False
+            return self._advance()
+        self._active[channel] = True
+        self._aligned[channel] = self._watermarks_us[channel] >= self._output_us
+        if self._output_idle and not self._done(channel):
+            self._output_idle = False
+            return (StreamStatus(False), *self._advance())
+        return _NOTHING
+
+    def on_end(self, channel: int) -> tuple[ValveEvent, ...]:
+        """The channel has sent all its data and will not hold others back."""
+        self._active[channel] = True
+        self._aligned[channel] = True
+        self._watermarks_us[channel] = MAX_TIMESTAMP_US
+        return self._advance()
+
+    def _done(self, channel: int) -> bool:
+        return self._watermarks_us[channel] == MAX_TIMESTAMP_US
+
+    def _advance(self) -> tuple[ValveEvent, ...]:
+        lowest_us: int | None = None
+        waiting = False  # some channel is active and not done, though perhaps unaligned
+        idle_us: int | None = None  # the furthest of the idle ones
+        for watermark_us, active, aligned in zip(self._watermarks_us, self._active, self._aligned, strict=True):
+            if watermark_us == MAX_TIMESTAMP_US:
+                continue
+            if not active:
+                idle_us = watermark_us if idle_us is None else max(idle_us, watermark_us)
+            else:
+                waiting = True
+                if aligned and (lowest_us is None or watermark_us < lowest_us):
+                    lowest_us = watermark_us
+        if waiting:
+            return self._announce(lowest_us)
+        if idle_us is None:
+            events = self._announce(MAX_TIMESTAMP_US)
+            if self._output_idle:
+                self._output_idle = False
+                return (StreamStatus(False), *events)
+            return events
+        if self._output_idle:
+            return _NOTHING
+        self._output_idle = True
+        return (*self._announce(idle_us), StreamStatus(True))
+
+    def _announce(self, timestamp_us: int | None) -> tuple[ValveEvent, ...]:
+        if timestamp_us is None or timestamp_us <= self._output_us:
+            return _NOTHING
+        self._output_us = timestamp_us
+        return (Watermark(timestamp_us),)
