@@ -126,7 +126,7 @@ _SPARK_WORKER = re.compile(r"/(?:pyspark\.zip|py4j-[^/]*\.zip)/")
 def _is_users(filename: str, roots: tuple[str, ...]) -> bool:
     if roots and filename.startswith(roots):
         return True
-    if filename.startswith(("<frozen ", "pyarrow/", *_OURS)):  # Cython's frames have relative names
+    if filename.startswith(("<frozen ", *_OURS)) or filename.endswith((".pyx", ".pxi")):  # compiled code is a library's
         return False
     if _LIBRARIES.search(filename) or _SPARK_WORKER.search(filename):
         return False

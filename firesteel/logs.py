@@ -11,13 +11,26 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
 _FIRST_KEYS = ("timestamp", "level", "process", "logger", "event", "job_id", "vertex", "subtask", "attempt")
 # Libraries that report every call at INFO.
 _QUIET = ("py4j", "kazoo", "asyncio", "sqlalchemy.engine", "alembic", "urllib3")
+
+
+class _Stderr:
+    """Whatever sys.stderr is at the moment."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+_STDERR = _Stderr()
 
 
 def configure(process: str, level: str | int = "INFO") -> Any:
@@ -39,10 +52,10 @@ def configure(process: str, level: str | int = "INFO") -> Any:
     structlog.configure(
         processors=[*shared, _render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _STDERR)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_STDERR)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],

@@ -271,6 +271,7 @@ def _name(name: str) -> str:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # the default of 5 makes a burst of connections wait a second each
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], registry: Registry) -> None:

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import errno
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import AnalysisException, PySparkException, PythonException
+
+from firesteel.config import Configuration
+from firesteel.errors import MAX_TEXT_CHARS, ErrorInfo, FiresteelError, JobFailed, error_info
+from firesteel.rpc.convert import error_from_proto, error_to_proto
+
+
+def told(function: Any, *arguments: Any, **more: Any) -> ErrorInfo:
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return error_info(error, **more)
+    raise AssertionError("nothing was raised")
+
+
+def user_function(folder: Path, body: str) -> Any:
+    """A function from a file of the user's."""
+    path = folder / "job.py"
+    path.write_text("def run(*arguments):\n" + textwrap.indent(body, "    "))
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    return names["run"]
+
+
+def frames(info: ErrorInfo) -> list[str]:
+    return [line.strip() for line in info.user_traceback.splitlines() if line.lstrip().startswith("File ")]
+
+
+def test_only_the_users_frames_are_in_the_users_traceback(tmp_path: Path) -> None:
+    run = user_function(tmp_path, "import json\nreturn json.loads('{')")
+    info = told(run)
+    assert info.summary.startswith("JSONDecodeError: Expecting property name")
+    assert frames(info) == [
+        f'File "{__file__}", line {told.__code__.co_firstlineno + 2}, in told',
+        f'File "{tmp_path}/job.py", line 3, in run',
+    ]
+    assert info.user_traceback.splitlines()[-1] == info.summary.replace("JSONDecodeError", "json.decoder.JSONDecodeError")
+    assert "decoder.py" in info.traceback
+
+
+def test_libraries_between_us_and_the_user_are_left_out(tmp_path: Path) -> None:
+    for body in ("import pandas as pd\npd.DataFrame({'a': [1]})['b']", "import pyarrow as pa\npa.table({'a': [1]}).column('b')"):
+        info = told(user_function(tmp_path, body))
+        assert [frame for frame in frames(info) if "job.py" not in frame and __file__ not in frame] == []
+        assert "KeyError" in info.summary
+
+
+def test_without_a_frame_of_the_users_there_is_no_users_traceback() -> None:
+    try:
+        Configuration({"taskmanager.numberOfTaskSlots": "x"})
+    except FiresteelError as error:
+        error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr] # without this test's own
+        info = error_info(error)
+    assert info.user_traceback == ""
+    assert info.shown == info.summary
+    assert info.summary.startswith("taskmanager.numberOfTaskSlots: 'x' is not allowed")
+
+
+def test_causes_are_told_first_cause_first(tmp_path: Path) -> None:
+    run = user_function(tmp_path, "try:\n    {}['origin']\nexcept KeyError as error:\n    raise ValueError('no origin') from error")
+    text = told(run).user_traceback
+    assert text.index("KeyError: 'origin'") < text.index("direct cause") < text.index("ValueError: no origin")
+    assert text.splitlines()[-1] == "ValueError: no origin"
+
+
+def test_what_we_wrap_around_a_users_error_does_not_hide_it(tmp_path: Path) -> None:
+    run = user_function(tmp_path, "return 1 / 0")
+    try:
+        try:
+            run()
+        except ZeroDivisionError as error:
+            raise FiresteelError("the function of 'ratio' raised") from error
+    except FiresteelError as error:
+        error.__traceback__ = None
+        info = error_info(error)
+    assert info.summary == "the function of 'ratio' raised"
+    assert info.user_traceback.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_a_ring_of_causes_ends(tmp_path: Path) -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert error_info(one).summary == "ValueError: one"
+
+
+def test_the_users_folders_count_wherever_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages" / "pandas"
+    folder.mkdir(parents=True)
+    run = user_function(folder, "return {}['x']")
+    assert not [frame for frame in frames(told(run)) if "job.py" in frame]
+    assert [frame for frame in frames(told(run, user_code_roots=[str(tmp_path)])) if "job.py" in frame]
+
+
+def test_a_syntax_error_shows_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text("flights = env.from_source(\n")
+    info = told(compile, path.read_text(), str(path), "exec")
+    assert info.summary == "SyntaxError: '(' was never closed (job.py, line 1)"
+    assert "flights = env.from_source(" in info.user_traceback
+    assert "^" in info.user_traceback
+
+
+def test_a_full_disk_says_what_to_do() -> None:
+    info = error_info(OSError(errno.ENOSPC, "No space left on device", "/data/out"))
+    assert info.summary == "the disk is full ([Errno 28] No space left on device: '/data/out'); free some space, or write to another disk"
+    assert error_info(pa.ArrowInvalid("first\nsecond")).summary == "ArrowInvalid: first"
+
+
+class JavaError(Py4JJavaError):
+    """As Py4J raises it, without a JVM behind it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+JavaError.__module__ = Py4JJavaError.__module__
+
+COLUMN = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `orgin` cannot be resolved. Did you mean `origin`? SQLSTATE: 42703"
+
+
+@pytest.mark.parametrize(
+    ("error", "summary"),
+    [
+        (AnalysisException(f"{COLUMN};\n'Project ['orgin]\n+- Range"), f"{COLUMN};"),
+        (
+            JavaError("An error occurred while calling o45.collectToPython.\n: org.apache.spark.SparkException: [X] no.\n\tat a.b(C.java)"),
+            "[X] no.",
+        ),
+        (
+            JavaError(
+                "An error occurred while calling o45.collectToPython.\n: org.apache.spark.SparkException: Job aborted due to stage "
+                "failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0 in stage 3.0 (TID 3) "
+                "(host executor driver): java.lang.ArithmeticException: / by zero\n\tat a.b(C.java)\n\nDriver stacktrace:\n"
+            ),
+            "/ by zero",
+        ),
+        (Py4JNetworkError("Answer from Java side is empty"), "the connection to the slot's Spark JVM is lost (Answer from Java side is empty)"),
+        (PySparkException("[CANNOT_PARSE] bad type `strin`"), "[CANNOT_PARSE] bad type `strin`"),
+    ],
+)
+def test_sparks_errors_are_told_in_its_own_words(error: BaseException, summary: str) -> None:
+    assert error_info(error).summary == summary
+
+
+def test_a_users_function_inside_spark_shows_its_own_lines() -> None:
+    quoted = textwrap.dedent("""\
+        [PYTHON_EXCEPTION] An exception was thrown from the Python worker. Please see the stack trace below.
+        Traceback (most recent call last):
+          File "/venv/lib/python3.11/site-packages/pyspark/worker.py", line 1, in main
+            process()
+          File "/home/ada/job.py", line 7, in ratio
+            return a / b
+                   ~~^~~
+        ZeroDivisionError: division by zero
+        SQLSTATE: 38000""")
+    info = error_info(PythonException(quoted))
+    assert info.summary == "ZeroDivisionError: division by zero"
+    assert info.user_traceback.splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "/home/ada/job.py", line 7, in ratio',
+        "    return a / b",
+        "           ~~^~~",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+def test_what_is_too_long_keeps_both_ends(tmp_path: Path) -> None:
+    info = told(user_function(tmp_path, "raise ValueError('x' * 10**6 + 'the end')"))
+    assert len(info.summary) < 3_000
+    assert len(info.user_traceback) < MAX_TEXT_CHARS + 100
+    assert info.user_traceback.startswith("Traceback")
+    assert info.user_traceback.endswith("the end")
+
+
+def test_an_error_survives_its_message() -> None:
+    info = told(pd.DataFrame, 1, location="host, TaskExecutor 1, slot 0", task_name="Map (1/2)#0")
+    assert (info.location, info.task_name) == ("host, TaskExecutor 1, slot 0", "Map (1/2)#0")
+    assert info.timestamp_ms > 0
+    assert error_from_proto(error_to_proto(info)) == info
+
+
+def test_a_failed_job_says_why() -> None:
+    info = ErrorInfo(summary="KeyError: 'x'", user_traceback="Traceback ...\nKeyError: 'x'", task_name="Map (1/2)#0")
+    assert str(JobFailed("0" * 32, "delays", info)) == (
+        f"job {'0' * 32} (delays) failed in Map (1/2)#0: KeyError: 'x'\nTraceback ...\nKeyError: 'x'"
+    )
+    assert str(JobFailed("0" * 32)) == f"job {'0' * 32} failed"

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from firesteel import metrics
+from firesteel.config import Configuration, ConfigurationError
+from firesteel.errors import FiresteelError
+from firesteel.metrics import Registry, add_process_metrics, parse_ports
+
+HOST = "127.0.0.1"
+TASK = {"host": "h", "tm_id": "t", "job_id": "j", "task_attempt_id": "a1"}
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    registry = Registry()
+    yield registry
+    registry.close()
+
+
+def exposed(registry: Registry) -> dict[str, tuple[str, dict[tuple[str, ...], float]]]:
+    """name -> (type, {label values: value}), as Prometheus itself would read it."""
+    families = text_string_to_metric_families(registry.render().decode())
+    return {f.name: (f.type, {(s.name, *s.labels.values()): s.value for s in f.samples}) for f in families}
+
+
+def scrape(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_count_is_a_gauge_under_its_exact_name(registry: Registry) -> None:
+    registry.gauge("flink_taskmanager_job_task_numRecordsIn", {"host": "h"}).inc()
+    registry.gauge("flink_taskmanager_job_task_numRecordsIn", {"host": "h"}).inc(41)
+    registry.gauge("flink_jobmanager_numRunningJobs").set(3)
+    assert exposed(registry) == {
+        "flink_jobmanager_numRunningJobs": ("gauge", {("flink_jobmanager_numRunningJobs",): 3}),
+        "flink_taskmanager_job_task_numRecordsIn": ("gauge", {("flink_taskmanager_job_task_numRecordsIn", "h"): 42}),
+    }
+
+
+def test_a_summary_has_flinks_quantiles(registry: Registry) -> None:
+    summary = registry.summary("latency", {"host": "h"})
+    for value in range(1, 1001):
+        summary.observe(value)
+    kind, samples = exposed(registry)["latency"]
+    assert kind == "summary"
+    expected = {"0.5": 500, "0.75": 750, "0.95": 950, "0.98": 980, "0.99": 990, "0.999": 999}
+    assert {key[-1]: value for key, value in samples.items() if key[0] == "latency"} == expected
+    assert samples["latency_count", "h"] == 1000
+    assert samples["latency_sum", "h"] == 500_500
+
+
+def test_quantiles_are_of_the_last_observations_only(registry: Registry) -> None:
+    summary = registry.summary("latency")
+    for value in [10**6] * 5 + [1] * metrics.SUMMARY_WINDOW:
+        summary.observe(value)
+    quantiles, count, total = summary.snapshot()
+    assert {value for _, value in quantiles} == {1}
+    assert (count, total) == (metrics.SUMMARY_WINDOW + 5, 5 * 10**6 + metrics.SUMMARY_WINDOW)
+
+
+def test_sources_are_asked_at_every_scrape(registry: Registry) -> None:
+    values = iter([1.0, 2.0])
+    registry.add_source(lambda: [("flink_x", {"slot": "0"}, next(values))])
+    assert [exposed(registry)["flink_x"][1]["flink_x", "0"] for _ in range(2)] == [1, 2]
+
+
+def test_a_source_that_fails_hides_no_other(registry: Registry) -> None:
+    def broken() -> list[metrics.Sample]:
+        raise RuntimeError("the slot is gone")
+
+    registry.add_source(broken)
+    registry.add_source(lambda: [("flink_y", {}, "not a number")])  # type: ignore[list-item]
+    registry.add_source(lambda: [("flink_x", {}, 1)])
+    assert set(exposed(registry)) == {"flink_x"}
+    registry.remove_source(broken)
+    assert set(exposed(registry)) == {"flink_x"}
+
+
+def test_what_belongs_to_an_ended_job_is_forgotten(registry: Registry) -> None:
+    for job in ("j1", "j2"):
+        registry.gauge("uptime", {"job_id": job, "host": "h"}).set(1)
+        registry.summary("latency", {"job_id": job}).observe(1)
+    registry.remove({"job_id": "j1"})
+    assert exposed(registry)["uptime"][1] == {("uptime", "h", "j2"): 1}
+    assert {key[1] for key in exposed(registry)["latency"][1]} == {"j2"}
+
+
+def test_the_allow_list_takes_globs() -> None:
+    registry = Registry(allow=["flink_jobmanager_*", "flink_taskmanager_job_task_numRecords*"])
+    for name in ("flink_jobmanager_numRunningJobs", "flink_taskmanager_job_task_numRecordsIn", "flink_taskmanager_job_task_isBackPressured"):
+        registry.gauge(name).set(1)
+    registry.summary("flink_taskmanager_latency").observe(1)
+    assert set(exposed(registry)) == {"flink_jobmanager_numRunningJobs", "flink_taskmanager_job_task_numRecordsIn"}
+
+
+def test_series_that_differ_in_a_dropped_label_only_are_merged() -> None:
+    registry = Registry(drop_labels=["task_attempt_id", "tm_id"])
+    for attempt, value in (("a1", 5.0), ("a2", 3.0)):
+        registry.gauge("flink_taskmanager_job_task_numRecordsIn", {**TASK, "task_attempt_id": attempt}).set(value)
+        registry.gauge("flink_taskmanager_job_task_currentInputWatermark", {**TASK, "task_attempt_id": attempt}).set(value)
+        registry.summary("latency", {"task_attempt_id": attempt}).observe(value)
+    shown = exposed(registry)
+    assert list(shown["flink_taskmanager_job_task_numRecordsIn"][1].values()) == [8]
+    assert list(shown["flink_taskmanager_job_task_currentInputWatermark"][1].values()) == [5]
+    assert shown["latency"][1]["latency_count",] == 1
+
+
+def test_both_lists_come_from_the_configuration() -> None:
+    registry = Registry.from_configuration(
+        Configuration({"metrics.reporter.prom.filter.includes": "a*", "metrics.reporter.prom.scope.variables.excludes": "host"})
+    )
+    registry.gauge("a", {"host": "h", "tm_id": "t"}).set(1)
+    registry.gauge("b", {"host": "h"}).set(1)
+    assert exposed(registry) == {"a": ("gauge", {("a", "t"): 1})}
+
+
+def test_names_and_labels_from_outside_cannot_break_the_text(registry: Registry) -> None:
+    registry.add_source(lambda: [('a b"{}\n', {"job_name": 'evil"} 1\n# TYPE x counter \\'}, 1)])
+    assert exposed(registry) == {"a_b____": ("gauge", {("a_b____", 'evil"} 1\n# TYPE x counter \\'): 1})}
+
+
+def test_what_a_process_tells_of_itself(registry: Registry) -> None:
+    add_process_metrics(registry, scope="jobmanager", labels={"host": "h"})
+    shown = {name: next(iter(samples.values())) for name, (_, samples) in exposed(registry).items()}
+    assert set(shown) == {
+        f"flink_jobmanager_Status_JVM_{name}"
+        for name in ("CPU_Load", "Memory_Heap_Used", "Memory_Heap_Committed", "Memory_Heap_Max", "Threads_Count")
+    }
+    assert shown["flink_jobmanager_Status_JVM_Memory_Heap_Used"] == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+    assert shown["flink_jobmanager_Status_JVM_Threads_Count"] >= threading.active_count()
+
+
+def test_processes_on_one_machine_take_the_next_free_port(registry: Registry) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        first = taken.getsockname()[1]
+        port = registry.serve(HOST, f"{first}-{min(first + 50, 65535)}")
+        assert first < port <= first + 50
+        with pytest.raises(FiresteelError, match=r"no free port for metrics in .*metrics\.reporter\.prom\.port"):
+            Registry().serve(HOST, str(first))
+
+
+def test_it_is_served_over_http(registry: Registry) -> None:
+    registry.gauge("flink_jobmanager_numRunningJobs").set(1)
+    port = registry.serve(HOST, "0")
+    assert "flink_jobmanager_numRunningJobs 1.0" in scrape(port)
+    assert scrape(port, "/") == scrape(port, "/metrics?x=y")
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    connection.request("GET", "/../../etc/passwd")
+    assert connection.getresponse().status == 404
+    connection.close()
+
+
+def test_closing_frees_the_port_and_ends_the_thread() -> None:
+    registry = Registry()
+    port = registry.serve(HOST, "0")
+    registry.close()
+    assert "metrics" not in {thread.name for thread in threading.enumerate() if thread.is_alive()}
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, port), timeout=5)
+
+
+@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\n" * 100, os.urandom(200_000)])
+def test_garbage_on_the_port_hurts_nobody(registry: Registry, garbage: bytes) -> None:
+    registry.gauge("flink_x").set(1)
+    port = registry.serve(HOST, "0")
+    with socket.create_connection((HOST, port), timeout=5) as peer:
+        try:
+            peer.sendall(garbage)
+        except OSError:  # it has hung up on us already
+            pass
+    assert "flink_x 1.0" in scrape(port)
+
+
+def test_connections_that_are_held_open_cost_a_bounded_number_of_threads(registry: Registry) -> None:
+    port = registry.serve(HOST, "0")
+    before = threading.active_count()
+    held = [socket.create_connection((HOST, port), timeout=5) for _ in range(3 * metrics.MAX_CONNECTIONS)]
+    try:
+        held[-1].settimeout(5)
+        assert held[-1].recv(1) == b""  # turned away, not kept
+        assert threading.active_count() - before <= metrics.MAX_CONNECTIONS
+    finally:
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize(("text", "ports"), [("9249", range(9249, 9250)), (" 9249 - 9251 ", range(9249, 9252)), ("0", range(1))])
+def test_ports(text: str, ports: range) -> None:
+    assert parse_ports(text) == ports
+
+
+@pytest.mark.parametrize("text", ["", "http", "9251-9249", "70000", "-1", "1-2-3", "0x10"])
+def test_what_is_no_port_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"metrics\.reporter\.prom\.port: .* is not allowed; expected a port, a range"):
+        parse_ports(text)
