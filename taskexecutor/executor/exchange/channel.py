@@ -25,7 +25,8 @@ and a flood of watermarks is bounded all the same. What waits, travels or lies i
 so memory is bounded by channels times window, wherever the elements are.
 
 The receiver grants when an element is taken: in steps of a quarter of the window, and all that is due whenever its
-queue runs empty. The latter makes sure that a sender which needs the whole window for one large batch gets it.
+queue runs empty. The latter makes sure that a sender which needs the whole window for one large batch gets it. All that
+is due is granted at EndOfData too: its producer waits until all data was taken (spec 001).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from firesteel.elements import EndOfPartition, StreamElement, StreamEvent
+from firesteel.elements import EndOfData, EndOfPartition, StreamElement, StreamEvent
 
 from .errors import LocalProtocolError, RemoteProtocolError
 
@@ -261,6 +262,11 @@ class SenderChannel:
         return bool(self._queue) and self.state is SenderState.OPEN
 
     @property
+    def acknowledged(self) -> bool:
+        """Whether the consumer has taken all that was offered. Certain to become true only behind EndOfData or EndOfPartition."""
+        return self.state is SenderState.FINISHED or not (self._queue or self._outstanding_bytes or self._outstanding_events)
+
+    @property
     def outstanding_bytes(self) -> int:
         return self._outstanding_bytes
 
@@ -347,6 +353,7 @@ class ReceiverChannel:
             self._due_bytes >= self._grant_step_bytes
             or self._due_events >= MAX_WAITING_EVENTS // 4
             or (self._due_bytes and not self._queue)
+            or isinstance(queued.element, EndOfData)  # its producer waits to hear that all data was taken
         ):
             grant = Grant(size_bytes=self._due_bytes, events=self._due_events)
             self._due_bytes = self._due_events = 0

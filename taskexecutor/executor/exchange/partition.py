@@ -104,6 +104,13 @@ class ResultPartition:
         """Sends an event to every channel, behind what was emitted before. Raises as `emit` does."""
         self._offer_all([(index, event, -1) for index in range(len(self._channels))])
 
+    def await_acknowledged(self) -> None:
+        """After EndOfData: returns when every consumer has taken it, and so all data. Raises as `emit` does."""
+        with self._lock:
+            while self._broken is None and not all(channel.acknowledged for channel in self._channels):
+                self._changed.wait()
+            self._raise_if_broken()
+
     def finish(self) -> None:
         """After EndOfPartition: returns when every consumer has taken everything. Raises as `emit` does."""
         with self._lock:
