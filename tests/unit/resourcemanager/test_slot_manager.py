@@ -1,0 +1,419 @@
+"""The SlotManager by events in, commands out; one story each. The harness validates every invariant after every event."""
+
+from __future__ import annotations
+
+import pytest
+
+from firesteel.ids import AllocationId, Epoch
+from firesteel.resources import ResourceProfile
+from firesteel.states import IllegalTransition
+from resourcemanager import events as e
+from resourcemanager.slot_manager import InvariantViolated
+from resourcemanager.slots import SlotState
+from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
+
+FREE, PENDING, ALLOCATED, UNCLEAR = SlotState.FREE, SlotState.PENDING, SlotState.ALLOCATED, SlotState.UNCLEAR
+
+
+# ---------------------------------------------------------------- the ordinary way
+
+
+def test_a_job_gets_its_slots() -> None:
+    rm = Harness()
+    rm.register("a")
+    rm.register("b")
+    assert rm.told(e.Welcome) == [e.Welcome(connection=rm.connection("b"))]
+
+    requests = rm.submit("job", 3)
+
+    assert {(r.connection, r.slot_index) for r in requests} == {
+        (rm.connection("a"), 0),
+        (rm.connection("b"), 0),
+        (rm.connection("a"), 1),
+    }
+    assert all(r.profile == SLOT and r.job_master_address == "jm:1" and r.job_id == job_id("job") for r in requests)
+    assert len({r.allocation_id for r in requests}) == 3
+    assert rm.count(PENDING) == 3
+    rm.accept(*requests)
+    assert (rm.count(ALLOCATED), rm.count(FREE)) == (3, 1)
+
+
+def test_slots_come_back_by_report_and_go_to_the_job_that_waits() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    first = rm.submit("first", 1)
+    rm.accept(*first)
+    assert rm.submit("second", 1) == []
+    assert [n.missing for n in rm.told(e.NotEnoughResources)] == [1]
+
+    rm.declare("first", 0)
+    assert rm.commands == []  # the slot is free when its TaskExecutor says so, not before
+    rm.report("a", *free(0))
+
+    assert [r.job_id for r in rm.told(e.RequestSlot)] == [job_id("second")]
+    assert rm.slot(first[0].allocation_id) is None
+
+
+def test_a_known_size_is_given_exactly() -> None:
+    big = ResourceProfile(cpu_cores=1.5, heap_bytes=GIB + 1)
+    rm = Harness()
+    rm.register("a", 2)
+    assert [r.profile for r in rm.submit("job", (big, 1))] == [big]
+    rm.submit("other", 1)  # what remains is less than a default slot
+    [told] = rm.told(e.NotEnoughResources)
+    assert told.missing == 1
+    assert told.explanation == "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
+
+
+def test_declarations_are_gathered_if_so_configured() -> None:
+    rm = Harness(requirements_delay_s=0.5)
+    rm.register("a", 2)
+    assert rm.submit("job", 1) == []
+    rm.declare("job", 2)
+    rm.advance(0.5)
+    assert len(rm.told(e.RequestSlot)) == 2
+
+
+def test_the_job_environment_is_passed_on() -> None:
+    rm = Harness()
+    rm.register("a")
+    rm.register_job("job")
+    environment = (("spark.sql.session.timeZone", "UTC"),)
+    rm.handle(
+        e.RequirementsDeclared(
+            connection=rm.connection("job"),
+            job_id=job_id("job"),
+            epoch=Epoch(1),
+            sequence=1,
+            requirements=(e.Requirement(profile=SLOT, count=1),),
+            environment=environment,
+        )
+    )
+    assert [r.environment for r in rm.told(e.RequestSlot)] == [environment]
+
+
+# ---------------------------------------------------------------- not enough
+
+
+def test_shortage_is_told_once_until_it_changes() -> None:
+    rm = Harness()
+    rm.submit("job", 3)
+    assert rm.told(e.NotEnoughResources) == [
+        e.NotEnoughResources(
+            connection=rm.connection("job"),
+            sequence=1,
+            missing=3,
+            growing=0,
+            explanation="no TaskExecutor is registered; no driver can add TaskExecutors",
+        )
+    ]
+    rm.declare("job", 3, sequence=1)  # doubled
+    assert rm.commands == []
+    rm.register("a", 2)
+    assert [(n.missing, n.explanation) for n in rm.told(e.NotEnoughResources)] == [
+        (1, "2 slots exist, 2 are taken; no driver can add TaskExecutors")
+    ]
+    rm.register("b", 2)
+    assert rm.told(e.NotEnoughResources) == []
+    assert rm.core.missing == 0
+
+
+# ---------------------------------------------------------------- stale messages
+
+
+def test_older_declarations_are_dropped_and_counted() -> None:
+    rm = Harness()
+    rm.register("a", 4)
+    rm.register_job("job")
+    rm.declare("job", 1, sequence=5)
+    rm.declare("job", 4, sequence=4)
+    assert rm.commands == []
+    assert rm.core.fence.dropped["declaration is older than the last"] == 1
+
+
+def test_older_reports_are_dropped() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.accept(request)
+    rm.report("a", held(0, request), sequence=9)
+    rm.report("a", *free(0), sequence=8)
+    assert rm.count(ALLOCATED) == 1
+    assert rm.core.fence.dropped["slot report is older than the last"] == 1
+
+
+def test_messages_of_another_epoch_are_dropped() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.accept(request)
+    rm.report("a", *free(0), epoch=Epoch(EPOCH - 1))
+    assert rm.count(ALLOCATED) == 1
+    rm.declare("job", 0, epoch=99)
+    assert rm.core.jobs[job_id("job")].required == 1
+    assert rm.core.fence.dropped.total() == 2
+
+
+def test_an_old_job_master_is_turned_away() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register_job("job", epoch=2)
+    old = rm.register_job("job", epoch=1)
+    assert rm.commands == [
+        e.CloseConnection(connection=old, cause=f"a JobMaster of job {job_id('job')} with a higher epoch has registered")
+    ]
+    rm.declare("job", 1, epoch=1)
+    assert rm.told(e.RequestSlot) == []
+
+
+def test_a_new_job_master_replaces_the_old_one() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    [request] = rm.submit("job", 1)
+    old = rm.connection("job")
+    rm.register_job("job", epoch=2, address="jm:2")
+    assert rm.told(e.CloseConnection)[0].connection == old
+    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [request.allocation_id]  # it named the old JobMaster
+    rm.declare("job", 1, epoch=2)
+    assert [(r.job_master_address, r.job_master_epoch) for r in rm.told(e.RequestSlot)] == [("jm:2", 2)]
+
+
+def test_a_repeated_registration_changes_nothing() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.accept(request)
+    again = e.TaskExecutorRegistered(
+        connection=rm.connection("a"),
+        task_executor_id=executor_id("a"),
+        address="a:1",
+        host="a",
+        pid=1,
+        worker_id=None,
+        total=SLOT,
+        default_slot=SLOT,
+        slots=free(0),
+    )
+    assert rm.handle(again) == [e.Welcome(connection=rm.connection("a"))]
+    assert rm.count(ALLOCATED) == 1
+
+
+# ---------------------------------------------------------------- slot requests that go wrong
+
+
+def test_a_report_written_before_the_request_came_does_not_undo_it() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.report("a", *free(0))
+    assert rm.count(PENDING) == 1
+    rm.report("a", held(0, request))  # the acceptance was lost
+    assert rm.count(ALLOCATED) == 1
+    rm.accept(request)  # or late
+    assert rm.count(ALLOCATED) == 1
+
+
+def test_a_rejected_request_is_placed_elsewhere() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.register("b", 1)
+    rm.reject(request)
+    [again] = rm.told(e.RequestSlot)
+    assert again.connection == rm.connection("b")
+    assert again.allocation_id != request.allocation_id
+    assert rm.count(UNCLEAR) == 1
+
+
+def test_a_rejected_request_is_not_repeated_before_a_report_or_a_pause() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.reject(request)
+    assert rm.told(e.RequestSlot) == []
+    rm.report("a", *free(0))
+    [second] = rm.told(e.RequestSlot)
+    rm.reject(second)
+    assert rm.told(e.RequestSlot) == []
+    rm.advance(1.0)
+    assert len(rm.told(e.RequestSlot)) == 1
+
+
+def test_an_unanswered_request_is_sent_again_then_given_up() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.advance(5.0)
+    assert rm.told(e.RequestSlot) == [request]
+    rm.advance(5.0)
+    assert rm.told(e.RequestSlot) == [request]
+    rm.advance(5.0)
+    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [request.allocation_id]
+    rm.advance(1.0)
+    [another] = rm.told(e.RequestSlot)
+    assert another.allocation_id != request.allocation_id
+    rm.accept(request)  # its answer, at last: too late
+    assert rm.count(PENDING) == 1
+
+
+def test_the_executor_holds_another_allocation_than_asked_for() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    stranger = e.SlotStatus(slot_index=0, profile=SLOT, allocation_id=AllocationId("f" * 32), job_id=job_id("earlier"))
+    rm.report("a", stranger)
+    slot = rm.slot(AllocationId("f" * 32))
+    assert slot is not None
+    assert slot.state is ALLOCATED
+    assert rm.slot(request.allocation_id) is None
+    assert [n.missing for n in rm.told(e.NotEnoughResources)] == [1]
+
+
+def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.accept(request)
+    rm.register("b", (held(0, request),))
+    assert [(f.connection, f.allocation_id) for f in rm.told(e.FreeSlot)] == [(rm.connection("b"), request.allocation_id)]
+    slot = rm.slot(request.allocation_id)
+    assert slot is not None
+    assert slot.executor.task_executor_id == executor_id("a")
+
+
+def test_a_restarted_resource_manager_learns_allocations_from_registrations() -> None:
+    before = Harness()
+    before.register("a", 2)
+    requests = before.submit("job", 1)
+    before.accept(*requests)
+
+    after = Harness(seed=b"restarted")
+    after.register("a", (held(0, requests[0]), *free(1)))
+    assert after.submit("job", 1) == []
+    assert (after.count(ALLOCATED), after.count(FREE)) == (1, 1)
+
+
+# ---------------------------------------------------------------- peers that come and go
+
+
+def test_a_broken_stream_that_returns_in_time_changes_nothing() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    accepted, pending = rm.submit("job", 2)
+    rm.accept(accepted)
+    rm.break_stream("a")
+    rm.advance(0.9)
+    rm.register("a", (held(accepted.slot_index, accepted), *free(pending.slot_index)))
+    assert rm.told(e.TaskExecutorLost) == []
+    [resent] = rm.told(e.RequestSlot)  # on the new connection: it was not seen on the old one
+    assert (resent.allocation_id, resent.connection) == (pending.allocation_id, rm.connection("a"))
+    rm.advance(2.0)
+    assert rm.told(e.TaskExecutorLost) == []
+
+
+def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register("b", 1)
+    requests = rm.submit("job", 1)
+    rm.accept(*requests)
+    rm.register_job("other")
+    rm.break_stream("a")
+    rm.advance(1.0)
+    lost = rm.told(e.TaskExecutorLost)
+    assert {x.connection for x in lost} == {rm.connection("job"), rm.connection("other")}
+    assert {x.task_executor_id for x in lost} == {executor_id("a")}
+    assert [r.connection for r in rm.told(e.RequestSlot)] == [rm.connection("b")]  # at once, without being asked
+    assert rm.core.table.total == 1
+
+
+def test_a_closed_stream_is_death_at_once() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register_job("job")
+    rm.close("a")
+    assert [x.task_executor_id for x in rm.told(e.TaskExecutorLost)] == [executor_id("a")]
+
+
+def test_a_silent_executor_dies_by_heartbeat_and_may_register_again() -> None:
+    rm = Harness(heartbeat_interval_s=2.0, heartbeat_timeout_s=20.0)
+    rm.start()
+    rm.register("a", 1)
+    rm.register("b", 1)
+    rm.register_job("job")
+    for _ in range(12):
+        rm.advance(2.0)
+        rm.beat("b", "job")
+    assert executor_id("a") not in rm.core.table.executors
+    assert executor_id("b") in rm.core.table.executors
+    rm.register("a", 1)
+    assert rm.core.table.total == 2
+
+
+def test_heartbeats_go_to_every_peer() -> None:
+    rm = Harness(heartbeat_interval_s=2.0)
+    rm.start()
+    rm.register("a")
+    rm.register_job("job")
+    rm.advance(2.0)
+    assert {h.connection for h in rm.told(e.SendHeartbeat)} == {rm.connection("a"), rm.connection("job")}
+
+
+def test_a_dead_job_masters_requirements_vanish() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    accepted, pending = rm.submit("job", 2)
+    rm.accept(accepted)
+    rm.submit("waiting", 1)
+    rm.break_stream("job")
+    rm.advance(1.0)
+    assert job_id("job") not in rm.core.jobs
+    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [pending.allocation_id]
+    rm.report("a", held(accepted.slot_index, accepted), *free(pending.slot_index))
+    assert [r.job_id for r in rm.told(e.RequestSlot)] == [job_id("waiting")]
+    rm.report("a", *free(accepted.slot_index))  # its TaskExecutor has noticed, too
+    assert rm.count(FREE) == 1
+
+
+def test_a_job_master_that_reconnects_keeps_its_requirements_and_hears_what_it_missed() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register("b", 1)
+    rm.accept(*rm.submit("job", 2))
+    rm.break_stream("job")
+    rm.close("a")
+    assert rm.told(e.TaskExecutorLost) == []
+    rm.register_job("job")
+    assert [x.task_executor_id for x in rm.told(e.TaskExecutorLost)] == [executor_id("a")]
+    assert [n.missing for n in rm.told(e.NotEnoughResources)] == [1]
+
+
+def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    rm.accept(*rm.submit("job", 2))
+    rm.register("a", 1)
+    assert rm.core.table.total == 1
+    assert len(rm.told(e.RequestSlot)) == 1
+
+
+# ---------------------------------------------------------------- guards
+
+
+def test_an_illegal_transition_tells_the_slot() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    slot = rm.core.table.executors[executor_id("a")].slots[0]
+    with pytest.raises(IllegalTransition, match="slot 0 of TaskExecutor .* FREE -> UNCLEAR is not a legal transition"):
+        rm.core.table.doubt(slot)
+
+
+def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    first, second = rm.submit("job", 2)
+    slots = rm.core.table.executors[executor_id("a")].slots
+    slots[second.slot_index].allocation_id = first.allocation_id
+    with pytest.raises(InvariantViolated, match=r"(?s)allocation .* is on slot 0 .* and on slot 1.*RequirementsDeclared"):
+        rm.core.validate()
+    assert "JobMasterRegistered" in rm.core.story(job_id("job"))

@@ -1,0 +1,227 @@
+"""How many workers the SlotManager asks its driver for, and when it lets them go."""
+
+from __future__ import annotations
+
+from firesteel.resources import ResourceProfile
+from resourcemanager import events as e
+from resourcemanager.events import WorkerId
+from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free
+
+
+def requested(rm: Harness) -> list[WorkerId]:
+    return [command.worker_id for command in rm.told(e.RequestWorker)]
+
+
+def quiet(**settings: object) -> Harness:
+    """Nobody dies of silence here."""
+    return Harness(heartbeat_timeout_s=1e9, **settings)
+
+
+def cluster(initial: int, **settings: object) -> tuple[Harness, list[WorkerId]]:
+    """Started, and its initial workers registered under the names of their ids."""
+    rm = quiet(initial_workers=initial, worker=WORKER, **settings)
+    rm.start()
+    workers = requested(rm)
+    for worker in workers:
+        rm.handle(e.WorkerStarted(worker_id=worker))
+        rm.register(worker, worker_id=worker)
+    return rm, workers
+
+
+def shortage(rm: Harness) -> list[tuple[int, int, str]]:
+    return [(told.missing, told.growing, told.explanation) for told in rm.told(e.NotEnoughResources)]
+
+
+def test_the_initial_workers_are_started_at_once() -> None:
+    rm = quiet(initial_workers=2, worker=WORKER)
+    rm.start()
+    first, second = requested(rm)
+    assert first != second
+    rm.submit("job", 3)
+    assert shortage(rm) == [(3, 3, "no TaskExecutor is registered; 2 TaskExecutors are starting")]
+
+
+def test_a_dead_initial_worker_is_replaced_at_once() -> None:
+    rm, [first, second] = cluster(2)
+    rm.register_job("job")
+    rm.advance(60.0)
+    rm.handle(e.WorkerExited(worker_id=first, cause="its process was killed by SIGKILL"))
+    assert len(requested(rm)) == 1
+    assert [(x.task_executor_id, x.cause) for x in rm.told(e.TaskExecutorLost)] == [
+        (executor_id(first), "its process was killed by SIGKILL")
+    ]
+    assert second in rm.core.workers.known
+
+
+def test_a_worker_that_lost_its_connection_is_ended_and_replaced() -> None:
+    rm, [first] = cluster(1)
+    rm.break_stream(first)
+    rm.advance(1.0)
+    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [first]
+    assert len(requested(rm)) == 1
+    rm.handle(e.WorkerExited(worker_id=first, cause="killed"))  # what the driver says of it afterwards
+    assert requested(rm) == []
+
+
+def test_no_more_than_the_initial_workers_without_a_limit() -> None:
+    rm, _ = cluster(1)
+    rm.submit("job", 3)
+    assert requested(rm) == []
+    assert shortage(rm) == [
+        (1, 0, "2 slots exist, 2 are taken; no TaskExecutor may be added (slotmanager.number-of-slots.max=0)")
+    ]
+
+
+def test_on_demand_up_to_the_limit() -> None:
+    rm, _ = cluster(1, max_slots=7)
+    rm.submit("job", 9)
+    [extra, another] = requested(rm)  # 2 + 2 + 2 slots; one more TaskExecutor would make 8
+    assert shortage(rm) == [
+        (
+            7,
+            4,
+            "2 slots exist, 2 are taken; 2 TaskExecutors are starting; the limit slotmanager.number-of-slots.max=7 is reached",
+        )
+    ]
+    rm.register(extra, worker_id=extra)
+    assert len(rm.told(e.RequestSlot)) == 2
+    rm.register(another, worker_id=another)
+    assert requested(rm) == []
+    assert [told[:2] for told in shortage(rm)] == [(3, 0)]
+
+
+def test_only_as_many_workers_as_are_needed() -> None:
+    rm, _ = cluster(1, max_slots=100)
+    rm.submit("job", 5)
+    assert len(requested(rm)) == 2
+    rm.declare("job", 6)
+    assert requested(rm) == []
+
+
+def test_a_size_that_no_worker_has_starts_none() -> None:
+    huge = ResourceProfile(cpu_cores=1.0, heap_bytes=64 * GIB)
+    rm, _ = cluster(1, max_slots=100)
+    rm.submit("job", (huge, 1))
+    assert requested(rm) == []
+    [(missing, growing, explanation)] = shortage(rm)
+    assert (missing, growing) == (1, 0)
+    assert f"not large enough for {huge}" in explanation
+    assert f"a TaskExecutor of this cluster offers {WORKER.total} at most" in explanation
+
+
+def test_large_sizes_take_a_worker_each() -> None:
+    large = ResourceProfile(cpu_cores=1.5, heap_bytes=2 * GIB)
+    rm, _ = cluster(0, max_slots=100)
+    rm.submit("job", (large, 3))
+    assert len(requested(rm)) == 3
+
+
+def test_idle_workers_beyond_the_initial_ones_are_stopped() -> None:
+    rm, [first] = cluster(1, max_slots=4, idle_timeout_s=30.0)
+    requests = rm.submit("job", 4)
+    [extra] = requested(rm)
+    rm.accept(*requests)
+    rm.register(extra, worker_id=extra)
+    rm.accept(*rm.told(e.RequestSlot))
+    rm.declare("job", 0)
+    rm.report(extra, *free(0, 1))
+    rm.advance(10.0)
+    rm.report(first, *free(0, 1))
+    rm.advance(19.0)
+    assert rm.told(e.ReleaseWorker) == []
+    rm.advance(1.0)
+    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [extra]
+    assert [x.connection for x in rm.told(e.Shutdown)] == [rm.connection(extra)]
+    rm.close(extra)
+    rm.advance(1000.0)
+    assert list(rm.core.workers.known) == [first]
+    assert requested(rm) == []
+
+
+def test_a_worker_that_is_told_to_leave_gets_no_slots() -> None:
+    rm, _ = cluster(0, max_slots=2, idle_timeout_s=30.0)
+    [request] = rm.submit("job", 0) or [None]
+    assert request is None
+    rm.declare("job", 1)
+    [extra] = requested(rm)
+    rm.declare("job", 0)
+    rm.register(extra, worker_id=extra)
+    rm.advance(30.0)
+    assert len(rm.told(e.ReleaseWorker)) == 1
+    rm.declare("job", 1)
+    assert rm.told(e.RequestSlot) == []
+
+
+def test_use_ends_idleness() -> None:
+    rm, _ = cluster(0, max_slots=2, idle_timeout_s=30.0)
+    rm.submit("job", 1)
+    [extra] = requested(rm)
+    rm.register(extra, worker_id=extra)
+    [request] = rm.told(e.RequestSlot)
+    rm.accept(request)
+    rm.advance(100.0)
+    assert rm.told(e.ReleaseWorker) == []
+
+
+def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_is_told() -> None:
+    rm = quiet(initial_workers=1, worker=WORKER)
+    rm.start()
+    [worker] = requested(rm)
+    rm.submit("job", 1)
+    for pause_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        rm.handle(e.WorkerStartFailed(worker_id=worker, cause="no Java was found\nsome traceback"))
+        assert requested(rm) == []
+        told = shortage(rm)
+        assert told[-1][:2] == (1, 0)
+        assert "the last TaskExecutor did not start (no Java was found) and is tried again" in told[-1][2]
+        rm.advance(pause_s - 0.01)
+        assert requested(rm) == []
+        rm.advance(0.02)
+        [worker] = requested(rm)
+    rm.register(worker, worker_id=worker)
+    assert rm.core.workers.last_failure == ""
+
+
+def test_a_worker_that_never_registers_is_given_up() -> None:
+    rm = quiet(initial_workers=1, worker=WORKER)
+    rm.start()
+    [worker] = requested(rm)
+    rm.handle(e.WorkerStarted(worker_id=worker))
+    rm.advance(120.0)
+    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [worker]
+    rm.advance(1.0)
+    assert len(requested(rm)) == 1
+
+
+def test_workers_that_die_young_are_slowed_down() -> None:
+    rm, [worker] = cluster(1)
+    rm.handle(e.WorkerExited(worker_id=worker, cause="code 1"))
+    [worker] = requested(rm)  # the first time at once
+    rm.register(worker, worker_id=worker)
+    rm.handle(e.WorkerExited(worker_id=worker, cause="code 1"))
+    assert requested(rm) == []
+    rm.advance(0.5)
+    [worker] = requested(rm)
+    rm.register(worker, worker_id=worker)
+    rm.advance(11.0)
+    rm.handle(e.WorkerExited(worker_id=worker, cause="code 1"))
+    assert len(requested(rm)) == 1  # it had run for a while
+
+
+def test_executors_started_by_hand_are_left_alone() -> None:
+    rm = quiet(initial_workers=0, max_slots=8, worker=WORKER, idle_timeout_s=1.0)
+    rm.start()
+    rm.register("by hand", 2)
+    rm.advance(100.0)
+    assert rm.told(e.Shutdown) == []
+    rm.submit("job", 4)
+    assert len(requested(rm)) == 1
+
+
+def test_what_a_worker_brings_corrects_the_configuration() -> None:
+    rm = quiet(initial_workers=1, max_slots=100, worker=WORKER)
+    rm.start()
+    [worker] = requested(rm)
+    rm.register(worker, 4, worker_id=worker, slot=SLOT)
+    rm.submit("job", 12)
+    assert len(requested(rm)) == 2
