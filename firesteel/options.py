@@ -50,8 +50,8 @@ MANAGED_FRACTION = _option("taskmanager.memory.managed.fraction", "float", 0.2, 
 MEMORY_WATCH_INTERVAL = _option("taskmanager.memory.watch.interval", "duration", 0.5, "How often a slot's resident memory is compared with its profile; 0: never.")
 CANCELLATION_TIMEOUT = _option("task.cancellation.timeout", "duration", 180.0, "A cancelled task that has not ended by then takes its slot's process with it; 0: never.")
 METRICS_PORT = _option("metrics.reporter.prom.port", "string", "9249-9349", "Prometheus port, or a range of which each process takes the first free one; 0: any free one.")
-METRICS_INCLUDES = _option("metrics.reporter.prom.filter.includes", "list", [], "Globs of the metrics to expose, e.g. flink_jobmanager_*; empty: all.")
-METRICS_DROP_LABELS = _option("metrics.reporter.prom.scope.variables.excludes", "list", [], "Labels to leave out of all metrics, e.g. task_attempt_id.")
+METRICS_INCLUDES: Option[list[str]] = _option("metrics.reporter.prom.filter.includes", "list", [], "Globs of the metrics to expose, e.g. flink_jobmanager_*; empty: all.")
+METRICS_DROP_LABELS: Option[list[str]] = _option("metrics.reporter.prom.scope.variables.excludes", "list", [], "Labels to leave out of all metrics, e.g. task_attempt_id.")
 METRICS_INTERVAL = _option("metrics.fetcher.update-interval", "duration", 0.5, "How often slots report their tasks' metrics.")
 
 # -- jobs
@@ -61,6 +61,8 @@ OPERATOR_CHAINING = _option("pipeline.operator-chaining.enabled", "bool", True, 
 SLOT_REQUEST_TIMEOUT = _option("slot.request.timeout", "duration", 300.0, "A job that still lacks slots after this long fails.")
 SLOT_IDLE_TIMEOUT = _option("slot.idle.timeout", "duration", 50.0, "A JobMaster returns a slot that has been idle this long (delayed release).")
 RESTART_STRATEGY = _option("restart-strategy.type", "enum", "none", "What happens when a task fails.", ("none", "fixed-delay", "exponential-delay", "failure-rate"))
+RESTART_ATTEMPTS = _option("restart-strategy.fixed-delay.attempts", "int", 1, "How often a failed job is started again.", minimum=0)
+RESTART_DELAY = _option("restart-strategy.fixed-delay.delay", "duration", 1.0, "Time between a failure and the restart.")
 FAILOVER_STRATEGY = _option("jobmanager.execution.failover-strategy", "enum", "region", "What is restarted when a task fails.", ("region", "full", "individual"))
 JOBMASTER_SPARES = _option("jobmanager.warm-spares", "int", 1, "JobMaster processes kept started for jobs to come.", minimum=0)
 JOB_HISTORY = _option("jobstore.max-capacity", "int", 100, "Ended jobs that are kept for list and show.", minimum=1)
@@ -84,8 +86,8 @@ PARTITION_TIMEOUT = _option("taskmanager.network.partition-request-timeout", "du
 
 # -- Spark and Python
 SPARK_MASTER = _option("spark.master", "string", "", "Master of the slot's SparkSession; empty: local[<slot cores>].")
-PYTHON_FILES = _option("python.files", "list", [], "Files to put on the job's sys.path, as --py-files.")
-PYTHON_ARCHIVES = _option("python.archives", "list", [], "Archives to unpack in the job's directory, as --py-archives.")
+PYTHON_FILES: Option[list[str]] = _option("python.files", "list", [], "Files to put on the job's sys.path, as --py-files.")
+PYTHON_ARCHIVES: Option[list[str]] = _option("python.archives", "list", [], "Archives to unpack in the job's directory, as --py-archives.")
 PYTHON_REQUIREMENTS = _option("python.requirements", "string", "", "A requirements.txt, as --py-requirements.")
 PYTHON_EXECUTABLE = _option("python.executable", "string", "", "Python that runs the slots; empty: the TaskExecutor's own.")
 BUNDLE_BYTES = _option("python.fn-execution.bundle.bytes", "size", 64 * MIB, "Largest bundle handed to Spark at once.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from firesteel import options
+from firesteel.config import Configuration, ConfigurationError
 from jobmaster.failover.restart_strategy import FixedDelayRestart, NoRestart, RestartStrategy
 
 
@@ -26,3 +28,19 @@ class JobSettings:
         if self.restart_strategy == "fixed-delay":
             return FixedDelayRestart(attempts=self.restart_attempts, delay_s=self.restart_delay_s)
         return NoRestart()
+
+
+def settings_from(conf: Configuration) -> JobSettings:
+    """The job's settings: the cluster's configuration with the job's own values over it. Raises ConfigurationError."""
+    strategy = conf.get(options.RESTART_STRATEGY)
+    if strategy not in ("none", "fixed-delay"):
+        raise ConfigurationError(f"restart-strategy.type: {strategy} is not available yet; use none or fixed-delay")
+    return JobSettings(
+        slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),
+        slot_idle_timeout_s=conf.get(options.SLOT_IDLE_TIMEOUT),
+        heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
+        heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
+        restart_strategy="fixed-delay" if strategy == "fixed-delay" else "none",
+        restart_attempts=conf.get(options.RESTART_ATTEMPTS),
+        restart_delay_s=conf.get(options.RESTART_DELAY),
+    )

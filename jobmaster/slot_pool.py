@@ -301,4 +301,3 @@ def _same_task_executor(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slo
 
 def _any_slot(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slot | None:
     return next((slot for slot in pool._all_idle() if group.profile.fits_in(slot.profile)), None)
-

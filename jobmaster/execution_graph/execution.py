@@ -16,12 +16,14 @@ CREATED = ExecutionState.CREATED
 TERMINAL = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED})
 
 # States a slot's process is (or may be) busy with this attempt in: ending it takes a message.
-DEPLOYED = frozenset({
-    ExecutionState.DEPLOYING,
-    ExecutionState.INITIALIZING,
-    ExecutionState.RUNNING,
-    ExecutionState.CANCELING,
-})
+DEPLOYED = frozenset(
+    {
+        ExecutionState.DEPLOYING,
+        ExecutionState.INITIALIZING,
+        ExecutionState.RUNNING,
+        ExecutionState.CANCELING,
+    }
+)
 
 
 class Execution:

@@ -1,0 +1,206 @@
+"""Between the JobMaster's messages and its events and commands. Protobuf stays at this door."""
+
+from __future__ import annotations
+
+from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
+from firesteel.ids import AllocationId, AttemptId, ExecutorId, OperatorId, ResultId, TaskExecutorId, VertexId
+from firesteel.jobgraph import JobEdge
+from firesteel.rpc.convert import edge_to_proto, error_from_proto, profile_from_proto, profile_to_proto
+from firesteel.states import ExecutionState
+from jobmaster import commands, events
+from jobmaster.coordinators.messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    OperatorMessage,
+    SplitAssigned,
+    SplitRequested,
+    SplitsExhausted,
+)
+from jobmaster.slot_pool import SlotOffer
+
+_STATES = tuple(ExecutionState)  # by number; quicker than calling the Enum, for messages with thousands of them
+
+
+class RemoteProtocolError(Exception):
+    """The peer sent something that has no meaning here; the message names its fault."""
+
+
+def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:
+    return tuple(
+        events.TaskUpdate(
+            AttemptId(change.attempt_id),
+            _state(change.state),
+            error_from_proto(change.error) if change.HasField("error") else None,
+        )
+        for change in changes.changes
+    )
+
+
+def connected(hello: job_master_pb2.TaskExecutorHello, connection: int) -> events.TaskExecutorConnected:
+    if not hello.task_executor_id:
+        raise RemoteProtocolError("TaskExecutorHello without task_executor_id")
+    return events.TaskExecutorConnected(
+        task_executor_id=TaskExecutorId(hello.task_executor_id),
+        connection=connection,
+        host=hello.host,
+        slots=tuple(slot_offer(slot) for slot in hello.slots),
+        tasks=tuple(events.TaskUpdate(AttemptId(task.attempt_id), _state(task.state)) for task in hello.tasks),
+    )
+
+
+def slot_offer(offer: job_master_pb2.SlotOffer) -> SlotOffer:
+    if not offer.allocation_id:
+        raise RemoteProtocolError("a slot was offered without its allocation_id")
+    return SlotOffer(
+        allocation_id=AllocationId(offer.allocation_id),
+        slot_index=offer.slot_index,
+        profile=profile_from_proto(offer.profile),
+        executor_id=ExecutorId(offer.executor_id),
+        data_address=offer.data_address,
+    )
+
+
+def from_task_executor(task_executor_id: TaskExecutorId, message: job_master_pb2.TaskExecutorToJobMaster) -> events.Event:
+    """Any message but the hello. Raises RemoteProtocolError."""
+    match message.WhichOneof("message"):
+        case "heartbeat" | "report":
+            return events.TaskExecutorSeen(task_executor_id=task_executor_id)
+        case "task_states":
+            return events.TaskStatesReported(task_executor_id=task_executor_id, updates=task_updates(message.task_states))
+        case "operator_event":
+            event = message.operator_event
+            return events.OperatorMessageReceived(
+                task_executor_id=task_executor_id,
+                operator_id=OperatorId(event.operator_id),
+                attempt_id=AttemptId(event.attempt_id),
+                message=operator_message(event),
+            )
+        case "offer_slots":
+            slots = tuple(slot_offer(slot) for slot in message.offer_slots.slots)
+            return events.SlotsOffered(task_executor_id=task_executor_id, slots=slots)
+        case "slot_lost":
+            return events.SlotLost(
+                task_executor_id=task_executor_id,
+                allocation_id=AllocationId(message.slot_lost.allocation_id),
+                error=error_from_proto(message.slot_lost.error),
+            )
+        case "analyze_result":
+            return _analyzed(task_executor_id, message.analyze_result)
+        case "hello":
+            raise RemoteProtocolError("a second TaskExecutorHello on one stream")
+        case kind:
+            raise RemoteProtocolError(f"a message of unknown kind {kind!r}")
+
+
+def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
+    if result.HasField("error"):
+        return events.AnalysisFailed(task_executor_id=task_executor_id, error=error_from_proto(result.error))
+    return events.JobAnalyzed(
+        task_executor_id=task_executor_id,
+        operators=tuple(
+            events.OperatorAnalysis(OperatorId(found.operator_id), found.schema, found.plan) for found in result.schemas
+        ),
+    )
+
+
+def _state(number: int) -> ExecutionState:
+    if not 0 <= number < len(_STATES):
+        raise RemoteProtocolError(f"task state {number} does not exist")
+    return _STATES[number]
+
+
+def operator_message(event: tasks_pb2.OperatorEvent) -> OperatorMessage:
+    match event.WhichOneof("event"):
+        case "request_split":
+            return SplitRequested()
+        case "collect_chunk":
+            return ChunkCollected(sequence=event.collect_chunk.sequence, ipc_stream=event.collect_chunk.ipc_stream)
+        case kind:
+            raise RemoteProtocolError(f"an operator sent an event of kind {kind!r} to its coordinator")
+
+
+def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_pb2.OperatorEvent:
+    event = tasks_pb2.OperatorEvent(
+        job_id=job_id, operator_id=command.operator_id, subtask=command.subtask, attempt_id=command.attempt_id
+    )
+    match command.message:
+        case SplitAssigned(split_json=split_json):
+            event.assign_split.split_json = split_json
+        case SplitsExhausted():
+            event.no_more_splits.SetInParent()
+        case ChunkAcknowledged(sequence=sequence, error=error):
+            event.collect_ack.sequence = sequence
+            event.collect_ack.error = error
+            event.collect_ack.SetInParent()
+        case other:
+            raise ValueError(f"{type(other).__name__} goes the other way")
+    return event
+
+
+def declaration(command: commands.DeclareRequirements) -> resource_manager_pb2.DeclareRequirements:
+    return resource_manager_pb2.DeclareRequirements(
+        sequence=command.sequence,
+        requirements=[
+            resource_manager_pb2.ResourceRequirement(profile=profile_to_proto(required.profile), count=required.count)
+            for required in command.requirements
+        ],
+    )
+
+
+class Deployments:
+    """Builds SubmitTasks. What is the same for many of them is converted once and shared as bytes."""
+
+    def __init__(self, job_graph: job_graph_pb2.JobGraph, edges: tuple[JobEdge, ...], epoch: int, config: dict[str, str]) -> None:
+        self._job_graph = job_graph
+        self._common = tasks_pb2.SubmitTasks(
+            job_id=job_graph.job_id, job_master_epoch=epoch, job_name=job_graph.name, config=config, blobs=job_graph.blobs
+        )
+        self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
+        self._edges = edges
+        self._deployments: dict[VertexId, tasks_pb2.VertexDeployment] = {}
+        self._locations: dict[ResultId, tuple[commands.ResultLocations, bytes]] = {}
+
+    def submit(self, command: commands.DeployTasks) -> tasks_pb2.SubmitTasks:
+        message = tasks_pb2.SubmitTasks()
+        message.CopyFrom(self._common)
+        message.vertices.extend(self._vertex(vertex_id, command.schemas) for vertex_id in command.vertices)
+        message.locations.extend(self._located(locations) for locations in command.locations)
+        make = tasks_pb2.TaskDeployment
+        message.tasks.extend(
+            [
+                make(attempt_id=attempt_id, vertex_id=vertex_id, subtask=subtask, attempt=attempt, allocation_id=allocation_id)
+                for attempt_id, vertex_id, subtask, attempt, allocation_id in command.tasks
+            ]
+        )
+        return message
+
+    def _vertex(self, vertex_id: VertexId, schemas: dict[OperatorId, bytes]) -> tasks_pb2.VertexDeployment:
+        known = self._deployments.get(vertex_id)
+        if known is None:
+            vertex = self._vertices[vertex_id]
+            in_edges = [edge for edge in self._edges if edge.target_vertex_id == vertex_id]
+            out_edges = [edge for edge in self._edges if edge.source_vertex_id == vertex_id]
+            producers = [self._vertices[edge.source_vertex_id] for edge in in_edges]
+            consumers = [self._vertices[edge.target_vertex_id] for edge in out_edges]
+            known = self._deployments[vertex_id] = tasks_pb2.VertexDeployment(
+                vertex=vertex,
+                in_edges=[edge_to_proto(edge) for edge in in_edges],
+                in_parallelism=[producer.parallelism for producer in producers],
+                out_edges=[edge_to_proto(edge) for edge in out_edges],
+                out_parallelism=[consumer.parallelism for consumer in consumers],
+                out_max_parallelism=[consumer.max_parallelism for consumer in consumers],
+                output_schemas=[schemas.get(OperatorId(operator.operator_id), b"") for operator in vertex.operators],
+            )
+        return known
+
+    def _located(self, locations: commands.ResultLocations) -> bytes:
+        known = self._locations.get(locations.result_id)
+        if known is None or known[0] is not locations:
+            message = tasks_pb2.ResultLocations(
+                result_id=locations.result_id,
+                addresses=locations.addresses,
+                address_index=locations.address_index,
+                attempt=locations.attempts,
+            )
+            known = self._locations[locations.result_id] = (locations, message.SerializeToString())
+        return known[1]

@@ -1,0 +1,84 @@
+"""JobDetails: all that can be told about the job, for `show` and for what is kept of it when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from firesteel._proto import common_pb2, job_master_pb2
+from firesteel.ids import AttemptId
+from firesteel.rpc.convert import error_to_proto
+from jobmaster.core import JobMasterCore
+from jobmaster.execution_graph import Execution, ExecutionJobVertex
+
+Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last ones of each attempt
+
+
+def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master_pb2.JobDetails:
+    graph = core.graph
+    return job_master_pb2.JobDetails(
+        job_id=graph.job_graph.job_id,
+        name=graph.job_graph.name,
+        status=number(graph.status),
+        timestamps=[job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms) for status, at_ms in graph.timestamps],
+        vertices=[_vertex(core, job_vertex, metrics) for job_vertex in graph.vertices],
+        exceptions=[error_to_proto(error) for error in core.exceptions.newest_first()],
+        start_ms=graph.timestamps[0][1],
+        end_ms=graph.end_ms,
+        waiting_for=core.waiting_for(now),
+    )
+
+
+def number(state: Enum) -> Any:
+    """The wire's number of a job or task state."""
+    return state.value
+
+
+def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metrics) -> job_master_pb2.VertexDetails:
+    vertex = job_vertex.vertex
+    return job_master_pb2.VertexDetails(
+        vertex_id=vertex.vertex_id,
+        name=vertex.name,
+        parallelism=vertex.parallelism,
+        max_parallelism=vertex.max_parallelism,
+        slot_sharing_group=vertex.slot_sharing_group,
+        operators=[
+            job_master_pb2.OperatorDetails(
+                operator_id=operator.operator_id,
+                uid=operator.uid,
+                name=operator.name,
+                kind=operator.kind,
+                runs_on_spark=operator.runs_on_spark,
+                plan=core.plans.get(operator.operator_id, ""),
+            )
+            for operator in vertex.operators
+        ],
+        subtasks=[
+            job_master_pb2.SubtaskDetails(
+                subtask=subtask.subtask, attempts=[_execution(execution, metrics) for execution in subtask.attempts]
+            )
+            for subtask in job_vertex.vertices
+        ],
+        input_vertex_ids=list(dict.fromkeys(result.edge.source_vertex_id for result in job_vertex.inputs)),
+    )
+
+
+def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.ExecutionDetails:
+    details = job_master_pb2.ExecutionDetails(
+        attempt_id=execution.attempt_id,
+        attempt=execution.attempt,
+        state=number(execution.state),
+        timestamps=[
+            job_master_pb2.StateTimestamp(state=state.value, timestamp_ms=at_ms) for state, at_ms in execution.timestamps
+        ],
+        metrics=metrics.get(execution.attempt_id),
+        error=error_to_proto(execution.error) if execution.error is not None else None,
+    )
+    slot = execution.slot
+    if slot is not None:
+        details.host = slot.host
+        details.task_executor_id = slot.task_executor_id
+        details.slot_index = slot.slot_index
+        details.allocation_id = slot.allocation_id
+    return details

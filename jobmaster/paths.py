@@ -1,0 +1,63 @@
+"""Finds the files that a source's paths and globs name. Blocking I/O: call it in a thread."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+
+MAX_FILES = 1_000_000
+
+
+class PathProblem(Exception):
+    """A path names nothing that can be read; the message names it."""
+
+
+def list_files(paths: Sequence[str]) -> list[str]:
+    """All files, sorted. A directory means the files below it, without hidden ones and Spark's `_SUCCESS` and the like.
+
+    Raises PathProblem for the first path that matches no file.
+    """
+    files: set[str] = set()
+    for path in paths:
+        found = _files_of(path)
+        if not found:
+            raise PathProblem(f"source path {path!r} {_why(path)}; correct the path (it is looked up on the cluster's machine)")
+        files.update(found)
+        if len(files) > MAX_FILES:
+            raise PathProblem(f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger files")
+    return sorted(files)
+
+
+def _files_of(path: str) -> list[str]:
+    local = path.removeprefix("file://")
+    if "://" in local:
+        scheme = local.split("://", 1)[0]
+        raise PathProblem(
+            f"source path {path!r}: the file system {scheme!r} is not supported by FileSource yet; use a local path"
+        )
+    if os.path.isfile(local):  # also a name that looks like a glob
+        return [os.path.abspath(local)]
+    matches = [local] if os.path.isdir(local) else glob.glob(local, recursive=True)
+    files = []
+    for match in matches:
+        if os.path.isdir(match):
+            files += _files_below(match)
+        elif os.path.isfile(match):
+            files.append(match)
+    return [os.path.abspath(file) for file in files]
+
+
+def _files_below(directory: str) -> list[str]:
+    found = []
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        found += [os.path.join(folder, name) for name in names if not name.startswith((".", "_"))]
+    return found
+
+
+def _why(path: str) -> str:
+    local = path.removeprefix("file://")
+    if glob.has_magic(local):
+        return "matches no file"
+    return "is an empty directory" if os.path.isdir(local) else "does not exist"
