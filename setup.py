@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, setup
 from setuptools.command.build_py import build_py
@@ -35,7 +36,7 @@ def generate() -> None:
 
 class BuildProto(Command):
     description = "generate the gRPC stubs"
-    user_options: list[tuple[str, str, str]] = []
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
 
     def initialize_options(self) -> None: ...
 

@@ -108,7 +108,8 @@ class Registry(Collector):
 
     @classmethod
     def from_configuration(cls, conf: Configuration) -> Registry:
-        return cls(allow=conf.get(options.METRICS_INCLUDES), drop_labels=conf.get(options.METRICS_DROP_LABELS))
+        allow, drop_labels = conf.get(options.METRICS_INCLUDES), conf.get(options.METRICS_DROP_LABELS)
+        return cls(allow=allow, drop_labels=drop_labels)
 
     def gauge(self, name: str, labels: Mapping[str, str] | None = None) -> Gauge:
         """The series of this name and these labels; the same object for the same ones."""
@@ -222,7 +223,8 @@ def add_process_metrics(registry: Registry, *, scope: str, labels: Mapping[str, 
 
     `scope`: "jobmanager" (Dispatcher, ResourceManager, JobMaster) or "taskmanager".
     """
-    registry.add_source(lambda process=psutil.Process(): process_samples(process, scope=scope, labels=labels))  # type: ignore[misc]
+    process = psutil.Process()
+    registry.add_source(lambda: process_samples(process, scope=scope, labels=labels))
 
 
 def process_samples(process: psutil.Process, *, scope: str, labels: Mapping[str, str]) -> list[Sample]:
