@@ -96,7 +96,7 @@ class Upload:
         """Raises BadBlob if the content is not what the hash says."""
         assert self._file is not None
         if self._digest.hexdigest() != self._hash:
-            raise BadBlob(f"the upload of file {self._hash} arrived with other content ({self._digest.hexdigest()}); upload it again")
+            raise BadBlob(f"file {self._hash} arrived with other content ({self._digest.hexdigest()}); upload it again")
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -107,7 +107,8 @@ class Upload:
 
 def too_large(name: str, size_bytes: int, limit_bytes: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"file {name} has {size_bytes:,} bytes or more, over the limit of {limit_bytes:,} (blob.max-size); ship less or raise the limit"
+        f"file {name} has {size_bytes:,} bytes or more, over the limit of {limit_bytes:,} (blob.max-size);"
+        " ship less, or raise the limit"
     )
 
 

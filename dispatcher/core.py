@@ -401,7 +401,7 @@ class DispatcherCore:
                 if job.cancel_requested:
                     self._end(job, JobStatus.CANCELED, now)
                 else:
-                    self._end(job, JobStatus.FAILED, now, failure="the job's JobMaster ended while the cluster was down; run the job again")
+                    self._end(job, JobStatus.FAILED, now, failure="its JobMaster ended while the cluster was down; run the job again")
         if self._start_again_at is not None and self._start_again_at <= now:
             self._start_again_at = None
 
@@ -424,7 +424,8 @@ class DispatcherCore:
         return [j for j in self.jobs.values() if j.job_master_id is None and not j.status.globally_terminal]
 
     def _assign(self, job: Job, process: JobMasterProcess) -> None:
-        assert process.job_master_id is not None and process.connection is not None, "only registered processes are assigned"
+        assert process.job_master_id is not None, "only registered processes are assigned"
+        assert process.connection is not None, "only connected processes are assigned"
         job.epoch += 1
         job.job_master_id = process.job_master_id
         job.pid = process.pid

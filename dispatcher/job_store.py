@@ -74,7 +74,8 @@ class JobStore:
             self.epoch = _take_over(self._engine)
         except (sa.exc.SQLAlchemyError, ImportError) as error:
             where = url.split("@")[-1]  # without a password
-            raise FiresteelError(f"the job store {where} cannot be opened: {_reason(error)}; check database.url and --dir") from error
+            problem = f"the job store {where} cannot be opened: {_reason(error)}"
+            raise FiresteelError(f"{problem}; check database.url and --dir") from error
 
     @staticmethod
     def sqlite_url(directory: Path) -> str:
@@ -225,7 +226,8 @@ def _update(connection: Connection, job_id: JobId, **values: object) -> None:
 
 
 def _prepare_sqlite(connection: object, _record: object) -> None:
-    connection.isolation_level = None  # type: ignore[attr-defined]  # the driver begins no transaction by itself: ours are IMMEDIATE
+    # The driver begins no transactions by itself: ours are IMMEDIATE.
+    connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")

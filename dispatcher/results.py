@@ -44,7 +44,10 @@ class ResultReader:
 async def follow(
     path: Path, offset: int, *, ended: Callable[[], bool], wait: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """(index, chunk) from `offset` on, as they come, until `ended()` and all was read. `wait` returns when it may be worth looking."""
+    """(index, chunk) from `offset` on, as they come, until `ended()` and all was read.
+
+    `wait` returns when it may be worth looking again.
+    """
     reader = ResultReader(path)
     index = 0
     while True:

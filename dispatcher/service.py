@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import sqlalchemy as sa
@@ -33,7 +33,7 @@ WATCH_REFRESH_S = 0.5  # at least this often: record counts move without any sta
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
 
-_Context = grpc.aio.ServicerContext
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):

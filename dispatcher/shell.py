@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
@@ -50,6 +51,7 @@ from firesteel.ids import JobId
 from firesteel.metrics import Registry
 from firesteel.process import Child, StartFailed, spawn
 from firesteel.rpc.server import aio_channel
+from firesteel.states import JobStatus
 
 log = structlog.get_logger(__name__)
 
@@ -164,9 +166,11 @@ class Shell:
         process = self.core.process_of(job)
         if process is None or not job.confirmed:
             return None
-        stub = job_master_pb2_grpc.JobMasterStub(self._channel(process.address))
+        stub: Any = job_master_pb2_grpc.JobMasterStub(self._channel(process.address))
         try:
-            return await stub.GetJobDetails(job_master_pb2.JobDetailsRequest(job_id=job.job_id), timeout=JOB_MASTER_TIMEOUT_S)
+            request = job_master_pb2.JobDetailsRequest(job_id=job.job_id)
+            details: job_master_pb2.JobDetails = await stub.GetJobDetails(request, timeout=JOB_MASTER_TIMEOUT_S)
+            return details
         except grpc.aio.AioRpcError as error:
             log.info("the JobMaster did not answer", job_id=job.job_id, code=error.code().name, details=error.details())
             return None
@@ -259,10 +263,8 @@ class Shell:
         if (child := self._children.get(pid)) is not None:
             child.kill()
             return
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)  # one that an earlier Dispatcher of this machine had started
-        except (ProcessLookupError, PermissionError):
-            pass
 
     async def _start_job(self, command: StartJob) -> None:
         graph = await self._graph(command.graph_id)
@@ -281,7 +283,7 @@ class Shell:
         self._graphs.pop(command.graph_id, None)
 
     async def _ask_to_cancel(self, command: AskToCancel) -> None:
-        stub = job_master_pb2_grpc.JobMasterStub(self._channel(command.address))
+        stub: Any = job_master_pb2_grpc.JobMasterStub(self._channel(command.address))
         try:
             await stub.CancelJob(job_master_pb2.CancelJobRequest(job_id=command.job_id), timeout=JOB_MASTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -333,4 +335,4 @@ class Shell:
 
 
 def _ended(details: job_master_pb2.JobDetails) -> bool:
-    return convert.JobStatus(details.status).globally_terminal
+    return JobStatus(details.status).globally_terminal
