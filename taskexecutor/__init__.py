@@ -1,1 +1,1 @@
-"""The TaskExecutor: one per machine; owns slots, keeps a PySpark executor process in each, relays between it and the JobMasters."""
+"""The TaskExecutor: one per machine; owns slots with a PySpark executor each, relays between these and the JobMasters."""

@@ -131,9 +131,7 @@ def lose(table: Table, slot: Slot, reason: str) -> None:
     """The slot's process is gone, or the slot is taken away: the JobMaster must count its tasks as dead."""
     allocation = slot.allocation
     assert allocation is not None
-    lost = ReportSlotLost(
-        job_id=allocation.job_id, allocation_id=allocation.allocation_id, slot_index=slot.index, reason=reason
-    )
+    lost = ReportSlotLost(job_id=allocation.job_id, allocation_id=allocation.allocation_id, slot_index=slot.index, reason=reason)
     table.to_job_master(allocation.job_id, lost)
 
 

@@ -33,9 +33,7 @@ class ProcessShape:
 
 
 def shape_for(profile: ResourceProfile, environment: Environment) -> ProcessShape:
-    return ProcessShape(
-        heap_bytes=profile.heap_bytes, cores=max(1, math.ceil(profile.cpu_cores - 1e-9)), environment=environment
-    )
+    return ProcessShape(heap_bytes=profile.heap_bytes, cores=max(1, math.ceil(profile.cpu_cores - 1e-9)), environment=environment)
 
 
 def fits(shape: ProcessShape, needed: ProcessShape) -> bool:

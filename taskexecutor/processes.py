@@ -91,7 +91,7 @@ def died(table: Table, event: ProcessDied, now: float) -> None:
     slot.story.append(reason.splitlines()[0])
     if before is ProcessState.STARTING or (before is ProcessState.READY and now - process.ready_at < SETTLED_S):
         _back_off(table, slot, reason, now)
-    elif before is ProcessState.BUSY or process.ready_at and now - process.ready_at >= SETTLED_S:
+    else:
         slot.start_failures = 0
     match slot.state:
         case SlotState.FREE:

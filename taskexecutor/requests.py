@@ -42,7 +42,9 @@ def _objection(table: Table, event: SlotRequested, now: float) -> str:
         return f"allocation {event.allocation_id} holds slot {held.index} ({held.state.value}) already"
     slot = table.slots[event.slot_index]
     if slot.allocation is not None:
-        return f"{where} is taken by job {slot.allocation.job_id} (allocation {slot.allocation.allocation_id}, {slot.state.value})"
+        return (
+            f"{where} is taken by job {slot.allocation.job_id} (allocation {slot.allocation.allocation_id}, {slot.state.value})"
+        )
     if slot.start_problem and now < slot.start_not_before:
         return f"{where} has no process: {slot.start_problem}"
     profile = settings.default_slot if event.profile.unknown else event.profile

@@ -1,11 +1,11 @@
 """A slot, the process in it, and the tasks in that: their states and every legal step (spec 004, "Task Slots and Resources").
 
-    slot:                                                process:
-             ┌────────────── RELEASING ◀──┐              STARTING ─▶ READY ⇄ BUSY
-             ▼                   ▲        │                 │          │       │
-           FREE ─▶ ALLOCATED ────┼─▶ ACTIVE                 └──▶ STOPPING ◀────┘
-             ▲          │        │        │                         │
-             └──────────┴────────┴────────┘                        DEAD   (any state ─▶ DEAD: it died by itself)
+slot:                                                process:
+         ┌────────────── RELEASING ◀──┐              STARTING ─▶ READY ⇄ BUSY
+         ▼                   ▲        │                 │          │       │
+       FREE ─▶ ALLOCATED ────┼─▶ ACTIVE                 └──▶ STOPPING ◀────┘
+         ▲          │        │        │                         │
+         └──────────┴────────┴────────┘                        DEAD   (any state ─▶ DEAD: it died by itself)
 """
 
 from __future__ import annotations
@@ -29,20 +29,28 @@ class SlotState(Enum):
 
 _S = SlotState
 SLOT_TRANSITIONS: dict[SlotState, frozenset[SlotState]] = {
-    _S.FREE: frozenset({
-        _S.ALLOCATED,  # the ResourceManager asked for it
-    }),
-    _S.ALLOCATED: frozenset({
-        _S.ACTIVE,  # a process that fits is ready and the JobMaster is connected: offered
-        _S.FREE,  # given back before it was offered, or no process could be started for it
-    }),
-    _S.ACTIVE: frozenset({
-        _S.RELEASING,  # rejected or freed by the JobMaster, taken back, or the JobMaster is gone
-        _S.FREE,  # its process died
-    }),
-    _S.RELEASING: frozenset({
-        _S.FREE,  # its process is clean again, or dead
-    }),
+    _S.FREE: frozenset(
+        {
+            _S.ALLOCATED,  # the ResourceManager asked for it
+        }
+    ),
+    _S.ALLOCATED: frozenset(
+        {
+            _S.ACTIVE,  # a process that fits is ready and the JobMaster is connected: offered
+            _S.FREE,  # given back before it was offered, or no process could be started for it
+        }
+    ),
+    _S.ACTIVE: frozenset(
+        {
+            _S.RELEASING,  # rejected or freed by the JobMaster, taken back, or the JobMaster is gone
+            _S.FREE,  # its process died
+        }
+    ),
+    _S.RELEASING: frozenset(
+        {
+            _S.FREE,  # its process is clean again, or dead
+        }
+    ),
 }
 
 
@@ -56,21 +64,27 @@ class ProcessState(Enum):
 
 _P = ProcessState
 PROCESS_TRANSITIONS: dict[ProcessState, frozenset[ProcessState]] = {
-    _P.STARTING: frozenset({
-        _P.READY,  # its SparkSession is warm
-        _P.STOPPING,  # the slot was given to a job that it does not fit
-        _P.DEAD,  # it could not start
-    }),
-    _P.READY: frozenset({
-        _P.BUSY,  # its slot is offered
-        _P.STOPPING,  # replaced, over its memory limit, or the TaskExecutor ends
-        _P.DEAD,  # killed by somebody else
-    }),
-    _P.BUSY: frozenset({
-        _P.READY,  # its slot was released and it is clean again
-        _P.STOPPING,  # over its memory limit, did not end a task in time, or the TaskExecutor ends
-        _P.DEAD,  # crashed, or killed by somebody else
-    }),
+    _P.STARTING: frozenset(
+        {
+            _P.READY,  # its SparkSession is warm
+            _P.STOPPING,  # the slot was given to a job that it does not fit
+            _P.DEAD,  # it could not start
+        }
+    ),
+    _P.READY: frozenset(
+        {
+            _P.BUSY,  # its slot is offered
+            _P.STOPPING,  # replaced, over its memory limit, or the TaskExecutor ends
+            _P.DEAD,  # killed by somebody else
+        }
+    ),
+    _P.BUSY: frozenset(
+        {
+            _P.READY,  # its slot was released and it is clean again
+            _P.STOPPING,  # over its memory limit, did not end a task in time, or the TaskExecutor ends
+            _P.DEAD,  # crashed, or killed by somebody else
+        }
+    ),
     _P.STOPPING: frozenset({_P.DEAD}),  # the operating system says so
     _P.DEAD: frozenset(),
 }

@@ -35,7 +35,9 @@ def submit(table: Table, event: TasksSubmitted, now: float) -> None:
         slot = _usable(table, part.allocation_id, event.job_id)
         if slot is None or slot.allocation is None:
             why = table.ended.get(part.allocation_id, "it is not known here")
-            _report(table, job.job_id, part.attempt_ids, ExecutionState.FAILED, f"slot allocation {part.allocation_id} is over: {why}")
+            _report(
+                table, job.job_id, part.attempt_ids, ExecutionState.FAILED, f"slot allocation {part.allocation_id} is over: {why}"
+            )
             continue
         held = slot.allocation
         held.accepted, held.offer_again_at = True, None

@@ -1,0 +1,303 @@
+"""Between the TaskExecutor's messages on the wire and the slot table's events and commands. Protobuf stays at the door."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from firesteel import options
+from firesteel._proto import common_pb2, executor_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
+from firesteel.config import Configuration
+from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
+from firesteel.states import ExecutionState
+from taskexecutor import messages as m
+from taskexecutor.fit import Environment
+
+DISPATCHER_ADDRESS = "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
+
+
+class BadMessage(Exception):
+    """A peer sent what its protocol does not allow; the text names peer and fault."""
+
+
+def environment_from(values: Mapping[str, str]) -> Environment:
+    spark = tuple(sorted((key, value) for key, value in values.items() if key.startswith("spark.")))
+    return Environment(spark=spark, python=values.get(options.PYTHON_EXECUTABLE.key, ""))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# ---- ResourceManager
+
+
+def from_resource_manager(message: resource_manager_pb2.ResourceManagerToTaskExecutor) -> m.Event | None:
+    """None: nothing that the slot table wants to know (a heartbeat, or Shutdown, which the shell handles)."""
+    epoch = Epoch(message.resource_manager_epoch)
+    match message.WhichOneof("message"):
+        case "registered":
+            return m.ResourceManagerRegistered(resource_manager_epoch=Epoch(message.registered.resource_manager_epoch))
+        case "request_slot":
+            request = message.request_slot
+            if not request.allocation_id or not request.job_id or not request.job_master_address:
+                raise BadMessage("ResourceManager: RequestSlot without allocation_id, job_id or job_master_address")
+            return m.SlotRequested(
+                resource_manager_epoch=epoch,
+                allocation_id=AllocationId(request.allocation_id),
+                job_id=JobId(request.job_id),
+                slot_index=request.slot_index,
+                profile=profile_from_proto(request.profile),
+                job_master_address=request.job_master_address,
+                job_master_epoch=Epoch(request.job_master_epoch),
+                environment=environment_from(request.environment),
+            )
+        case "free_slot":
+            return m.SlotTakenBack(
+                resource_manager_epoch=epoch,
+                allocation_id=AllocationId(message.free_slot.allocation_id),
+                cause=message.free_slot.cause or "the ResourceManager gave no cause",
+            )
+        case _:
+            return None
+
+
+def slot_statuses(statuses: tuple[m.SlotStatus, ...]) -> list[resource_manager_pb2.SlotStatus]:
+    return [
+        resource_manager_pb2.SlotStatus(
+            slot_index=status.slot_index,
+            profile=profile_to_proto(status.profile),
+            allocation_id=status.allocation_id or "",
+            job_id=status.job_id or "",
+        )
+        for status in statuses
+    ]
+
+
+def to_resource_manager(command: m.AnswerSlotRequest | m.ReportSlots) -> resource_manager_pb2.TaskExecutorToResourceManager:
+    if isinstance(command, m.AnswerSlotRequest):
+        result = resource_manager_pb2.SlotRequestResult(
+            allocation_id=command.allocation_id, accepted=command.accepted, reason=command.reason
+        )
+        return resource_manager_pb2.TaskExecutorToResourceManager(slot_request_result=result)
+    report = resource_manager_pb2.SlotReport(sequence=command.sequence, slots=slot_statuses(command.slots))
+    return resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report)
+
+
+# ---- JobMaster
+
+
+def from_job_master(message: job_master_pb2.JobMasterToTaskExecutor, conf: Configuration) -> m.Event | None:
+    job_id, epoch = JobId(message.job_id), Epoch(message.job_master_epoch)
+    match message.WhichOneof("message"):
+        case "heartbeat":
+            return m.JobMasterHeartbeat(job_id=job_id, job_master_epoch=epoch)
+        case "slots_answer":
+            return m.OffersAnswered(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                accepted=tuple(AllocationId(a) for a in message.slots_answer.accepted),
+                rejected=tuple(AllocationId(a) for a in message.slots_answer.rejected),
+            )
+        case "submit":
+            return _tasks_submitted(job_id, epoch, message.submit, conf)
+        case "cancel":
+            attempts = tuple(AttemptId(a) for a in message.cancel.attempt_ids)
+            return m.TasksCancelled(job_id=job_id, job_master_epoch=epoch, attempt_ids=attempts)
+        case "free_slots":
+            return m.SlotsFreed(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                allocation_ids=tuple(AllocationId(a) for a in message.free_slots.allocation_ids),
+                cause=message.free_slots.cause,
+            )
+        case "operator_event":
+            event = message.operator_event
+            relayed = executor_pb2.TaskExecutorToExecutor(operator_event=event)
+            return m.CoordinatorSpoke(
+                job_id=job_id, job_master_epoch=epoch, attempt_id=AttemptId(event.attempt_id), message=relayed
+            )
+        case "analyze":
+            return m.AnalysisRequested(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                allocation_id=AllocationId(message.analyze.allocation_id),
+                blobs=tuple(blob_from_proto(blob) for blob in message.analyze.job_graph.blobs),
+                dispatcher_address=message.analyze.job_graph.config.get(DISPATCHER_ADDRESS, ""),
+                message=executor_pb2.TaskExecutorToExecutor(analyze=message.analyze),
+            )
+        case "goodbye":
+            return m.JobMasterSaidGoodbye(job_id=job_id, job_master_epoch=epoch, cause=message.goodbye.cause)
+        case _:
+            return None
+
+
+def _tasks_submitted(job_id: JobId, epoch: Epoch, submit: tasks_pb2.SubmitTasks, conf: Configuration) -> m.TasksSubmitted:
+    by_allocation: dict[str, list[tasks_pb2.TaskDeployment]] = {}
+    for task in submit.tasks:
+        by_allocation.setdefault(task.allocation_id, []).append(task)
+    return m.TasksSubmitted(
+        job_id=job_id,
+        job_master_epoch=epoch,
+        parts=tuple(
+            m.SlotTasks(
+                allocation_id=AllocationId(allocation_id),
+                attempt_ids=tuple(AttemptId(task.attempt_id) for task in tasks),
+                message=executor_pb2.TaskExecutorToExecutor(submit=_part_of(submit, tasks)),
+            )
+            for allocation_id, tasks in by_allocation.items()
+        ),
+        blobs=tuple(blob_from_proto(blob) for blob in submit.blobs),
+        dispatcher_address=submit.config.get(DISPATCHER_ADDRESS, ""),
+        cancellation_timeout_s=_cancellation_timeout_s(submit.config, conf),
+    )
+
+
+def _part_of(submit: tasks_pb2.SubmitTasks, tasks: list[tasks_pb2.TaskDeployment]) -> tasks_pb2.SubmitTasks:
+    """The deployment as one slot needs it: its tasks, their vertices, and the locations of what these consume."""
+    if len(tasks) == len(submit.tasks):
+        return submit
+    wanted = {task.vertex_id for task in tasks}
+    return tasks_pb2.SubmitTasks(
+        job_id=submit.job_id,
+        job_master_epoch=submit.job_master_epoch,
+        vertices=[vertex for vertex in submit.vertices if vertex.vertex.vertex_id in wanted],
+        locations=submit.locations,
+        tasks=tasks,
+        job_name=submit.job_name,
+        config=submit.config,
+        blobs=submit.blobs,
+    )
+
+
+def _cancellation_timeout_s(config: Mapping[str, str], conf: Configuration) -> float:
+    option = options.CANCELLATION_TIMEOUT
+    if option.key not in config:
+        return conf.get(option)
+    return Configuration({option.key: config[option.key]}).get(option)
+
+
+def to_job_master(
+    command: m.ToJobMaster, *, epoch: Epoch, task_executor_id: str, address: str, host: str
+) -> job_master_pb2.TaskExecutorToJobMaster:
+    envelope = job_master_pb2.TaskExecutorToJobMaster(job_id=command.job_id, job_master_epoch=epoch)
+    location = f"{host}, TaskExecutor {task_executor_id}"
+    match command:
+        case m.GreetJobMaster():
+            envelope.hello.CopyFrom(
+                job_master_pb2.TaskExecutorHello(
+                    task_executor_id=task_executor_id,
+                    address=address,
+                    host=host,
+                    slots=[_offer(offer) for offer in command.slots],
+                    tasks=[
+                        job_master_pb2.RunningTask(attempt_id=attempt, state=_state(state)) for attempt, state in command.tasks
+                    ],
+                )
+            )
+        case m.OfferSlots():
+            envelope.offer_slots.slots.extend(_offer(offer) for offer in command.slots)
+        case m.ReportSlotLost():
+            envelope.slot_lost.CopyFrom(
+                job_master_pb2.SlotLost(
+                    allocation_id=command.allocation_id,
+                    error=_error(command.reason, f"{location}, slot {command.slot_index}"),
+                )
+            )
+        case m.ReportTasks():
+            error = _error(command.reason, location) if command.reason else None
+            envelope.task_states.CopyFrom(
+                tasks_pb2.TaskStateChanges(
+                    job_id=command.job_id,
+                    changes=[
+                        tasks_pb2.TaskStateChange(attempt_id=attempt, state=_state(state), error=error, timestamp_ms=_now_ms())
+                        for attempt, state in command.states
+                    ],
+                )
+            )
+        case m.ReportAnalysisFailed():
+            result = tasks_pb2.AnalyzeResult(job_id=command.job_id, error=_error(command.reason, location))
+            envelope.analyze_result.CopyFrom(result)
+        case m.RelayToJobMaster():
+            assert isinstance(command.message, job_master_pb2.TaskExecutorToJobMaster)
+            command.message.job_id, command.message.job_master_epoch = command.job_id, epoch
+            return command.message
+    return envelope
+
+
+def _offer(offer: m.Offer) -> job_master_pb2.SlotOffer:
+    return job_master_pb2.SlotOffer(
+        allocation_id=offer.allocation_id,
+        slot_index=offer.slot_index,
+        profile=profile_to_proto(offer.profile),
+        executor_id=offer.executor_id,
+        data_address=offer.data_address,
+    )
+
+
+def _state(state: ExecutionState) -> Any:
+    return common_pb2.ExecutionState.ValueType(state.value)
+
+
+def _error(reason: str, location: str) -> common_pb2.ErrorInfo:
+    """The first line is what users read; what follows (the end of a log) is for whoever looks closer."""
+    return common_pb2.ErrorInfo(
+        summary=reason.splitlines()[0] if reason else "", traceback=reason, location=location, timestamp_ms=_now_ms()
+    )
+
+
+# ---- a slot's process
+
+
+def from_executor(executor_id: ExecutorId, job_id: JobId | None, message: executor_pb2.ExecutorToTaskExecutor) -> m.Event | None:
+    """`job_id`: whom the process serves. None for what the slot table need not know."""
+    match message.WhichOneof("message"):
+        case "ready":
+            return m.ProcessReady(executor_id=executor_id, data_address=message.ready.data_address)
+        case "task_states":
+            changes = message.task_states
+            return m.TaskStatesReported(
+                executor_id=executor_id,
+                job_id=JobId(changes.job_id),
+                states=tuple((AttemptId(change.attempt_id), ExecutionState(change.state)) for change in changes.changes),
+                message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),
+            )
+        case "operator_event":
+            event = message.operator_event
+            relayed = job_master_pb2.TaskExecutorToJobMaster(operator_event=event)
+            return m.ProcessSpoke(executor_id=executor_id, job_id=JobId(event.job_id), message=relayed)
+        case "analyze_result":
+            result = message.analyze_result
+            relayed = job_master_pb2.TaskExecutorToJobMaster(analyze_result=result)
+            return m.ProcessSpoke(executor_id=executor_id, job_id=JobId(result.job_id), message=relayed)
+        case "metrics":
+            if job_id is None or not message.metrics.tasks:
+                return None
+            report = job_master_pb2.TaskReport(metrics=message.metrics.tasks)
+            relayed = job_master_pb2.TaskExecutorToJobMaster(report=report)
+            return m.ProcessSpoke(executor_id=executor_id, job_id=job_id, message=relayed, keep=False)
+        case "released":
+            return m.ProcessCleaned(executor_id=executor_id, allocation_id=AllocationId(message.released.allocation_id))
+        case _:
+            return None
+
+
+def to_executor(command: m.AssignProcess | m.CancelInProcess | m.CleanProcess) -> executor_pb2.TaskExecutorToExecutor:
+    match command:
+        case m.AssignProcess():
+            return executor_pb2.TaskExecutorToExecutor(
+                assign=executor_pb2.AssignSlot(
+                    job_id=command.job_id,
+                    allocation_id=command.allocation_id,
+                    job_dir=command.job_dir,
+                    python_paths=command.python_paths,
+                )
+            )
+        case m.CancelInProcess():
+            cancel = tasks_pb2.CancelTasks(job_id=command.job_id, attempt_ids=command.attempt_ids)
+            return executor_pb2.TaskExecutorToExecutor(cancel=cancel)
+        case m.CleanProcess():
+            release = executor_pb2.ReleaseSlot(allocation_id=command.allocation_id)
+            return executor_pb2.TaskExecutorToExecutor(release=release)

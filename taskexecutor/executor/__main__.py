@@ -1,0 +1,102 @@
+"""`python -m taskexecutor.executor`: started by a TaskExecutor for one of its slots, never by hand.
+
+The link and the exchange come up while Spark does; the process is ready when its session is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+
+from firesteel import logs, options
+from firesteel.config import Configuration
+from firesteel.process import announce_ready, watch_lifeline
+from taskexecutor.executor import CONFIG_VARIABLE
+
+
+def main() -> None:
+    watch_lifeline()
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started the cluster
+    log = logs.configure(f"slot-{arguments.slot}")
+    conf = Configuration(json.loads(os.environ.pop(CONFIG_VARIABLE, "{}")))
+
+    from taskexecutor.executor.spark.engine import SparkEngine
+
+    engine = SparkEngine()
+    failures: list[BaseException] = []
+
+    def start_engine() -> None:
+        try:
+            engine.start(conf.spark(), cores=arguments.cores, heap_bytes=arguments.heap)
+        except BaseException as error:
+            failures.append(error)
+
+    starting = threading.Thread(target=start_engine, name="spark-start", daemon=True)
+    starting.start()
+
+    # Imported while Spark starts.
+    from firesteel._proto import executor_pb2
+    from taskexecutor.executor.exchange import Exchange
+    from taskexecutor.executor.host import Host
+    from taskexecutor.executor.link import Link
+
+    link = Link(arguments.link, arguments.executor_id)
+    exchange = Exchange(
+        host=arguments.host,
+        window_bytes=conf.get(options.CHANNEL_WINDOW),
+        batch_rows=conf.get(options.BATCH_ROWS),
+        partition_timeout_s=conf.get(options.PARTITION_TIMEOUT),
+    )
+    host = Host(
+        link=link,
+        exchange=exchange,
+        engine=engine,
+        slot=arguments.slot,
+        location=f"{arguments.host}, TaskExecutor {arguments.task_executor_id}, slot {arguments.slot}",
+        metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
+    )
+    _import_what_tasks_need()
+    starting.join()
+    if failures:
+        log.error("Spark could not be started", exc_info=failures[0])
+        print(f"Spark could not be started: {failures[0]}", file=sys.stderr, flush=True)
+        os._exit(1)
+    ready = executor_pb2.ExecutorReady(
+        executor_id=arguments.executor_id, data_address=exchange.address, pid=os.getpid(), jvm_pid=engine.jvm_pid
+    )
+    link.send(executor_pb2.ExecutorToTaskExecutor(ready=ready))
+    announce_ready(data_address=exchange.address)
+    log.info("ready", data_address=exchange.address, jvm_pid=engine.jvm_pid)
+    host.serve()
+    # The link is gone: so is, or will be, the TaskExecutor. Nobody can use what runs here any more.
+    os._exit(0)
+
+
+def _import_what_tasks_need() -> None:
+    """So that a job's first task does not wait for it."""
+    import taskexecutor.executor.analyze
+    import taskexecutor.executor.operators
+    import taskexecutor.executor.submission
+    import taskexecutor.executor.task  # noqa: F401
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m taskexecutor.executor", description=__doc__)
+    parser.add_argument("--link", required=True, help="the TaskExecutor's socket, unix:<path>")
+    parser.add_argument("--executor-id", required=True)
+    parser.add_argument("--task-executor-id", required=True)
+    parser.add_argument("--slot", type=int, required=True)
+    parser.add_argument("--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM")
+    parser.add_argument("--cores", type=int, required=True, help="threads of the slot's Spark")
+    parser.add_argument("--host", default="127.0.0.1", help="interface of the exchange")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

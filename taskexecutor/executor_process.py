@@ -1,0 +1,186 @@
+"""The operating system's side of slots: starts PySpark executors, hears of their death, measures their memory, kills them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+import taskexecutor
+from firesteel import options
+from firesteel.config import Configuration
+from firesteel.ids import ExecutorId
+from firesteel.process import Child, StartFailed, spawn
+from taskexecutor import messages as m
+from taskexecutor.executor import CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
+from taskexecutor.memory import resident_bytes
+
+log = structlog.get_logger(__name__)
+
+READY_TIMEOUT_S = 180.0
+MAX_LOG_BYTES = 16 * 2**20
+
+
+@dataclass(slots=True)
+class _Running:
+    task: asyncio.Task[None]
+    slot_index: int
+    child: Child | None = None
+
+
+class ExecutorProcesses:
+    """All processes of one TaskExecutor. Posts ProcessDied and MemorySampled; ProcessReady comes over the link."""
+
+    def __init__(
+        self,
+        conf: Configuration,
+        *,
+        directory: Path,
+        host: str,
+        task_executor_id: str,
+        link_address: str,
+        post: Callable[[m.Event], None],
+    ) -> None:
+        self._conf = conf
+        self._directory = directory
+        self._host = host
+        self._task_executor_id = task_executor_id
+        self._link_address = link_address
+        self._post = post
+        self._running: dict[ExecutorId, _Running] = {}
+        self._watching: asyncio.Task[None] | None = None
+        for folder in ("log", "tmp"):
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+
+    def watch_memory(self) -> None:
+        interval_s = self._conf.get(options.MEMORY_WATCH_INTERVAL)
+        if interval_s > 0:
+            self._watching = asyncio.create_task(self._watch_memory(interval_s), name="memory-watch")
+
+    def knows(self, executor_id: ExecutorId) -> bool:
+        return executor_id in self._running
+
+    def slot_of(self, executor_id: ExecutorId) -> int | None:
+        running = self._running.get(executor_id)
+        return running.slot_index if running else None
+
+    def start(self, command: m.StartProcess) -> None:
+        task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")
+        self._running[command.executor_id] = _Running(task, command.slot_index)
+
+    def kill(self, executor_id: ExecutorId, reason: str) -> None:
+        running = self._running.get(executor_id)
+        if running is None:
+            return
+        log.info("killing a slot's process", slot=running.slot_index, executor_id=executor_id, reason=reason.splitlines()[0])
+        if running.child is None:
+            running.task.cancel()  # `spawn` kills what it has started
+        else:
+            running.child.kill()
+
+    async def stop(self) -> None:
+        """Kills every process and returns when all are dead."""
+        if self._watching is not None:
+            self._watching.cancel()
+        tasks = [running.task for running in self._running.values()]
+        for executor_id in list(self._running):
+            self.kill(executor_id, "the TaskExecutor ends")
+        if tasks:
+            await asyncio.wait(tasks, timeout=10)
+
+    async def _live(self, command: m.StartProcess) -> None:
+        """From start to death."""
+        log_path = self._log_path(command.slot_index)
+        temp_dir = self._directory / "tmp" / command.executor_id
+        temp_dir.mkdir(parents=True, exist_ok=True)
+        cause = "it was stopped while it started"
+        try:
+            child = await spawn(
+                self._argv(command),
+                log_path=log_path,
+                env=self._env(command, temp_dir),
+                lifeline="own",
+                ready_timeout_s=READY_TIMEOUT_S,
+            )
+            self._running[command.executor_id].child = child
+            cause = exit_text(await child.wait())
+        except StartFailed as error:
+            cause = str(error)
+        except OSError as error:
+            cause = f"{self._argv(command)[0]}: {error}"
+        except asyncio.CancelledError:
+            pass
+        finally:
+            del self._running[command.executor_id]
+            log.info("a slot's process has ended", slot=command.slot_index, executor_id=command.executor_id, cause=cause)
+            self._post(m.ProcessDied(executor_id=command.executor_id, cause=cause))
+            shutil.rmtree(temp_dir, ignore_errors=True)
+
+    def _argv(self, command: m.StartProcess) -> list[str]:
+        shape = command.shape
+        python = shape.environment.python or self._conf.get(options.PYTHON_EXECUTABLE) or sys.executable
+        return [
+            python,
+            "-P",  # the current folder is not ours: nothing in it may shadow a module
+            "-m", "taskexecutor.executor",
+            "--link", self._link_address,
+            "--executor-id", command.executor_id,
+            "--task-executor-id", self._task_executor_id,
+            "--slot", str(command.slot_index),
+            "--heap", str(shape.heap_bytes),
+            "--cores", str(shape.cores),
+            "--host", self._host,
+        ]  # fmt: skip
+
+    def _env(self, command: m.StartProcess, temp_dir: Path) -> dict[str, str]:
+        ours = str(Path(taskexecutor.__file__).parent.parent)
+        conf = self._conf.with_overrides(dict(command.shape.environment.spark))
+        inherited = os.environ.get("PYTHONPATH")
+        return {
+            **os.environ,
+            "PYTHONPATH": f"{ours}{os.pathsep}{inherited}" if inherited else ours,
+            "TMPDIR": str(temp_dir),  # removed with the process, however it ends
+            CONFIG_VARIABLE: json.dumps(conf.to_dict()),
+        }
+
+    def _log_path(self, slot_index: int) -> Path:
+        path = self._directory / "log" / f"slot-{slot_index}.log"
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > MAX_LOG_BYTES:
+                path.replace(path.with_suffix(".log.1"))
+        return path
+
+    async def _watch_memory(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            pids = {running.child.pid: executor_id for executor_id, running in self._running.items() if running.child}
+            if not pids:
+                continue
+            try:
+                used = await asyncio.to_thread(resident_bytes, list(pids))
+            except Exception:
+                log.exception("memory could not be measured")
+                continue
+            for pid, used_bytes in used.items():
+                self._post(m.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
+
+
+def exit_text(code: int) -> str:
+    """An exit code for people: `killed by SIGKILL`, `exit code 3`."""
+    if code == JVM_LOST_EXIT_CODE:
+        return "its Spark JVM has ended"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,201 @@
+"""A job's own files on this machine: <dir>/jobs/<job id>/ with its Python files, archives and requirements.
+
+files/<name>          --py-files; .py files are found through the folder, .zip and .whl are on sys.path themselves
+<target dir>/         --py-archives, unpacked
+requirements/<hash>   --py-requirements; installed once per content in <dir>/requirements, linked here
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import structlog
+
+from firesteel.errors import FiresteelError
+from firesteel.ids import JobId, is_id
+from firesteel.jobgraph import Blob, BlobKind
+from taskexecutor import messages as m
+from taskexecutor.blobs import BlobCache
+
+log = structlog.get_logger(__name__)
+
+INSTALL_TIMEOUT_S = 600.0
+SHOWN_PIP_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """Where a job's files are."""
+
+    job_dir: Path
+    python_paths: tuple[str, ...]
+    single_use: bool  # packages were installed, which a process cannot forget (they may hold native code)
+
+
+class JobFiles:
+    def __init__(self, directory: Path, *, python: str, post: Callable[[m.Event], None]) -> None:
+        self._jobs = directory / "jobs"
+        self._installed = directory / "requirements"
+        self._blobs = BlobCache(directory / "blobs")
+        self._python = python or sys.executable
+        self._post = post
+        self._preparing: dict[JobId, asyncio.Task[None]] = {}
+        shutil.rmtree(self._jobs, ignore_errors=True)  # of a former life
+        self._jobs.mkdir(parents=True)
+        self._installed.mkdir(parents=True, exist_ok=True)
+
+    def prepare(self, command: m.PrepareJobFiles) -> None:
+        """Posts JobFilesReady or JobFilesFailed, unless `remove` comes first."""
+        self._cancel(command.job_id)
+        self._preparing[command.job_id] = asyncio.create_task(self._prepare(command), name=f"files of {command.job_id}")
+
+    def remove(self, job_id: JobId) -> None:
+        self._cancel(job_id)
+        if is_id(job_id):
+            shutil.rmtree(self._jobs / job_id, ignore_errors=True)
+
+    def _cancel(self, job_id: JobId) -> None:
+        if (task := self._preparing.pop(job_id, None)) is not None:
+            task.cancel()
+
+    async def _prepare(self, command: m.PrepareJobFiles) -> None:
+        try:
+            laid = await self._lay(command.job_id, command.blobs, command.dispatcher_address)
+        except FiresteelError as error:
+            self._post(m.JobFilesFailed(job_id=command.job_id, reason=str(error)))
+        except Exception as error:
+            log.exception("a job's files could not be prepared", job_id=command.job_id)
+            reason = f"the job's files could not be prepared: {type(error).__name__}: {error}"
+            self._post(m.JobFilesFailed(job_id=command.job_id, reason=reason))
+        else:
+            self._post(
+                m.JobFilesReady(
+                    job_id=command.job_id,
+                    job_dir=str(laid.job_dir),
+                    python_paths=laid.python_paths,
+                    single_use=laid.single_use,
+                )
+            )
+
+    async def _lay(self, job_id: JobId, blobs: Sequence[Blob], dispatcher_address: str) -> Laid:
+        if not is_id(job_id):
+            raise FiresteelError(f"{job_id!r} is not a job id")
+        paths = await asyncio.gather(*(self._blobs.get(blob, dispatcher_address) for blob in blobs))
+        job_dir = self._jobs / job_id
+        shutil.rmtree(job_dir, ignore_errors=True)
+        laid = await asyncio.to_thread(lay_files, job_dir, list(zip(blobs, paths, strict=True)))
+        requirements = [(b, p) for b, p in zip(blobs, paths, strict=True) if b.kind is BlobKind.REQUIREMENTS]
+        installed = tuple([str(await self._install(blob, path, job_dir)) for blob, path in requirements])
+        return Laid(job_dir=job_dir, python_paths=(*laid, *installed), single_use=bool(installed))
+
+    async def _install(self, blob: Blob, requirements: Path, job_dir: Path) -> Path:
+        """pip-installs a requirements file into a folder of its own, once per content."""
+        target = self._installed / blob.hash
+        if target.exists():
+            return target
+        making = Path(tempfile.mkdtemp(dir=self._installed, prefix="part-"))
+        try:
+            pip = await asyncio.create_subprocess_exec(
+                *(self._python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"),
+                *("--target", str(making), "-r", str(requirements)),
+                cwd=job_dir,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            try:
+                output, _ = await asyncio.wait_for(pip.communicate(), INSTALL_TIMEOUT_S)
+            except BaseException as error:
+                with contextlib.suppress(ProcessLookupError):
+                    pip.kill()
+                if isinstance(error, TimeoutError):
+                    raise FiresteelError(f"installing {blob.name} took more than {INSTALL_TIMEOUT_S:g} s") from None
+                raise
+            if pip.returncode != 0:
+                raise FiresteelError(_pip_failed(blob.name, output.decode(errors="replace")))
+            with contextlib.suppress(OSError):  # another job has just installed the same
+                os.replace(making, target)
+            return target
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def _pip_failed(name: str, output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    errors = [line.strip() for line in lines if line.startswith("ERROR")] or lines[-1:] or ["pip gave no reason"]
+    tail = "\n  ".join(lines[-SHOWN_PIP_LINES:])
+    return f"the requirements in {name} cannot be installed: {errors[0]}\n  {tail}"
+
+
+def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, ...]:
+    """Puts files and archives into `job_dir`; returns what goes on sys.path. Raises FiresteelError naming the bad one."""
+    job_dir.mkdir(parents=True)
+    files = job_dir / "files"
+    paths: list[str] = []
+    for blob, source in blobs:
+        match blob.kind:
+            case BlobKind.FILE:
+                target = _inside(files, blob.name, "Python file")
+                if target.exists():
+                    raise FiresteelError(f"two different Python files are named {blob.name!r}; rename one of them")
+                files.mkdir(exist_ok=True)
+                shutil.copyfile(source, target)
+                found_through = target if target.suffix in (".zip", ".whl", ".egg") else files
+                paths.append(str(found_through))
+            case BlobKind.ARCHIVE:
+                target = _inside(job_dir, blob.target_dir or PurePosixPath(blob.name).name, "archive target")
+                if target == files:
+                    raise FiresteelError(f"archive {blob.name!r} cannot be unpacked into 'files': choose another name after #")
+                unpack(source, target, blob.name)
+                paths += [str(job_dir), str(target)]
+            case BlobKind.REQUIREMENTS:
+                pass
+    return tuple(dict.fromkeys(paths))
+
+
+def _inside(folder: Path, name: str, what: str) -> Path:
+    """`folder`/`name`, if that lies within `folder`."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
+        raise FiresteelError(f"{what} {name!r} is refused: it must be a path within the job's folder")
+    return folder.joinpath(*parts)
+
+
+def unpack(archive: Path, target: Path, name: str) -> None:
+    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz. An archive with a member that would leave `target` is refused whole."""
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                for member in opened.infolist():
+                    _inside(target, member.filename, f"archive {name!r}: member")
+                opened.extractall(target)
+                _restore_modes(opened, target)
+        elif tarfile.is_tarfile(archive):
+            with tarfile.open(archive) as tar:
+                tar.extractall(target, filter="data")  # raises for members, and links, that lead outside
+        else:
+            raise FiresteelError(f"archive {name!r} is neither a zip nor a tar file")
+    except tarfile.FilterError as error:
+        raise FiresteelError(f"archive {name!r} is refused: {error}") from None
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, ValueError) as error:
+        raise FiresteelError(f"archive {name!r} cannot be unpacked: {error}") from error
+
+
+def _restore_modes(opened: zipfile.ZipFile, target: Path) -> None:
+    """ZipFile forgets permissions; programs in an archive need theirs."""
+    for member in opened.infolist():
+        mode = (member.external_attr >> 16) & 0o777
+        if mode and not member.is_dir():
+            with contextlib.suppress(OSError):
+                os.chmod(target / member.filename, mode | 0o600)

@@ -1,0 +1,46 @@
+"""How much memory process trees hold, read from /proc: a slot's Python, its JVM and Spark's Python workers together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
+    """Resident memory of each root with all its descendants; a root that has died is left out."""
+    parents, resident = _processes()
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    used: dict[int, int] = {}
+    for root in roots:
+        if root not in parents:
+            continue
+        waiting, total = [root], 0
+        while waiting:
+            pid = waiting.pop()
+            total += resident[pid]
+            waiting += children.get(pid, ())
+        used[root] = total
+    return used
+
+
+def _processes() -> tuple[dict[int, int], dict[int, int]]:
+    """Parent and resident bytes of every process of the machine, in one pass."""
+    parents: dict[int, int] = {}
+    resident: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry.name}/stat", "rb") as file:
+                # The name, in parentheses, may itself hold spaces and parentheses.
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        pid = int(entry.name)
+        parents[pid] = int(fields[1])
+        resident[pid] = int(fields[21]) * PAGE_BYTES
+    return parents, resident
