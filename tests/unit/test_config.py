@@ -156,6 +156,8 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("text", "size"), [("1024m", 2**30), ("64 kb", 65536), ("17", 17), ("1.5 GiB", 3 * 2**29), ("2T", 2**41)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("1024m", 2**30), ("64 kb", 65536), ("17", 17), ("1.5 GiB", 3 * 2**29), ("2T", 2**41)]
+)
 def test_sizes(text: str, size: int) -> None:
     assert parse_size_bytes(text) == size

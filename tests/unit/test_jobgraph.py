@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from firesteel import jobgraph
 from firesteel.jobgraph import DistributionPattern, JobGraph, Partitioner, pointwise_consumers, pointwise_producers
-from firesteel.resources import ResourceProfile
+from firesteel.resources import UNKNOWN, ResourceProfile
 from firesteel.rpc import convert
 
 SUBTASKS = st.integers(1, 60)
@@ -61,7 +61,7 @@ STRATEGIES: dict[object, st.SearchStrategy] = {
     tuple[str, ...]: st.lists(WORDS, max_size=3).map(tuple),
     tuple[tuple[int, ...], ...]: st.lists(st.lists(COUNTS, max_size=3).map(tuple), max_size=3).map(tuple),
     dict[str, str]: st.dictionaries(WORDS, WORDS, max_size=3),
-    ResourceProfile: st.builds(ResourceProfile, heap_bytes=COUNTS, cpu_cores=st.floats(0, 64)) | st.just(ResourceProfile(unknown=True)),
+    ResourceProfile: st.builds(ResourceProfile, heap_bytes=COUNTS, cpu_cores=st.floats(0, 64)) | st.just(UNKNOWN),
 }
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import threading
 import urllib.request
@@ -98,8 +97,8 @@ def test_what_belongs_to_an_ended_job_is_forgotten(registry: Registry) -> None:
 
 def test_the_allow_list_takes_globs() -> None:
     registry = Registry(allow=["flink_jobmanager_*", "flink_taskmanager_job_task_numRecords*"])
-    for name in ("flink_jobmanager_numRunningJobs", "flink_taskmanager_job_task_numRecordsIn", "flink_taskmanager_job_task_isBackPressured"):
-        registry.gauge(name).set(1)
+    for name in ("jobmanager_numRunningJobs", "taskmanager_job_task_numRecordsIn", "taskmanager_job_task_isBackPressured"):
+        registry.gauge(f"flink_{name}").set(1)
     registry.summary("flink_taskmanager_latency").observe(1)
     assert set(exposed(registry)) == {"flink_jobmanager_numRunningJobs", "flink_taskmanager_job_task_numRecordsIn"}
 
@@ -170,7 +169,11 @@ def test_closing_frees_the_port_and_ends_the_thread() -> None:
         socket.create_connection((HOST, port), timeout=5)
 
 
-@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\n" * 100, os.urandom(200_000)])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\n" * 100, bytes(range(256)) * 800],
+    ids=["TLS", "half a request", "gRPC", "empty lines", "bytes"],
+)
 def test_garbage_on_the_port_hurts_nobody(registry: Registry, garbage: bytes) -> None:
     registry.gauge("flink_x").set(1)
     port = registry.serve(HOST, "0")
