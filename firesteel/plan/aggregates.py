@@ -55,7 +55,11 @@ def _parse_one(text: Any, index: int) -> AggregateExpression:
     if not split.partial:
         raise _wrong(text, tree, f"it aggregates nothing; use {ALLOWED}")
     return AggregateExpression(
-        sql=text, name=name or _derived_name(text, tree), partial=split.partial, merge=split.merge, final=final.sql(dialect="spark")
+        sql=text,
+        name=name or _derived_name(text, tree),
+        partial=split.partial,
+        merge=split.merge,
+        final=final.sql(dialect="spark"),
     )
 
 
@@ -72,11 +76,15 @@ def _sql_tree(text: str) -> exp.Expression:
         message = re.sub(r"\s+", " ", str(detail.get("description") or "it is not SQL")).strip().rstrip(".")
         raise InvalidProgram(f"aggregate(): this does not parse: {message}\n{_caret(text, min(starts_at, len(text)))}") from None
     except TokenError:
-        raise InvalidProgram(f"aggregate(): this does not parse: an unfinished text or name\n{_caret(text, _unclosed(text))}") from None
+        raise InvalidProgram(
+            f"aggregate(): this does not parse: an unfinished text or name\n{_caret(text, _unclosed(text))}"
+        ) from None
     if not isinstance(select, exp.Select) or set(key for key, value in select.args.items() if value) - {"expressions", "kind"}:
         raise InvalidProgram(f"aggregate(): this is not one expression:\n{_caret(text, 0)}")
     if len(select.expressions) != 1:
-        raise InvalidProgram(f"aggregate(): give each expression as a text of its own:\n{_caret(text, text.find(',') if ',' in text else 0)}")
+        raise InvalidProgram(
+            f"aggregate(): give each expression as a text of its own:\n{_caret(text, text.find(',') if ',' in text else 0)}"
+        )
     tree: exp.Expression = select.expressions[0]
     return tree
 
@@ -113,7 +121,11 @@ class _Split:
         if kind is None:
             if isinstance(call, exp.Window):
                 raise _wrong(self._text, call, "OVER has no place here: the window is the stream's")
-            what = call.sql_name().lower() if isinstance(call, exp.Func) and not isinstance(call, exp.Anonymous) else call.name or call.sql()
+            what = (
+                call.sql_name().lower()
+                if isinstance(call, exp.Func) and not isinstance(call, exp.Anonymous)
+                else call.name or call.sql()
+            )
             raise _wrong(self._text, call, f"{what} cannot be used here; allowed now: {ALLOWED}, with + - * / between them")
         arguments = [argument for argument in (call.this, *call.args.get("expressions", ())) if argument is not None]
         if any(isinstance(argument, exp.Distinct) for argument in arguments):

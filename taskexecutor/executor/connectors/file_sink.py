@@ -145,7 +145,8 @@ def _parquet(stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> _T
 class _CsvWriter:
     def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
         written = pa_csv.WriteOptions(
-            include_header=options.get("header", "true").lower() != "false", delimiter=options.get("sep", options.get("delimiter", ","))
+            include_header=options.get("header", "true").lower() != "false",
+            delimiter=options.get("sep", options.get("delimiter", ",")),
         )
         self._schema = pa.schema([_csv_field(field) for field in schema])
         self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
@@ -207,7 +208,11 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise FiresteelError(f"FileSink: cannot write {path}: the disk is full; free some space or write elsewhere") from error
+            raise FiresteelError(
+                f"FileSink: cannot write {path}: the disk is full; free some space or write elsewhere"
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise FiresteelError(f"FileSink: cannot write {path}: permission denied; choose a folder that the cluster may write") from error
+            raise FiresteelError(
+                f"FileSink: cannot write {path}: permission denied; choose a folder that the cluster may write"
+            ) from error
         raise FiresteelError(f"FileSink: cannot write {path}: {error.strerror or error}") from error

@@ -19,7 +19,13 @@ class PrintWriter(StreamOperator):
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         task = self.context.task
         place = f"{task.subtask + 1}> " if task.parallelism > 1 else ""
-        prefix = f"{self._sink.prefix}:{place}" if self._sink.prefix and place else f"{self._sink.prefix}> " if self._sink.prefix else place
+        prefix = (
+            f"{self._sink.prefix}:{place}"
+            if self._sink.prefix and place
+            else f"{self._sink.prefix}> "
+            if self._sink.prefix
+            else place
+        )
         stream = self._stream or sys.stdout
         stream.writelines(f"{prefix}{row}\n" for row in batch.to_pylist())
         stream.flush()

@@ -41,7 +41,9 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
     """
     first, specs, schema = group[0], [opened.spec for opened in group], group[-1].output_schema
     if len(group) > 1 and not all(_on_spark(spec) for spec in specs):
-        raise FiresteelError(f"operators {', '.join(o.operator.name for o in group)} cannot be fused: not all of them run on Spark")
+        raise FiresteelError(
+            f"operators {', '.join(o.operator.name for o in group)} cannot be fused: not all of them run on Spark"
+        )
     match first.spec:
         case SourceSpec():
             return _source(first, specs, schema)
@@ -69,7 +71,7 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
             operator = first.spec.factory()
             if not isinstance(operator, StreamOperator):
                 raise FiresteelError(
-                    f"the factory of operator {first.operator.name!r} made a {type(operator).__name__}; it must make a StreamOperator"
+                    f"{first.operator.name}: the factory made a {type(operator).__name__}; it must make a StreamOperator"
                 )
             return operator
         case _:

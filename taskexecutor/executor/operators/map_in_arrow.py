@@ -50,7 +50,9 @@ def _call(operator: StreamOperator, function: ArrowFunction, batch: pa.RecordBat
     with operator.context.time("python"):
         results = function(iter((batch,)))
         if not isinstance(results, Iterator) and not hasattr(results, "__iter__"):
-            raise FiresteelError(f"{name}: the function returned {type(results).__name__}; it must return an iterator of RecordBatch")
+            raise FiresteelError(
+                f"{name}: the function returned {type(results).__name__}; it must return an iterator of RecordBatch"
+            )
         for result in results:
             if not isinstance(result, pa.RecordBatch):
                 raise FiresteelError(f"{name}: the function yielded {type(result).__name__}; it must yield pyarrow.RecordBatch")
@@ -78,4 +80,6 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
 
 
 def _mismatch(name: str, expected: pa.Schema, actual: pa.Schema, detail: str = "") -> FiresteelError:
-    return FiresteelError(f"{name}: the function yielded another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}")
+    return FiresteelError(
+        f"{name}: the function yielded another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}"
+    )

@@ -144,7 +144,11 @@ class WindowAggregate(StreamOperator):
             kind = schema.field(item.name).type if schema is not None else _guess(item.final, partials)
             columns.append(evaluate(item, partials, merged.num_rows, kind))
             names.append(item.name)
-        batch = pa.RecordBatch.from_arrays(columns, schema=schema) if schema is not None else pa.RecordBatch.from_arrays(columns, names)
+        batch = (
+            pa.RecordBatch.from_arrays(columns, schema=schema)
+            if schema is not None
+            else pa.RecordBatch.from_arrays(columns, names)
+        )
         self.output.emit(batch)
 
     # -- merging

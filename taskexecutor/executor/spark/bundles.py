@@ -71,7 +71,9 @@ class BundleWay:
             try:
                 pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False, store_schema=False)
             except OSError as error:
-                raise FiresteelError(f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}") from error
+                raise FiresteelError(
+                    f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}"
+                ) from error
             yield self._session.read.schema(self._spark_schema).parquet(str(path))
         finally:
             path.unlink(missing_ok=True)

@@ -55,9 +55,17 @@ class SparkEngine:
         self._running = _RunningGroups(self)
 
     def start(
-        self, conf: Mapping[str, str], cores: int = 1, heap_bytes: int = 512 * 2**20, *, archive_options: Sequence[str] | None = None
+        self,
+        conf: Mapping[str, str],
+        cores: int = 1,
+        heap_bytes: int = 512 * 2**20,
+        *,
+        archive_options: Sequence[str] | None = None,
     ) -> None:
-        """Starts the JVM and runs the typical paths once; blocks until the session is warm. `conf`'s spark.* values win over ours."""
+        """Starts the JVM and runs the typical paths once; blocks until the session is warm.
+
+        `conf`'s spark.* values win over ours. Raises FiresteelError if the JVM does not come up.
+        """
         self.cores = max(1, cores)
         self._heap_bytes = heap_bytes
         self._temp_dir = Path(tempfile.mkdtemp(prefix="firesteel-spark-"))

@@ -55,6 +55,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}}{{UTC}} %p spark %c{{1}}: %m%n%ex
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
+logger.metadata.name = org.apache.spark.sql.execution.streaming.sinks.FileStreamSink
+logger.metadata.level = error
 """
 
 # Settings that only SparkSubmit acts on: it is asked to start the gateway then.
@@ -189,7 +191,9 @@ def _connection(process: subprocess.Popen[bytes], path: Path) -> tuple[int, str]
     compiler_is_off = False
     while not path.exists():
         if process.poll() is not None:
-            raise FiresteelError(f"the slot's Java ended with code {process.returncode} while it started; the slot's log says why")
+            raise FiresteelError(
+                f"the slot's Java ended with code {process.returncode} while it started; the slot's log says why"
+            )
         if time.monotonic() > deadline:
             raise FiresteelError(f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; the slot's log may say why")
         time.sleep(0.01)

@@ -42,7 +42,9 @@ def to_spark(schema: pa.Schema) -> StructType:
         try:
             fields.append(StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), nullable=True))
         except Exception as error:
-            raise FiresteelError(f"column {field.name!r} is {field.type}, which Spark has no type for; cast or drop it") from error
+            raise FiresteelError(
+                f"column {field.name!r} is {field.type}, which Spark has no type for; cast or drop it"
+            ) from error
     return StructType(fields)
 
 
@@ -69,7 +71,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema == schema:
         return batch
     columns = [
-        column if column.type == field.type else column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
     ]
     if not columns:
         return batch

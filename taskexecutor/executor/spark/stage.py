@@ -80,7 +80,9 @@ class _SparkStage(StreamOperator):
         starts = batch.column(batch.schema.get_field_index(plans.WINDOW_START))
         if starts.null_count:
             name = self._specs[-1].time_column
-            raise FiresteelError(f"event time column {name!r} is null in some rows; drop them or give them a time before the window")
+            raise FiresteelError(
+                f"event time column {name!r} is null in some rows; drop them or give them a time before the window"
+            )
 
 
 class SparkSourceStage(_SparkStage, SourceOperator):
@@ -109,7 +111,9 @@ class SparkSourceStage(_SparkStage, SourceOperator):
                 self._requested = False
                 self._exhausted = True
             case _:
-                raise FiresteelError(f"{self.context.operator_name}: unexpected event {type(event).__name__} from its coordinator")
+                raise FiresteelError(
+                    f"{self.context.operator_name}: unexpected event {type(event).__name__} from its coordinator"
+                )
 
     def poll(self, max_wait_s: float) -> bool:
         self.waiting = False

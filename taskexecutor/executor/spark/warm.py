@@ -14,7 +14,7 @@ import pyarrow as pa
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, TumblingSpec, WatermarkSpec
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundles import BundleWay, LOCAL_ROWS, collect
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
@@ -63,5 +63,3 @@ def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
     large = pa.concat_tables([table] * (LOCAL_ROWS // 2 + 1)).combine_chunks()
     with way.dataframe(large.to_batches()) as frame:
         run(plans.partial_window_aggregate(frame.where("number IS NOT NULL"), _AGGREGATE, cores=engine.cores))
-
-

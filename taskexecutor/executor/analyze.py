@@ -1,0 +1,317 @@
+"""Finds every operator's schema, and every unknown column, before data flows: the plan, run on empty DataFrames.
+
+Nothing is executed, except that the schema of CSV and JSON files without one is inferred from the files, once. What is wrong
+with a program is raised as FiresteelError, or as what Spark or the user's own function raised.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+import cloudpickle
+import pyarrow as pa
+
+from firesteel._proto import tasks_pb2
+from firesteel.connectors import FileSink, FileSource, SequenceSource
+from firesteel.errors import FiresteelError, summary_of
+from firesteel.jobgraph import JobGraph, JobVertex, Operator
+from firesteel.plan.specs import (
+    AggregateExpression,
+    CoMapInArrowSpec,
+    CustomSpec,
+    MapInArrowSpec,
+    PartialWindowAggregateSpec,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    TransformSpec,
+    WatermarkSpec,
+    WindowAggregateSpec,
+)
+from taskexecutor.executor.connectors.file_sink import FORMATS
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import declared, missing_column, shown, to_arrow, to_ipc, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+INFERRED_FORMATS = ("csv", "json")
+
+
+def analyze(graph: JobGraph, engine: SparkEngine) -> list[tasks_pb2.OperatorSchema]:
+    """One message per operator of the graph. Raises on the first thing that is wrong, naming it."""
+    analysis = _Analysis(graph, engine)
+    for vertex in graph.vertices:
+        for index in range(len(vertex.operators)):
+            analysis.visit(vertex, index)
+    return [
+        tasks_pb2.OperatorSchema(operator_id=operator.operator_id, schema=to_ipc(found.schema), plan=found.plan)
+        for vertex in graph.vertices
+        for operator, found in zip(vertex.operators, analysis.found[vertex.vertex_id], strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of an operator's output."""
+
+    schema: pa.Schema | None
+    frame: DataFrame | None = None  # the plan up to here, if Spark runs it
+    leaf: str = ""  # what the plan reads, for people
+    plan: str = ""
+    # Of a partial aggregate: the schema that the keyed half will have.
+    final: pa.Schema | None = None
+
+
+class _Analysis:
+    def __init__(self, graph: JobGraph, engine: SparkEngine) -> None:
+        self._graph = graph
+        self._engine = engine
+        self._session = engine.session
+        self.found: dict[str, list[_Found]] = {vertex.vertex_id: [] for vertex in graph.vertices}
+
+    def visit(self, vertex: JobVertex, index: int) -> None:
+        operator = vertex.operators[index]
+        spec: Spec = cloudpickle.loads(operator.spec)
+        inputs = [self._producers(vertex, index, number) for number in range(self._input_count(vertex, index))]
+        self._check_unions(operator, inputs)
+        found = self._find(operator, spec, [producers[0] for producers in inputs])
+        self.found[vertex.vertex_id].append(found)
+        self._check_keys(vertex, index, found)
+        if found.frame is not None and self._ends_group(vertex, index):
+            found.plan = _for_people(plans.plan_text(found.frame), found.leaf)
+
+    # -- the graph
+
+    def _input_count(self, vertex: JobVertex, index: int) -> int:
+        by_edges = [edge.target_input + 1 for edge in self._graph.edges if _enters(edge, vertex, index)]
+        return max([len(vertex.operators[index].inputs), *by_edges])
+
+    def _producers(self, vertex: JobVertex, index: int, number: int) -> list[_Found]:
+        """Whatever feeds one input: chained operators and edges."""
+        chained = vertex.operators[index].inputs[number] if number < len(vertex.operators[index].inputs) else ()
+        producers = [self.found[vertex.vertex_id][producer] for producer in chained]
+        for edge in self._graph.edges:
+            if _enters(edge, vertex, index) and edge.target_input == number:
+                producer = self.found[edge.source_vertex_id][edge.source_operator]
+                producers.append(_Found(producer.schema, final=producer.final))  # Spark's plan ends at an edge
+        if not producers:
+            raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
+        return producers
+
+    def _check_unions(self, operator: Operator, inputs: Sequence[Sequence[_Found]]) -> None:
+        for producers in inputs:
+            first, *others = [p.schema for p in producers]
+            for other in others:
+                if first is not None and other is not None and not first.equals(other):
+                    raise FiresteelError(
+                        f"{operator.name}: the streams that are united have different columns: {shown(first)}; {shown(other)}"
+                    )
+
+    def _check_keys(self, vertex: JobVertex, index: int, found: _Found) -> None:
+        for edge in self._graph.edges:
+            if edge.source_vertex_id != vertex.vertex_id or edge.source_operator != index or edge.side_output_tag:
+                continue
+            for key in edge.key_columns if found.schema is not None else ():
+                if key not in found.schema.names:
+                    raise missing_column(f'key_by("{key}")', key, found.schema.names)
+
+    def _ends_group(self, vertex: JobVertex, index: int) -> bool:
+        consumers = [i for i, o in enumerate(vertex.operators) if any(index in chained for chained in o.inputs)]
+        leaves = any(e.source_vertex_id == vertex.vertex_id and e.source_operator == index for e in self._graph.edges)
+        return leaves or len(consumers) != 1 or not vertex.operators[consumers[0]].runs_on_spark
+
+    # -- operators
+
+    def _find(self, operator: Operator, spec: Spec, inputs: Sequence[_Found]) -> _Found:
+        known = inputs[0].schema if inputs else None
+        match spec:
+            case SourceSpec():
+                return self._source(operator, spec)
+            case TransformSpec():
+                frame, leaf = self._frame(operator, inputs[0])
+                return self._on_spark(plans.transform(frame, spec), leaf)
+            case PartialWindowAggregateSpec():
+                return self._partial_window(operator, spec, inputs[0])
+            case WindowAggregateSpec():
+                if inputs[0].final is None:
+                    raise FiresteelError(f"{operator.name}: a window aggregate must follow its partial half")
+                return _Found(inputs[0].final)
+            case MapInArrowSpec():
+                return _Found(_declared(operator, spec.schema, known))
+            case CoMapInArrowSpec():
+                return _Found(_declared(operator, spec.schema, None))
+            case CustomSpec():
+                return _Found(_declared(operator, spec.schema, known))
+            case SinkSpec():
+                _check_sink(spec.sink)
+                return _Found(None)
+            case _:
+                assert_never(spec)
+
+    def _frame(self, operator: Operator, producer: _Found) -> tuple[DataFrame, str]:
+        """The DataFrame that the operator gets: the plan so far, or an empty one at the beginning of a plan."""
+        if producer.frame is not None:
+            return producer.frame, producer.leaf
+        if producer.schema is None:
+            raise FiresteelError(f"{operator.name}: the schema of its input is not known; declare one on the operator before it")
+        return empty_frame(self._session, to_spark(producer.schema)), "Bundle"
+
+    def _on_spark(self, frame: DataFrame, leaf: str) -> _Found:
+        return _Found(to_arrow(frame.schema), frame, leaf)
+
+    def _source(self, operator: Operator, spec: SourceSpec) -> _Found:
+        match spec.source:
+            case FileSource():
+                schema = _file_schema(self._session, spec.source)
+                if spec.watermarks is not None:
+                    _check_time_column(f"watermarks of {operator.name!r}", spec.watermarks, to_arrow(schema))
+                frame = empty_frame(self._session, schema)
+                leaf = f"Read {spec.source.format} {', '.join(spec.source.paths)}"
+                return _Found(to_arrow(schema), frame, leaf)
+            case SequenceSource():
+                return _Found(pa.schema([(spec.source.column, pa.int64())]))
+            case _:
+                raise FiresteelError(f"{operator.name}: {type(spec.source).__name__} is not a source")
+
+    def _partial_window(self, operator: Operator, spec: PartialWindowAggregateSpec, producer: _Found) -> _Found:
+        frame, leaf = self._frame(operator, producer)
+        schema = to_arrow(frame.schema)
+        for key in spec.key_columns:
+            if key not in schema.names:
+                raise missing_column(f'key_by("{key}")', key, schema.names)
+        _check_time_column("window", WatermarkSpec(column=spec.time_column, max_out_of_orderness_us=0), schema)
+        try:
+            partial = plans.partial_window_aggregate(frame, spec, cores=self._engine.cores)
+            final = _final_schema(frame, spec)
+        except Exception as error:
+            _blame_aggregate(frame, spec.aggregates)
+            raise FiresteelError(f"{operator.name}: {summary_of(error)}") from error
+        found = self._on_spark(partial, leaf)
+        found.final = final
+        return found
+
+
+def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
+    """No rows, but not known to the optimiser to have none, so that plans stay what they are."""
+    from pyspark.sql import DataFrame
+
+    java: Any = session._jsparkSession  # type: ignore[attr-defined]
+    context: Any = session.sparkContext._jsc
+    frame = DataFrame(java.createDataFrame(context.emptyRDD(), java.parseDataType(schema.json())), session)
+    frame._schema = schema  # type: ignore[attr-defined]
+    return frame
+
+
+def _file_schema(session: SparkSession, source: FileSource) -> StructType:
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql.types import StructType
+
+    paths: list[str] = []
+    for path in source.paths:
+        files = sorted(glob.glob(path)) if "://" not in path else [path]
+        if not files:
+            raise FiresteelError(f"FileSource: no such file: {path}")
+        paths += files
+    try:
+        if source.schema is not None:
+            schema = StructType.fromDDL(source.schema)
+            reader = session.read.format(source.format)  # an unknown format is found when it is loaded
+            if source.format not in (*INFERRED_FORMATS, "parquet", "orc", "text"):
+                reader.schema(schema).options(**source.options).load(paths)
+        else:
+            schema = plans.read_files(session, source, paths, None).schema
+    except ParseException as error:
+        raise FiresteelError(f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}") from error
+    except AnalysisException as error:
+        raise FiresteelError(f"FileSource {', '.join(source.paths)} as {source.format}: {summary_of(error)}") from error
+    if not schema.fields:
+        raise FiresteelError(f"FileSource {', '.join(source.paths)}: the files have no columns")
+    return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _check_time_column(what: str, watermarks: WatermarkSpec, schema: pa.Schema) -> None:
+    name = watermarks.column
+    if name not in schema.names:
+        raise missing_column(f"{what}: column {name!r}", name, schema.names)
+    kind = schema.field(name).type
+    if pa.types.is_timestamp(kind):
+        return
+    if pa.types.is_date(kind):
+        advice = f"read it as TIMESTAMP, or make it one: df.withColumn('{name}', col('{name}').cast('timestamp'))"
+    else:
+        advice = (
+            f'read it as one, for example with schema="..., {name} TIMESTAMP" (and the option timestampFormat if it needs one)'
+        )
+    raise FiresteelError(f"{what}: column {name!r} is {_spark_name(kind)}, and event time must be a timestamp; {advice}")
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return str(from_arrow_type(kind).simpleString())
+
+
+def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Schema:
+    """Columns and types of the finished windows, as Spark would have them without the split."""
+    from pyspark.sql import functions as sql
+
+    whole = frame.groupBy(*(plans.column(key) for key in spec.key_columns)).agg(
+        *(sql.expr(item.sql).alias(item.name) for item in spec.aggregates)
+    )
+    fields = list(to_arrow(whole.schema))
+    keys = len(spec.key_columns)
+    times = [pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)]
+    return pa.schema([*fields[:keys], *times, *fields[keys:]])
+
+
+def _blame_aggregate(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> None:
+    """Raises FiresteelError for the expression that Spark cannot resolve, if one is to blame."""
+    from pyspark.sql import functions as sql
+
+    for item in aggregates:
+        for text in (*item.partial.values(), item.sql):
+            try:
+                frame.agg(sql.expr(text))
+            except Exception as error:
+                raise FiresteelError(f"aggregate({item.sql!r}): {summary_of(error)}") from error
+
+
+def _declared(operator: Operator, schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
+    try:
+        return declared(schema, otherwise)
+    except FiresteelError as error:
+        raise FiresteelError(f"{operator.name}: {error}") from error
+    except Exception as error:
+        raise FiresteelError(f"{operator.name}: its schema {schema!r} does not parse: {summary_of(error)}") from error
+
+
+def _check_sink(sink: Any) -> None:
+    if not isinstance(sink, FileSink):
+        return
+    if sink.format not in FORMATS:
+        raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+    path = Path(sink.path)
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise FiresteelError(f"FileSink: cannot write below {path}: {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise FiresteelError(f"FileSink: cannot write below {path}: no permission to write in {existing}")
+
+
+def _enters(edge: Any, vertex: JobVertex, index: int) -> bool:
+    return bool(edge.target_vertex_id == vertex.vertex_id and edge.target_operator == index)
+
+
+def _for_people(plan: str, leaf: str) -> str:
+    """Without the numbers that tell Spark's columns apart, and with what is read by its name."""
+    plan = re.sub(r"LogicalRDD (\[.*?\]), \w+.*", lambda match: f"{leaf} {match[1]}", plan)
+    return re.sub(r"#\d+L?", "", plan)
