@@ -11,6 +11,10 @@ help: ## this list
 
 setup: $(READY) ## all that is needed: .venv with pinned packages, gRPC stubs, Java 17+ (the others do it first)
 
+# Stubs that somebody removed are made again.
+ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
+.PHONY: $(READY)
+endif
 $(READY): pyproject.toml setup.py scripts/setup.sh $(wildcard proto/*.proto)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 
