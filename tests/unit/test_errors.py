@@ -68,7 +68,8 @@ def test_without_a_frame_of_the_users_there_is_no_users_traceback() -> None:
 
 
 def test_causes_are_told_first_cause_first(tmp_path: Path) -> None:
-    run = user_function(tmp_path, "try:\n    {}['origin']\nexcept KeyError as error:\n    raise ValueError('no origin') from error")
+    body = "try:\n    {}['origin']\nexcept KeyError as error:\n    raise ValueError('no origin') from error"
+    run = user_function(tmp_path, body)
     text = told(run).user_traceback
     assert text.index("KeyError: 'origin'") < text.index("direct cause") < text.index("ValueError: no origin")
     assert text.splitlines()[-1] == "ValueError: no origin"
