@@ -126,6 +126,8 @@ class SlotManager:
             self.workers.registered(executor.worker_id, spec, self._now)
             self._cancel(Deadline.WORKER_START, executor.worker_id)
         self._commands.append(e.Welcome(connection=event.connection))
+        if executor.leaving:  # the old connection may have taken it with it
+            self._commands.append(e.Shutdown(connection=event.connection, cause="it was told so before"))
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # asked on the old connection, and not seen
