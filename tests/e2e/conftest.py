@@ -1,0 +1,94 @@
+"""One session cluster, of real processes, shared by the end-to-end tests: 2 TaskExecutors x 2 slots, all warm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from firesteel import Environment
+from firesteel.client import Client
+from firesteel.cluster import LocalCluster
+from firesteel.config import Configuration
+from firesteel.job_details import JobDetails
+
+ROOT = Path(__file__).parents[2]
+SLOTS = 4
+PATIENCE_S = 60.0  # for what certainly happens, only not at once
+
+
+def eventually(condition: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S) -> None:
+    """Waits for something that no event tells of; fails loudly when it does not happen."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"after {patience_s:g} s still not: {what}"
+        time.sleep(0.02)
+
+
+class Session:
+    """The cluster as a user of the Python client sees it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.client: Client = cluster.client()
+
+    @property
+    def address(self) -> str:
+        return self.cluster.address
+
+    def submit(self, env: Environment, name: str = "job", **overrides: str) -> str:
+        return self.client.submit(env.job_graph(name, overrides={k.replace("__", "."): v for k, v in overrides.items()}))
+
+    def run(self, env: Environment, name: str = "job") -> JobDetails:
+        return self.client.wait(self.submit(env, name))
+
+    def wait_until(self, job_id: str, condition: Callable[[JobDetails], bool]) -> JobDetails:
+        """The first details for which `condition` holds; fails if the job ends before."""
+        for details in self.client.watch_job(job_id):
+            if condition(details):
+                return details
+        raise AssertionError(f"job {job_id} ended {details.status.name} before it was so: {details.exceptions}")
+
+    def free_slots(self) -> int:
+        return self.client.cluster_overview().slots_free
+
+    def wait_until_all_slots_are_free(self) -> None:
+        eventually(lambda: self.free_slots() == SLOTS, f"{SLOTS} free slots")
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0", "task.cancellation.timeout": "3 s"})
+    directory = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(conf, task_executors=2, slots=2, directory=directory) as cluster:
+        cluster.wait_for_slots()
+        yield Session(cluster)
+
+
+@pytest.fixture
+def session(shared_cluster: Session) -> Iterator[Session]:
+    """The shared cluster, at rest before and after: whatever a test does, every slot comes back."""
+    shared_cluster.wait_until_all_slots_are_free()
+    yield shared_cluster
+    for job in shared_cluster.client.list_jobs():
+        if not job.status.globally_terminal:
+            shared_cluster.client.cancel(job.job_id)
+    shared_cluster.wait_until_all_slots_are_free()
+
+
+def firesteel(*arguments: str, cwd: Path = ROOT, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Runs the command as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "firesteel", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

@@ -1,0 +1,36 @@
+"""Programs that several end-to-end tests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from firesteel import Environment
+from firesteel.datastream import DataStream
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def nothing_left(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reads everything, passes nothing on."""
+    for batch in batches:
+        yield batch.slice(0, 0)
+
+
+def unbounded(env: Environment) -> DataStream:
+    """So many numbers that only a cancellation or a failure ends the job."""
+    return env.from_sequence(0, 10**15)
+
+
+def endless(parallelism: int = 1) -> Environment:
+    """Two tasks per subtask with a shuffle between them, running until cancelled."""
+    env = Environment(parallelism=parallelism)
+    unbounded(env).rebalance().map_in_arrow(nothing_left, name="Discard").print()
+    return env
+
+
+def failing(function: ArrowFunction, parallelism: int = 2) -> Environment:
+    env = Environment(parallelism=parallelism)
+    env.from_sequence(0, 1_000).rebalance().map_in_arrow(function, name="Failing").print()
+    return env

@@ -1,0 +1,194 @@
+"""What goes wrong gets one clear error, and leaves the cluster as it was (every test ends with all slots free)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from firesteel import Environment, Tumbling, Watermarks
+from firesteel.client import Client
+from firesteel.connectors import FileSink, FileSource
+from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
+from firesteel.states import ExecutionState
+
+from .conftest import SLOTS, Session, eventually, firesteel
+from .jobs import endless, failing, nothing_left
+
+
+def failure(session: Session, env: Environment, **overrides: str) -> JobFailed:
+    with pytest.raises(JobFailed) as caught:
+        session.client.wait(session.submit(env, **overrides))
+    return caught.value
+
+
+def no_task_ran(session: Session, job_id: str) -> bool:
+    entered = [a.entered_ms for v in session.client.job_details(job_id).vertices for s in v.subtasks for a in s.attempts]
+    return not any(ExecutionState.DEPLOYING in states for states in entered)
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("env = Environment(\n", ["SyntaxError", "job.py"]),
+        ("print('no job here')\n", ["job.py", "execute"]),
+        ("import nonsuch\n", ["ModuleNotFoundError", "nonsuch", "job.py"]),
+        ("from firesteel import Environment\nEnvironment().execute()\n", ["no operators"]),
+    ],
+)
+def test_a_wrong_job_file(session: Session, tmp_path: Path, program: str, told: list[str]) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(program)
+    run = firesteel("run", "-m", session.address, str(job))
+    assert run.returncode == 1
+    for words in told:
+        assert words in run.stderr
+    assert "firesteel/cli" not in run.stderr, "no frames of ours"
+
+
+def test_a_job_file_that_does_not_exist(session: Session) -> None:
+    run = firesteel("run", "-m", session.address, "nowhere.py")
+    assert run.returncode != 0
+    assert "nowhere.py" in run.stderr
+
+
+def test_an_unknown_key_column_is_found_before_data_flows(session: Session) -> None:
+    env = Environment(parallelism=2)
+    env.from_sequence(0, 100).transform(lambda df: df.selectExpr("value AS amount")).key_by("amuont").map_in_arrow(nothing_left).print()
+    job_id = session.submit(env)
+    with pytest.raises(JobFailed, match=r"amuont.*amount"):
+        session.client.wait(job_id)
+    assert no_task_ran(session, job_id)
+
+
+def test_an_unknown_aggregate_column_is_found_before_data_flows(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("at,origin,n\n2024-01-01T00:00:00Z,JFK,1\n")
+    env = Environment(parallelism=2)
+    (
+        env.from_source(FileSource(f"{tmp_path}/*.csv", format="csv", header=True), watermarks=Watermarks.bounded("at"))
+        .key_by("origin")
+        .window(Tumbling("1 day"))
+        .aggregate("sum(nn) AS total")
+        .print()
+    )
+    job_id = session.submit(env)
+    with pytest.raises(JobFailed, match="nn"):
+        session.client.wait(job_id)
+    assert no_task_ran(session, job_id)
+
+
+def test_a_transform_that_does_not_resolve_shows_sparks_message(session: Session) -> None:
+    env = Environment()
+    env.from_sequence(0, 100).transform(lambda df: df.where("valeu > 1")).print()
+    error = failure(session, env)
+    assert "valeu" in str(error)
+    assert "JavaObject" not in str(error)
+    assert "py4j" not in str(error)
+
+
+def test_a_user_function_that_raises_shows_its_traceback_first(session: Session) -> None:
+    def explode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            raise ValueError("no good at all")
+        yield from ()
+
+    error = failure(session, failing(explode))
+    assert error.error is not None
+    assert error.error.user_traceback.startswith("Traceback (most recent call last)")
+    assert "in explode" in error.error.user_traceback
+    assert error.error.user_traceback.rstrip().endswith("ValueError: no good at all")
+    assert "taskexecutor/" not in error.error.user_traceback
+    shown = firesteel("show", "-m", session.address, error.job_id)
+    assert "no good at all" in shown.stdout
+
+
+def test_a_source_path_that_does_not_exist(session: Session) -> None:
+    env = Environment()
+    env.from_source(FileSource("/nonexistent/*.csv", format="csv")).print()
+    assert "/nonexistent/*.csv" in str(failure(session, env))
+
+
+def test_more_parallelism_than_slots(session: Session) -> None:
+    begin = time.monotonic()
+    error = failure(session, endless(SLOTS + 3), slot__request__timeout="1 s")
+    assert "3" in str(error)
+    assert "slot" in str(error)
+    assert time.monotonic() - begin < 20
+
+
+def test_a_payload_over_the_limit(session: Session) -> None:
+    ballast = os.urandom(50 * 2**20)
+    env = Environment()
+    env.from_sequence(0, 1).map_in_arrow(lambda batches: [ballast] and batches).print()
+    with pytest.raises(PayloadTooLarge, match=r"48 MiB|50"):
+        session.submit(env)
+
+
+def test_a_dead_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    begin = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=f"127.0.0.1:{port}"):
+        Client(f"127.0.0.1:{port}").list_jobs()
+    assert time.monotonic() - begin < 10
+    told = firesteel("list", "-m", f"127.0.0.1:{port}")
+    assert told.returncode == 1
+    assert str(port) in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_an_address_that_is_not_a_dispatcher(session: Session) -> None:
+    overview = session.client.cluster_overview()
+    for address in (overview.resource_manager_address, "127.0.0.1:notaport", "nohost.invalid:6123"):
+        with pytest.raises(FiresteelError, match=address.split(":")[0]):
+            Client(address).list_jobs()
+
+
+def test_a_full_disk(session: Session, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        env = Environment()
+        env.from_sequence(0, 2_000_000).sink_to(FileSink(str(small / "out"), format="parquet"))
+        message = str(failure(session, env))
+        assert "No space left on device" in message
+        assert str(small / "out") in message
+        assert not list((small / "out").glob("part-*")), "no half-written file appears as a result"
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
+    import psutil
+
+    job_id = session.submit(endless(2))
+    session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
+    supervisor = next(p for p in psutil.Process().children() if "firesteel.cluster" in " ".join(p.cmdline()))
+    everybody = [supervisor, *supervisor.children(recursive=True)]
+    ports = {
+        connection.laddr.port
+        for process in everybody
+        if "java" not in process.name()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert len(ports) >= 4 + 2 * SLOTS - 2, "masters, TaskExecutors, exchanges and metrics all listen"
+    for port in ports:
+        for garbage in (os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(512)):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+                connection.sendall(garbage)
+    assert [p.pid for p in everybody if not p.is_running()] == []
+    assert session.client.job_details(job_id).status.name == "RUNNING"
+    before = sum(v.metrics.records_in for v in session.client.job_details(job_id).vertices)
+    session.wait_until(job_id, lambda d: sum(v.metrics.records_in for v in d.vertices) > before)
+    eventually(lambda: session.free_slots() == SLOTS - 2, "the slots as they were")
+    session.client.cancel(job_id)

@@ -1,0 +1,109 @@
+"""`firesteel cluster start | status | stop`, and how a program runs without a cluster."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from .conftest import ROOT, eventually, firesteel
+from .test_faults import command
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if str(directory) in command(p)]
+
+
+def test_a_cluster_is_started_once_used_and_stopped(tmp_path: Path) -> None:
+    start = ("cluster", "start", "--dir", str(tmp_path), "--task-executors", "1", "--slots", "1")
+    port = ("-D", "jobmanager.rpc.port=0", "-D", "metrics.reporter.prom.port=0")
+    started = firesteel(*start, *port)
+    assert started.returncode == 0, started.stdout + started.stderr
+    try:
+        again = firesteel(*start, *port)
+        assert again.returncode == 1
+        assert str(tmp_path) in again.stderr
+        assert re.search(r"pid \d+|process \d+", again.stderr)
+
+        status = firesteel("cluster", "status", "--dir", str(tmp_path))
+        assert status.returncode == 0
+        address = re.search(r"127\.0\.0\.1:\d+|localhost:\d+", status.stdout)
+        assert address, status.stdout
+        job = tmp_path / "job.py"
+        job.write_text("from firesteel import Environment\nenv = Environment()\nenv.from_sequence(0, 9).print('n=')\nenv.execute('nine')\n")
+        done = firesteel("run", "-m", address[0], str(job))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", done.stdout)
+        assert any("n=" in path.read_text(errors="replace") for path in tmp_path.rglob("*.log")), "printed rows are in a slot's log"
+    finally:
+        stopped = firesteel("cluster", "stop", "--dir", str(tmp_path))
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert processes_of(tmp_path) == []
+    gone = firesteel("cluster", "status", "--dir", str(tmp_path))
+    assert gone.returncode == 1
+    assert "Traceback" not in gone.stderr
+
+
+def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(
+        "from firesteel import Environment\n"
+        "env = Environment()\n"
+        "env.from_sequence(0, 10**15).map_in_arrow(lambda bs: (b.slice(0, 0) for b in bs)).print()\n"
+        "env.execute('endless')\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1", str(job)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "RUNNING" in line:
+            break
+    family = psutil.Process(run.pid).children(recursive=True)
+    assert len(family) >= 5
+    run.send_signal(signal.SIGINT)
+    rest, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, rest
+    assert "CANCELED" in rest
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
+def test_kill_9_of_an_embedded_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("import time\ntime.sleep(100)\n")
+    run = subprocess.Popen([sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1", str(job)], cwd=ROOT)
+    eventually(lambda: len(psutil.Process(run.pid).children(recursive=True)) >= 5, "the embedded cluster's processes")
+    family = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    run.wait()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
+def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    told = firesteel("info", "examples/daily_delays.py", "--data", str(tmp_path / "flights"), "--output", str(tmp_path / "out"))
+    assert told.returncode == 0, told.stderr
+    assert "Source: flights" in told.stdout
+    assert "HASH" in told.stdout or "hash" in told.stdout
+    assert "Spark" in told.stdout
+    assert not (tmp_path / "out").exists()
+    assert time.monotonic() - begin < 60
+
+
+def test_help_teaches() -> None:
+    for arguments, words in (((), "run"), (("run",), "--py-files"), (("cluster", "start"), "--task-executors")):
+        told = firesteel(*arguments, "--help")
+        assert told.returncode == 0
+        assert words in told.stdout

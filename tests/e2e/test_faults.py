@@ -1,0 +1,174 @@
+"""kill -9 of anything: known at once, told clearly, mended, and never an orphan."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from firesteel import Environment, ResourceProfile
+from firesteel.cluster import LocalCluster
+from firesteel.config import Configuration
+from firesteel.errors import JobFailed
+from firesteel.job_details import JobDetails
+from firesteel.states import ExecutionState, JobStatus
+
+from .conftest import SLOTS, Session, eventually
+from .jobs import endless, nothing_left
+
+MIB = 2**20
+
+
+def all_running(details: JobDetails) -> bool:
+    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
+
+
+def supervisor_of(directory: Path) -> psutil.Process:
+    return next(p for p in psutil.process_iter() if "firesteel.cluster" in (line := command(p)) and str(directory) in line)
+
+
+def command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def descendants(process: psutil.Process, module: str) -> list[psutil.Process]:
+    return [p for p in process.children(recursive=True) if f"-m {module} " in command(p) + " "]
+
+
+def slots_of(session: Session) -> list[psutil.Process]:
+    return descendants(supervisor_of(session.cluster.directory), "taskexecutor.executor")
+
+
+def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails]:
+    """A slot's process that runs tasks of the job."""
+    details = session.wait_until(job_id, all_running)
+    current = details.vertices[0].subtasks[0].current
+    assert current is not None
+    worker = next(t for t in session.client.cluster_overview().task_executors if t.task_executor_id == current.task_executor_id)
+    executors = [p for p in psutil.Process(worker.pid).children() if f"--slot {current.slot_index}" in command(p)]
+    assert len(executors) == 1
+    return executors[0], details
+
+
+def test_the_death_of_a_slots_process_fails_its_job_and_is_mended(session: Session) -> None:
+    job_id = session.submit(endless(2))
+    victim, _ = busy_slot(session, job_id)
+    begin = time.monotonic()
+    victim.kill()
+    with pytest.raises(JobFailed, match="SIGKILL"):
+        session.client.wait(job_id)
+    assert time.monotonic() - begin < 10, "death is known at once, not after a heartbeat timeout"
+    session.wait_until_all_slots_are_free()
+    env = Environment(parallelism=SLOTS)
+    env.from_sequence(0, 1_000).rebalance().map_in_arrow(nothing_left).print()
+    assert session.run(env).status is JobStatus.FINISHED
+
+
+def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(session: Session) -> None:
+    def through_spark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    env = Environment(parallelism=1)
+    env.from_sequence(0, 10**15).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(through_spark).map_in_arrow(nothing_left).print()
+    job_id = session.submit(env)
+    victim, _ = busy_slot(session, job_id)
+    jvms = [p for p in victim.children(recursive=True) if p.name() == "java"]
+    assert jvms
+    jvms[0].kill()
+    with pytest.raises(JobFailed, match="JVM|Java|Spark"):
+        session.client.wait(job_id)
+    session.wait_until_all_slots_are_free()
+
+
+def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(session: Session) -> None:
+    job_id = session.submit(endless(SLOTS))
+    details = session.wait_until(job_id, all_running)
+    overview = session.client.cluster_overview()
+    victim = psutil.Process(overview.task_executors[0].pid)
+    family = victim.children(recursive=True)
+    assert len(family) >= 4, "two Pythons and two JVMs"
+    victim.kill()
+    with pytest.raises(JobFailed, match="TaskExecutor"):
+        session.client.wait(job_id)
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert alive == [], "its slots and their JVMs went with it"
+    session.wait_until_all_slots_are_free()
+    assert details.job_id == job_id
+
+
+def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session: Session) -> None:
+    def greedy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        hoard = []
+        for _ in batches:
+            while True:
+                hoard.append(b"x" * (16 * MIB))
+                time.sleep(0.01)
+        yield from ()
+
+    env = Environment()
+    env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=256 * MIB, off_heap_bytes=512 * MIB))
+    env.from_sequence(0, 1_000).slot_sharing_group("s").map_in_arrow(greedy, name="Greedy").rebalance().resource_group("small").print()
+    job_id = session.submit(env)
+    with pytest.raises(JobFailed, match=r"MiB.*768 MiB"):
+        session.client.wait(job_id)
+
+
+def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session) -> None:
+    job_id = session.submit(endless(1))
+    session.wait_until(job_id, all_running)
+    supervisor = supervisor_of(session.cluster.directory)
+    (victim,) = descendants(supervisor, "resourcemanager")
+    before = {t.task_executor_id for t in session.client.cluster_overview().task_executors}
+    victim.kill()
+    eventually(lambda: descendants(supervisor, "resourcemanager") not in ([], [victim]), "a new ResourceManager")
+    eventually(lambda: session.client.cluster_overview().slots_total == SLOTS, "every TaskExecutor registered again")
+    overview = session.client.cluster_overview()
+    assert {t.task_executor_id for t in overview.task_executors} == before
+    assert overview.slots_free == SLOTS - 1
+    assert session.client.job_details(job_id).status is JobStatus.RUNNING
+    session.client.cancel(job_id)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_its_cluster(tmp_path: Path, number: int) -> None:
+    conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
+    with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path) as cluster:
+        cluster.wait_for_slots()
+        supervisor = supervisor_of(tmp_path)
+        family = supervisor.children(recursive=True)
+        names = " ".join(map(command, family))
+        for module in ("dispatcher", "resourcemanager", "jobmaster", "taskexecutor", "taskexecutor.executor"):
+            assert f"-m {module}" in names
+        assert "java" in {p.name() for p in family}
+        os.kill(supervisor.pid, number)
+        _, alive = psutil.wait_procs([supervisor, *family], timeout=20)
+        assert alive == []
+
+
+def test_task_executors_come_on_demand_and_go_when_idle(tmp_path: Path) -> None:
+    conf = Configuration.load(
+        overrides={
+            "metrics.reporter.prom.port": "0",
+            "slotmanager.number-of-slots.max": "2",
+            "resourcemanager.taskmanager-timeout": "1 s",
+        }
+    )
+    with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path) as cluster:
+        own = Session(cluster)
+        cluster.wait_for_slots()
+        job_id = own.submit(endless(2))
+        own.wait_until(job_id, all_running)
+        assert len(own.client.cluster_overview().task_executors) == 2
+        own.client.cancel(job_id)
+        eventually(lambda: len(own.client.cluster_overview().task_executors) == 1, "the idle TaskExecutor gone")
+        with pytest.raises(JobFailed, match="1 .*slot"):
+            own.client.wait(own.submit(endless(3), slot__request__timeout="1 s"))

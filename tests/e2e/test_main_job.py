@@ -1,0 +1,44 @@
+"""The main job, as `make demo` runs it, against pandas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from .conftest import ROOT, firesteel
+
+sys.path.insert(0, str(ROOT / "examples"))
+from daily_delays import read_flights  # noqa: E402
+
+
+def expected_rows() -> pd.DataFrame:
+    flights = read_flights()
+    departed = flights[flights["dep_delay"].notna()]
+    day = pd.to_datetime(departed["time_hour"]).dt.floor("D")
+    rows = departed.groupby(["origin", day.rename("window_start")])["dep_delay"].agg(flights="size", avg_delay="mean", max_delay="max")
+    return rows.reset_index()
+
+
+def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_path: Path) -> None:
+    data, output = tmp_path / "flights", tmp_path / "daily_delays"
+    run = firesteel("run", "examples/daily_delays.py", "--data", str(data), "--output", str(output))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Job has been submitted with JobID " in run.stdout
+    assert "FINISHED" in run.stdout
+    assert "1,098 rows" in run.stdout
+
+    table = pq.read_table(output)
+    assert table.column_names == ["origin", "window_start", "window_end", "flights", "avg_delay", "max_delay"]
+    ours = table.to_pandas().sort_values(["origin", "window_start"], ignore_index=True)
+    expected = expected_rows().sort_values(["origin", "window_start"], ignore_index=True)
+    assert len(ours) == len(expected) == 1098
+    assert (ours["window_end"] - ours["window_start"] == pd.Timedelta("1 day")).all()
+    assert ours["origin"].tolist() == expected["origin"].tolist()
+    assert (ours["window_start"] == expected["window_start"]).all()
+    assert ours["flights"].tolist() == expected["flights"].tolist()
+    assert ours["max_delay"].tolist() == expected["max_delay"].tolist()
+    pd.testing.assert_series_equal(ours["avg_delay"], expected["avg_delay"], rtol=1e-12)
+    assert ours["flights"].sum() == 336_776 - 8_255, "every flight that departed is in a window: none was late"
