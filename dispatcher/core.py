@@ -64,6 +64,7 @@ RECONNECT_GRACE_S = 5.0  # a broken stream that is not re-established by then is
 ADOPTION_GRACE_S = 10.0  # after a Dispatcher's restart: how long running jobs are given to report
 CANCEL_RETRY_S = 1.0
 FORGOTTEN_MAX = 100_000  # ids of jobs no longer kept that are still known to have ended
+LOST_WHILE_DOWN = "its JobMaster ended while the cluster was down; run the job again"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -401,7 +402,7 @@ class DispatcherCore:
                 if job.cancel_requested:
                     self._end(job, JobStatus.CANCELED, now)
                 else:
-                    self._end(job, JobStatus.FAILED, now, failure="its JobMaster ended while the cluster was down; run the job again")
+                    self._end(job, JobStatus.FAILED, now, failure=LOST_WHILE_DOWN)
         if self._start_again_at is not None and self._start_again_at <= now:
             self._start_again_at = None
 

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from dispatcher.blob_store import BadBlob, BlobStore
+from firesteel.errors import PayloadTooLarge
+
+CONTENT = b"some Python" * 1000
+HASH = xxhash.xxh3_128_hexdigest(CONTENT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs", limit_bytes=20_000)
+
+
+def upload(store: BlobStore, content: bytes = CONTENT, blob_hash: str = HASH) -> None:
+    with store.begin(blob_hash) as upload:
+        upload.write(content[:500])
+        upload.write(content[500:])
+        upload.finish()
+
+
+def files(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "blobs").iterdir())
+
+
+def test_what_was_uploaded_is_there(store: BlobStore, tmp_path: Path) -> None:
+    assert store.missing([HASH]) == [HASH]
+    upload(store)
+    upload(store)  # again is as good
+    assert store.missing([HASH]) == []
+    assert b"".join(store.read(HASH)) == CONTENT
+    assert files(tmp_path) == [HASH]
+
+
+def test_other_content_than_the_hash_says_is_refused_and_not_kept(store: BlobStore, tmp_path: Path) -> None:
+    with pytest.raises(BadBlob, match="other content"):
+        upload(store, b"something else")
+    assert files(tmp_path) == []
+
+
+def test_an_upload_over_the_limit_names_both_numbers_and_is_not_kept(store: BlobStore, tmp_path: Path) -> None:
+    with pytest.raises(PayloadTooLarge, match=r"20,500 bytes.*20,000"):
+        upload(store, b"x" * 20_500)
+    assert files(tmp_path) == []
+
+
+def test_an_interrupted_upload_is_not_kept(store: BlobStore, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), store.begin(HASH) as upload:
+        upload.write(CONTENT)
+        raise RuntimeError("the client went away")
+    assert files(tmp_path) == []
+
+
+def test_what_an_earlier_process_left_unfinished_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / f"{HASH}.1234.part").write_bytes(b"half")
+    BlobStore(tmp_path / "blobs", limit_bytes=1)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc/passwd", "A" * 32, "a" * 31, "a" * 33, "/etc/passwd", "a" * 31 + "/", "a" * 32 + "\n"])
+def test_no_name_but_a_hash_reaches_the_file_system(store: BlobStore, name: str) -> None:
+    for ask in (store.path, store.has, store.begin, lambda n: next(store.read(n))):
+        with pytest.raises(BadBlob):
+            ask(name)

@@ -1,0 +1,353 @@
+"""The Dispatcher's core: events in, commands and records out."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.core import ADOPTION_GRACE_S, RECONNECT_GRACE_S, STARTS_BEFORE_GIVING_UP, DispatcherCore, Job
+from dispatcher.messages import (
+    Acknowledge,
+    Answer,
+    AskToCancel,
+    CancelJob,
+    CancelNotDelivered,
+    DropResults,
+    Event,
+    JobAdded,
+    JobAssigned,
+    JobEnded,
+    JobForgotten,
+    JobMasterDisconnected,
+    JobMasterRegistered,
+    JobStatusChanged,
+    JobStatusReported,
+    KillProcess,
+    ProcessExited,
+    ProcessStarted,
+    ProcessStartFailed,
+    RefusalKind,
+    StartJob,
+    StartProcess,
+    SubmitJob,
+)
+from firesteel.driver import Tick
+from firesteel.ids import JobId, JobMasterId
+from firesteel.states import JobStatus
+
+JOB = JobId("a" * 32)
+OTHER = JobId("b" * 32)
+
+
+class Harness:
+    """A core with its clock, and what came out of it last and altogether."""
+
+    def __init__(self, *, spares: int = 1, history: int = 100, jobs: list[Job] | None = None) -> None:
+        self.now = 100.0
+        self.core = DispatcherCore(spares=spares, history=history, jobs=jobs or [], now=self.now)
+        self.records: list[object] = []
+        self.commands: list[object] = []
+        self.tell(Tick())
+
+    def tell(self, event: Event) -> list[object]:
+        effects = self.core.handle(event, self.now)
+        self.records += effects.records
+        self.commands += effects.commands
+        return [*effects.records, *effects.commands]
+
+    def pass_time(self, seconds: float) -> list[object]:
+        self.now += seconds
+        return self.tell(Tick())
+
+    def submit(self, job_id: JobId = JOB, request: int = 1) -> list[object]:
+        return self.tell(SubmitJob(request=request, job_id=job_id, name="a job", graph_id="g"))
+
+    def cancel(self, job_id: JobId = JOB, request: int = 2) -> list[object]:
+        return self.tell(CancelJob(request=request, job_id=job_id))
+
+    def process(self, number: int = 1) -> list[object]:
+        """A JobMaster process comes up and registers; pid and connection are its number."""
+        self.tell(ProcessStarted(pid=number, log_path=f"/logs/{number}.log"))
+        return self.register(number)
+
+    def register(self, number: int, connection: int | None = None) -> list[object]:
+        return self.tell(
+            JobMasterRegistered(
+                connection=connection or number,
+                job_master_id=JobMasterId(f"{number:032x}"),
+                pid=number,
+                address=f"127.0.0.1:{number}",
+            )
+        )
+
+    def report(self, status: JobStatus, *, job_id: JobId = JOB, connection: int = 1, epoch: int = 1) -> list[object]:
+        return self.tell(
+            JobStatusReported(
+                connection=connection,
+                job_id=job_id,
+                epoch=epoch,
+                status=status,
+                timestamp_ms=5,
+                tasks_by_state={status.name: 1},
+                final_details=b"details" if status.globally_terminal else None,
+            )
+        )
+
+    def running(self) -> Harness:
+        self.process()
+        self.submit()
+        self.report(JobStatus.RUNNING)
+        return self
+
+    @property
+    def job(self) -> Job:
+        return self.core.jobs[JOB]
+
+
+def of(kind: type, things: list[object]) -> list[object]:
+    return [thing for thing in things if isinstance(thing, kind)]
+
+
+def refusal(things: list[object]) -> RefusalKind | None:
+    (answer,) = of(Answer, things)
+    return answer.refusal.kind if answer.refusal else None
+
+
+def test_a_spare_is_started_before_any_job_comes() -> None:
+    assert of(StartProcess, Harness(spares=2).commands) == [StartProcess(), StartProcess()]
+
+
+def test_a_job_is_stored_given_to_the_spare_and_the_spare_replaced() -> None:
+    harness = Harness()
+    harness.process()
+    out = harness.submit()
+    assert of(JobAdded, out) == [JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=100_000)]
+    assert of(JobAssigned, out) == [JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId(f"{1:032x}"))]
+    assert of(StartJob, out) == [StartJob(connection=1, job_id=JOB, graph_id="g", epoch=1)]
+    assert of(StartProcess, out) == [StartProcess()]
+    assert refusal(out) is None
+
+
+def test_jobs_without_a_spare_wait_for_one_in_order() -> None:
+    harness = Harness()
+    out = harness.submit() + harness.submit(OTHER)
+    assert len(of(StartProcess, harness.commands)) == 3  # one for each, one spare
+    assert not of(StartJob, out)
+    assert [c.job_id for c in of(StartJob, harness.process(1))] == [JOB]
+    assert [c.job_id for c in of(StartJob, harness.process(2))] == [OTHER]
+
+
+def test_registering_before_the_start_was_announced_starts_no_process_too_many() -> None:
+    harness = Harness()
+    harness.register(1)
+    harness.tell(ProcessStarted(pid=1, log_path="/logs/1.log"))
+    harness.submit()
+    assert len(of(StartProcess, harness.commands)) == 2  # the first, and the one that replaces it
+    assert harness.core.processes[1].lost_at is None
+
+
+def test_submitting_a_running_job_again_is_an_error_that_names_it_and_touches_nothing() -> None:
+    harness = Harness().running()
+    out = harness.submit(request=7)
+    assert refusal(out) is RefusalKind.ALREADY_EXISTS
+    assert JOB in out[0].refusal.message
+    assert out == [out[0]]
+    assert harness.job.status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED])
+def test_submitting_an_ended_job_again_returns_it_and_never_runs_it(status: JobStatus) -> None:
+    harness = Harness().running()
+    harness.report(status)
+    assert harness.submit(request=7) == [Answer(request=7)]
+    assert harness.job.status is status
+
+
+def test_a_forgotten_job_never_runs_again() -> None:
+    harness = Harness(history=1).running()
+    harness.report(JobStatus.FINISHED)
+    harness.process(2)
+    harness.submit(OTHER)
+    out = harness.report(JobStatus.FINISHED, job_id=OTHER, connection=2)
+    assert of(JobForgotten, out) == [JobForgotten(job_id=JOB)]
+    assert of(DropResults, out) == [DropResults(job_id=JOB)]
+    assert list(harness.core.jobs) == [OTHER]
+    assert harness.submit(request=9) == [Answer(request=9)]
+    assert list(harness.core.jobs) == [OTHER]
+
+
+def test_a_terminal_status_is_stored_and_only_then_acknowledged() -> None:
+    harness = Harness().running()
+    out = harness.report(JobStatus.FINISHED)
+    assert of(JobEnded, out) == [JobEnded(job_id=JOB, status=JobStatus.FINISHED, end_ms=5, final_details=b"details")]
+    assert of(Acknowledge, out) == [Acknowledge(connection=1, status=JobStatus.FINISHED)]
+    assert not of(JobEnded, harness.report(JobStatus.FINISHED))  # told twice, stored once
+    assert of(Acknowledge, harness.report(JobStatus.FINISHED)) == [Acknowledge(connection=1, status=JobStatus.FINISHED)]
+
+
+def test_reports_of_others_and_of_older_epochs_are_dropped() -> None:
+    harness = Harness().running()
+    harness.process(2)
+    assert harness.report(JobStatus.FINISHED, connection=2) == []
+    assert harness.report(JobStatus.FINISHED, epoch=0) == []
+    assert harness.report(JobStatus.FINISHED, connection=99) == []
+    assert harness.job.status is JobStatus.RUNNING
+    assert harness.core.stale_reports == 3
+
+
+def test_a_job_without_its_job_master_is_cancelled_at_once() -> None:
+    harness = Harness()
+    harness.submit()
+    out = harness.cancel()
+    assert refusal(out) is None
+    assert of(JobEnded, out) == [JobEnded(job_id=JOB, status=JobStatus.CANCELED, end_ms=100_000)]
+    assert not of(StartJob, harness.process())
+
+
+def test_cancelling_while_the_job_master_starts_asks_it_at_its_first_report() -> None:
+    harness = Harness()
+    harness.process()
+    harness.submit()
+    assert not of(AskToCancel, harness.cancel())
+    assert of(AskToCancel, harness.report(JobStatus.CREATED)) == [AskToCancel(job_id=JOB, address="127.0.0.1:1")]
+    harness.report(JobStatus.CANCELLING)
+    assert not of(AskToCancel, harness.report(JobStatus.CANCELED))
+    assert harness.job.status is JobStatus.CANCELED
+
+
+def test_a_cancel_that_was_not_delivered_is_repeated() -> None:
+    harness = Harness().running()
+    assert of(AskToCancel, harness.cancel())
+    harness.tell(CancelNotDelivered(job_id=JOB))
+    assert harness.core.next_deadline() == harness.now + 1.0
+    assert of(AskToCancel, harness.pass_time(1.0))
+    harness.tell(CancelNotDelivered(job_id=JOB))
+    harness.report(JobStatus.CANCELED)
+    assert not of(AskToCancel, harness.pass_time(10.0))
+
+
+def test_cancelling_what_cannot_be_cancelled() -> None:
+    harness = Harness().running()
+    assert refusal(harness.cancel(OTHER)) is RefusalKind.NOT_FOUND
+    harness.report(JobStatus.FINISHED)
+    assert refusal(harness.cancel()) is RefusalKind.WRONG_STATE
+
+
+def test_cancelling_a_cancelled_job_is_done_already() -> None:
+    harness = Harness()
+    harness.submit()
+    harness.cancel()
+    assert refusal(harness.cancel()) is None
+
+
+def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
+    harness = Harness().running()
+    harness.tell(ProcessExited(pid=1, exit_code=-9))
+    assert harness.job.status is JobStatus.RUNNING  # what it said last is read first
+    (ended,) = of(JobEnded, harness.tell(JobMasterDisconnected(connection=1)))
+    assert ended.status is JobStatus.FAILED
+    assert "signal 9" in ended.failure
+    assert "/logs/1.log" in ended.failure
+
+
+def test_a_final_status_that_arrives_after_the_exit_counts() -> None:
+    harness = Harness().running()
+    harness.tell(ProcessExited(pid=1, exit_code=0))
+    harness.report(JobStatus.FINISHED)
+    harness.tell(JobMasterDisconnected(connection=1))
+    assert harness.job.status is JobStatus.FINISHED
+
+
+def test_a_job_that_was_being_cancelled_is_cancelled_by_its_job_masters_death() -> None:
+    harness = Harness().running()
+    harness.cancel()
+    harness.tell(JobMasterDisconnected(connection=1))
+    harness.tell(ProcessExited(pid=1, exit_code=1))
+    assert harness.job.status is JobStatus.CANCELED
+
+
+def test_a_broken_stream_that_is_established_again_changes_nothing() -> None:
+    harness = Harness().running()
+    harness.tell(JobMasterDisconnected(connection=1))
+    harness.register(1, connection=2)
+    harness.tell(JobMasterDisconnected(connection=1))
+    harness.pass_time(10 * RECONNECT_GRACE_S)
+    assert harness.job.status is JobStatus.RUNNING
+    harness.report(JobStatus.FINISHED, connection=2)
+    assert harness.job.status is JobStatus.FINISHED
+
+
+def test_a_broken_stream_that_is_not_is_a_death_notice() -> None:
+    harness = Harness().running()
+    harness.tell(JobMasterDisconnected(connection=1))
+    out = harness.pass_time(RECONNECT_GRACE_S)
+    assert of(KillProcess, out) == [KillProcess(pid=1)]
+    assert harness.job.status is JobStatus.FAILED
+
+
+def test_a_job_whose_start_was_lost_with_the_stream_is_started_again_under_the_same_epoch() -> None:
+    harness = Harness()
+    harness.process()
+    harness.submit()
+    harness.tell(JobMasterDisconnected(connection=1))
+    assert of(StartJob, harness.register(1, connection=2)) == [StartJob(connection=2, job_id=JOB, graph_id="g", epoch=1)]
+
+
+def test_a_dead_spare_is_replaced_with_growing_pauses() -> None:
+    harness = Harness()
+    pauses = []
+    for pid in (1, 2, 3):
+        harness.tell(ProcessStarted(pid=pid, log_path=""))
+        assert not of(StartProcess, harness.tell(ProcessExited(pid=pid, exit_code=1)))
+        pauses.append(harness.core.next_deadline() - harness.now)
+        assert of(StartProcess, harness.pass_time(pauses[-1])) == [StartProcess()]
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_jobs_fail_when_no_job_master_can_be_started() -> None:
+    harness = Harness()
+    harness.submit()
+    for _ in range(STARTS_BEFORE_GIVING_UP):
+        harness.tell(ProcessStartFailed(reason="no memory"))
+    assert harness.job.status is JobStatus.FAILED
+    assert "no memory" in of(JobEnded, harness.records)[0].failure
+
+
+def test_only_changes_of_status_are_stored() -> None:
+    harness = Harness().running()
+    assert not of(JobStatusChanged, harness.report(JobStatus.RUNNING))
+    assert [r.status for r in of(JobStatusChanged, harness.records)] == [JobStatus.RUNNING]
+
+
+def stored(status: JobStatus = JobStatus.RUNNING, *, assigned: bool = True) -> Job:
+    master = JobMasterId(f"{1:032x}") if assigned else None
+    return Job(job_id=JOB, name="a job", graph_id="g", status=status, start_ms=1, epoch=int(assigned), job_master_id=master)
+
+
+def test_after_a_restart_a_running_job_is_adopted_with_its_job_master() -> None:
+    harness = Harness(jobs=[stored()])
+    assert not of(StartJob, harness.register(1))
+    harness.pass_time(2 * ADOPTION_GRACE_S)
+    assert harness.job.status is JobStatus.RUNNING
+    assert of(AskToCancel, harness.cancel())
+    harness.report(JobStatus.CANCELED)
+    assert harness.job.status is JobStatus.CANCELED
+
+
+def test_after_a_restart_a_job_whose_job_master_does_not_come_back_has_failed() -> None:
+    harness = Harness(jobs=[stored()])
+    harness.pass_time(ADOPTION_GRACE_S)
+    assert harness.job.status is JobStatus.FAILED
+    harness.register(1)
+    assert of(KillProcess, harness.report(JobStatus.RUNNING)) == [KillProcess(pid=1)]
+    assert harness.job.status is JobStatus.FAILED
+
+
+def test_after_a_restart_a_job_that_waited_for_a_job_master_gets_one() -> None:
+    harness = Harness(jobs=[stored(JobStatus.INITIALIZING, assigned=False)])
+    assert [c.job_id for c in of(StartJob, harness.process())] == [JOB]
+
+
+def test_after_a_restart_an_ended_job_does_not_run_again() -> None:
+    harness = Harness(jobs=[stored(JobStatus.FINISHED)])
+    assert not of(StartJob, harness.process(2))
+    assert harness.submit() == [Answer(request=1)]

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.job_store import Fenced, JobStore
+from dispatcher.messages import JobAdded, JobAssigned, JobEnded, JobForgotten, JobStatusChanged
+from firesteel.errors import FiresteelError
+from firesteel.ids import JobId, JobMasterId
+from firesteel.states import JobStatus
+
+JOB = JobId("a" * 32)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return JobStore.sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def store(url: str):
+    store = JobStore(url)
+    yield store
+    store.close()
+
+
+def add(store: JobStore, job_id: JobId = JOB, graph: bytes = b"graph") -> str:
+    graph_id = store.put_graph(graph)
+    store.persist([JobAdded(job_id=job_id, name="a job", graph_id=graph_id, start_ms=7)])
+    return graph_id
+
+
+def test_a_job_survives_reopening(url: str) -> None:
+    first = JobStore(url)
+    graph_id = add(first)
+    first.persist([JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")), JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING)])
+    first.close()
+    second = JobStore(url)
+    (job,) = second.jobs()
+    assert (job.job_id, job.name, job.status, job.start_ms) == (JOB, "a job", JobStatus.RUNNING, 7)
+    assert (job.epoch, job.job_master_id) == (1, "m")
+    assert second.graph(graph_id) == b"graph"
+    second.close()
+
+
+def test_the_ending_is_kept_as_the_job_master_told_it(store: JobStore) -> None:
+    add(store)
+    store.persist([JobEnded(job_id=JOB, status=JobStatus.FINISHED, end_ms=9, final_details=b"all")])
+    assert store.ending(JOB) == (b"all", "")
+    assert store.jobs()[0].end_ms == 9
+
+
+def test_a_forgotten_job_leaves_only_its_id_and_status(store: JobStore) -> None:
+    graph_id = add(store)
+    store.persist([JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=9, failure="why"), JobForgotten(job_id=JOB)])
+    assert store.jobs() == []
+    assert store.forgotten() == [(JOB, JobStatus.FAILED)]
+    assert store.graph(graph_id) is None
+    assert store.ending(JOB) == (None, "")
+
+
+def test_forgetting_keeps_a_graph_that_another_job_has_too(store: JobStore) -> None:
+    graph_id = add(store)
+    add(store, JobId("b" * 32))
+    store.persist([JobForgotten(job_id=JOB)])
+    assert store.graph(graph_id) == b"graph"
+
+
+def test_records_are_stored_together_or_not_at_all(store: JobStore) -> None:
+    add(store)
+    with pytest.raises(LookupError):
+        store.persist([JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING), JobStatusChanged(job_id=JobId("x"), status=JobStatus.RUNNING)])
+    assert store.jobs()[0].status is JobStatus.INITIALIZING
+
+
+def test_graphs_of_refused_submissions_are_dropped(store: JobStore) -> None:
+    used, unused = add(store), store.put_graph(b"another")
+    store.drop_unused_graphs()
+    assert store.graph(used) is not None
+    assert store.graph(unused) is None
+
+
+def test_whoever_opens_it_later_fences_the_earlier_one(url: str) -> None:
+    earlier, later = JobStore(url), JobStore(url)
+    assert later.epoch == earlier.epoch + 1
+    with pytest.raises(Fenced, match="taken over"):
+        add(earlier)
+    add(later)
+    assert len(later.jobs()) == 1
+    earlier.close()
+    later.close()
+
+
+def test_a_store_that_cannot_be_opened_says_what_to_check(tmp_path: Path) -> None:
+    with pytest.raises(FiresteelError, match=r"database\.url"):
+        JobStore(f"sqlite:///{tmp_path}/nowhere/jobs.db")
