@@ -70,8 +70,8 @@ class JobMasterProcess:
         await server.start()
         self._metrics_address = self._serve_metrics()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._over.set)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, self._over.set)
         announce_ready(address=self._address, metrics_address=self._metrics_address)
         log.info("serving", address=self._address, dispatcher=self._dispatcher_address)
         self._start_task(self._dispatcher.run())

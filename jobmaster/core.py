@@ -289,11 +289,16 @@ class JobMasterCore:
         held = [self.pool.slots[allocation_id] for allocation_id in self.pool.slots_of(who)]
         self._slots_offered(who, event.slots, now, event.host)
         for update in event.tasks:
-            self._task_updated(update, now)
+            if update.state is not ExecutionState.FAILED:  # that one is asked about: the reason is still on its way
+                self._task_updated(update, now)
         known = {update.attempt_id for update in event.tasks}
         missing = [e for e in self.tasks.deployed_in(held) if e.attempt_id not in known]
-        if missing:
-            self._executions_lost(missing, self._error(now, "its TaskExecutor came back without the task"), now)
+        unheard = [e for e in missing if e.state is ExecutionState.DEPLOYING]
+        if unheard and self.schemas is not None:
+            self._out.extend(self.scheduler.deployments(unheard, self.schemas))
+        lost = [e for e in missing if e.state is not ExecutionState.DEPLOYING]
+        if lost:
+            self._executions_lost(lost, self._error(now, "its TaskExecutor came back without the task"), now)
         self.tasks.cancel_unwanted(who, event.tasks)
         if returning and self._analyzing is not None and self._analyzing.task_executor_id == who:
             self._analyze(self._analyzing)  # the request may have been lost with the old stream

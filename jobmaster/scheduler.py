@@ -77,22 +77,30 @@ class Scheduler:
     def deploy(self, schemas: dict[OperatorId, bytes], now_ms: int) -> list[DeployTasks]:
         """Everything that waits, one command per TaskExecutor. All of it must have its slot."""
         slots = self._pool.slots
-        batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
         deploying = ExecutionState.DEPLOYING
+        executions = []
         for vertex in self.waiting:
             group, execution = vertex.group, vertex.current
             assert group is not None
             assert group.allocation_id is not None
-            slot = slots[group.allocation_id]
-            execution.slot = slot
+            execution.slot = slots[group.allocation_id]
             execution.transition(deploying, now_ms)
+            executions.append(execution)
+        self.waiting.clear()
+        return self.deployments(executions, schemas)
+
+    def deployments(self, executions: Iterable[Execution], schemas: dict[OperatorId, bytes]) -> list[DeployTasks]:
+        """The commands that deploy these executions, which have their slots; to say it again if it was lost."""
+        batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
+        for execution in executions:
+            vertex, slot = execution.vertex, execution.slot
+            assert slot is not None
             batch = batches.get(slot.task_executor_id)
             if batch is None:
                 batch = batches[slot.task_executor_id] = ([], {})
             vertex_id = vertex.job_vertex.vertex.vertex_id
             batch[0].append(TaskToDeploy(execution.attempt_id, vertex_id, vertex.subtask, execution.attempt, slot.allocation_id))
             batch[1][vertex_id] = None
-        self.waiting.clear()
         located: dict[VertexId, tuple[ResultLocations, ...]] = {
             vertex_id: tuple(locate(result) for result in self._graph.by_id[vertex_id].inputs)
             for vertex_id in dict.fromkeys(v for _, vertices in batches.values() for v in vertices)

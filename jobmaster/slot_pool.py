@@ -70,7 +70,8 @@ class SlotPool:
         self._pending_by_previous: dict[TaskExecutorId, dict[GroupKey, ExecutionSlotSharingGroup]] = {}
         self._required: Counter[ResourceProfile] = Counter()
         self.pending_count = 0  # groups that wait for a slot
-        self.changed = False  # requirements differ from what was last taken by `take_requirements`
+        self._changed = False  # something was added or taken away since `take_requirements`
+        self._taken: dict[ResourceProfile, int] = {}  # what it told last
 
     # ---- what the job wants
 
@@ -106,9 +107,13 @@ class SlotPool:
 
     def take_requirements(self) -> tuple[Requirement, ...] | None:
         """The requirements if they changed since they were last taken, else None."""
-        if not self.changed:
+        if not self._changed:
             return None
-        self.changed = False
+        self._changed = False
+        required = {profile: count for profile, count in self._required.items() if count}
+        if required == self._taken:
+            return None
+        self._taken = required
         return self.requirements()
 
     # ---- what TaskExecutors tell
@@ -201,7 +206,7 @@ class SlotPool:
         self._pending.clear()
         self._pending_by_previous.clear()
         self.pending_count = 0
-        self.changed = self.changed or any(self._required.values())
+        self._changed = True
         self._required.clear()
         return slots
 
@@ -209,7 +214,7 @@ class SlotPool:
 
     def _require(self, profile: ResourceProfile, change: int) -> None:
         self._required[profile] += change
-        self.changed = True
+        self._changed = True
 
     def _give_idle(
         self, group: ExecutionSlotSharingGroup, prefers: Callable[[SlotPool, ExecutionSlotSharingGroup], Slot | None]

@@ -39,7 +39,8 @@ class Spool:
                 file.flush()
             except OSError:
                 self._forget(operator_id)
-                os.truncate(path, end)
+                with suppress(OSError):  # the first error is the one to tell
+                    os.truncate(path, end)
                 raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):

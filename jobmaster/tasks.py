@@ -105,13 +105,20 @@ class Tasks:
             self._end(execution, _S.CANCELED, now, now_ms)
 
     def cancel_unwanted(self, task_executor_id: TaskExecutorId, tasks: Iterable[TaskUpdate]) -> None:
-        """A TaskExecutor came back with these: what shall not run (any more) is cancelled, once again if need be."""
+        """A TaskExecutor came back with these: what shall not run (any more) is cancelled, once again if need be.
+
+        A cancelled task that has already ended is reported once more. So those that failed are cancelled too: their
+        report either is on its way, with its reason, and comes first, or was lost.
+        """
         unwanted = []
         for task in tasks:
-            if task.state.terminal:
-                continue
             execution = self._graph.attempts.get(task.attempt_id)
-            if execution is None or execution.terminal or execution.state is _S.CANCELING:
+            alive = execution is not None and not execution.terminal
+            if task.state is _S.FAILED:
+                ask = alive
+            else:
+                ask = not task.state.terminal and (execution is None or not alive or execution.state is _S.CANCELING)
+            if ask:
                 unwanted.append(task.attempt_id)
         if unwanted:
             self._out.append(CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(unwanted)))

@@ -1,0 +1,145 @@
+"""Split enumerators and the collect coordinator; what they need of the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from firesteel.ids import AttemptId
+from jobmaster.coordinators import BadOptions, CollectCoordinator, FileSourceEnumerator, SequenceSourceEnumerator, create
+from jobmaster.coordinators.base import Spool as SpoolWanted
+from jobmaster.coordinators.base import UnexpectedMessage
+from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, SplitAssigned, SplitRequested, SplitsExhausted
+from jobmaster.coordinators.splits import SplitEnumerator
+from jobmaster.paths import PathProblem, list_files
+from jobmaster.spool import Spool, SpoolProblem
+from jobmaster.testing import vertex
+
+A, B = AttemptId("a"), AttemptId("b")
+
+
+def ask(enumerator: SplitEnumerator, attempt: AttemptId) -> dict[str, object] | None:
+    (answer,) = enumerator.receive(attempt, 0, SplitRequested())
+    if isinstance(answer, SplitsExhausted):
+        return None
+    assert isinstance(answer, SplitAssigned)
+    return json.loads(answer.split_json)  # type: ignore[no-any-return]
+
+
+def test_a_sequence_is_cut_into_ranges_in_order() -> None:
+    enumerator = SequenceSourceEnumerator(start=0, end=25, split_rows=10)
+    assert [ask(enumerator, A) for _ in range(4)] == [
+        {"start": 0, "end": 10},
+        {"start": 10, "end": 20},
+        {"start": 20, "end": 25},
+        None,
+    ]
+
+
+def test_an_empty_sequence_has_no_split() -> None:
+    assert ask(SequenceSourceEnumerator(start=5, end=5, split_rows=10), A) is None
+
+
+def test_files_are_handed_out_sorted_each_to_one_reader() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x/*"])
+    assert not enumerator.ready
+    enumerator.paths_listed(["/x/b", "/x/a", "/x/b"])
+    assert enumerator.ready
+    assert [ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)] == [{"path": "/x/a"}, {"path": "/x/b"}, None]
+
+
+def test_what_an_ended_attempt_owned_is_handed_out_again_first() -> None:
+    enumerator = SequenceSourceEnumerator(start=0, end=40, split_rows=10)
+    ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)
+    enumerator.attempt_ended(A)
+    assert [ask(enumerator, B) for _ in range(4)] == [
+        {"start": 0, "end": 10},
+        {"start": 20, "end": 30},
+        {"start": 30, "end": 40},
+        None,
+    ]
+
+
+def test_starting_over_begins_at_the_first_split() -> None:
+    enumerator = SequenceSourceEnumerator(start=0, end=20, split_rows=10)
+    ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)
+    enumerator.start_over()
+    assert ask(enumerator, A) == {"start": 0, "end": 10}
+
+
+def test_an_enumerator_has_no_use_for_rows() -> None:
+    with pytest.raises(UnexpectedMessage):
+        SequenceSourceEnumerator(start=0, end=1, split_rows=1).receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b""))
+
+
+def test_chunks_are_kept_once_and_acknowledged_when_they_are() -> None:
+    collect = CollectCoordinator()
+    chunk = ChunkCollected(sequence=0, ipc_stream=b"rows")
+    assert collect.receive(A, 0, chunk) == (SpoolWanted(sequence=0, ipc_stream=b"rows"),)
+    assert collect.receive(A, 0, chunk) == ()  # said again while it is being written
+    assert collect.spooled(A, 0, "") == (ChunkAcknowledged(sequence=0),)
+    assert collect.receive(A, 0, chunk) == (ChunkAcknowledged(sequence=0),)  # said again afterwards
+    assert collect.receive(B, 1, chunk) == (SpoolWanted(sequence=0, ipc_stream=b"rows"),)
+
+
+def test_a_missing_chunk_is_an_error() -> None:
+    (answer,) = CollectCoordinator().receive(A, 0, ChunkCollected(sequence=1, ipc_stream=b""))
+    assert answer == ChunkAcknowledged(sequence=1, error="chunk 0 never arrived")
+
+
+def test_a_chunk_that_cannot_be_kept_is_answered_with_the_problem() -> None:
+    collect = CollectCoordinator()
+    collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows"))
+    assert collect.spooled(A, 0, "the disk is full") == (ChunkAcknowledged(sequence=0, error="the disk is full"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("file-source", {"paths": []}, "at least one path"),
+        ("sequence-source", {"start": 0, "end": 1}, "split_rows"),
+        ("sequence-source", {"start": 0, "end": 1, "split_rows": 0}, "at least 1"),
+        ("magic", {}, "'magic' is unknown"),
+    ],
+)
+def test_bad_options_name_the_operator_and_the_fault(kind: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(BadOptions, match=f"'src'.*{words}"):
+        create(vertex("src", 1, coordinator=(kind, options)).operators[0])
+
+
+def test_paths_are_listed_sorted_without_hidden_files(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "_SUCCESS", ".hidden", "sub/c.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert list_files([str(tmp_path)]) == [str(tmp_path / n) for n in ("a.csv", "b.csv", "sub/c.csv")]
+    assert list_files([f"file://{tmp_path}/*.csv"]) == [str(tmp_path / n) for n in ("a.csv", "b.csv")]
+
+
+def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PathProblem, match=r"nothing/\*\.csv' matches no file"):
+        list_files([str(tmp_path), f"{tmp_path}/nothing/*.csv"][1:])
+    with pytest.raises(PathProblem, match="missing.csv' does not exist"):
+        list_files([f"{tmp_path}/missing.csv"])
+    with pytest.raises(PathProblem, match="is an empty directory"):
+        list_files([str(tmp_path)])
+    with pytest.raises(PathProblem, match="'s3' is not supported"):
+        list_files(["s3://bucket/x"])
+
+
+def test_the_spool_has_whole_chunks_with_their_lengths(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.append("op", b"abc")
+    spool.append("op", b"defgh")
+    spool.close()
+    assert (tmp_path / "spool" / "op.chunks").read_bytes() == (3).to_bytes(8, "little") + b"abc" + (5).to_bytes(
+        8, "little"
+    ) + b"defgh"
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_chunk(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    (tmp_path / "op.chunks").symlink_to("/dev/full")
+    with pytest.raises(SpoolProblem, match="the disk is full"):
+        spool.append("op", b"abc")
