@@ -1,0 +1,101 @@
+"""Wrong addresses are told clearly, and soon."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+
+import grpc
+import pytest
+from click.testing import CliRunner
+from grpc_health.v1 import health, health_pb2_grpc
+
+from firesteel.cli import main
+from firesteel.client import Client, checked_address
+from firesteel.errors import ClusterUnreachable
+
+SOON_S = 3.5
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[bytes | None], str]]:
+    """Starts a server that answers everybody with these bytes, or with silence, and returns its address."""
+    listeners: list[socket.socket] = []
+    connections: list[socket.socket] = []
+
+    def start(answer: bytes | None) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                    connections.append(connection)
+                    if answer is not None:
+                        connection.sendall(answer)
+                        connection.close()
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for each in [*listeners, *connections]:
+        each.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_dead_port_is_known_at_once() -> None:
+    begin = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=r"nothing answers at 127.0.0.1:\d+ .*firesteel cluster start.*-m"):
+        Client(f"127.0.0.1:{free_port()}")
+    assert time.monotonic() - begin < 1.0
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\xff" * 100, None], ids=["http", "garbage", "silence"])
+def test_what_is_not_firesteel_is_known_soon(serve: Callable[[bytes | None], str], answer: bytes | None) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match="not a Firesteel cluster"):
+        Client(serve(answer))
+    assert time.monotonic() - begin < SOON_S
+
+
+def test_another_grpc_server_is_not_a_dispatcher() -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(ClusterUnreachable, match="not a cluster's Dispatcher"):
+            Client(f"127.0.0.1:{port}")
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":6123", "localhost:port", "localhost:70000", ""])
+def test_what_is_no_address_is_told_so(address: str) -> None:
+    with pytest.raises(ClusterUnreachable, match="expected HOST:PORT"):
+        checked_address(address)
+
+
+def test_a_host_that_does_not_exist() -> None:
+    with pytest.raises(ClusterUnreachable, match="there is no host 'no.such.host.invalid'"):
+        Client("no.such.host.invalid:6123")
+
+
+@pytest.mark.parametrize("verb", [["list"], ["show", "a" * 32], ["cancel", "a" * 32]])
+def test_every_verb_tells_one_sentence_and_fails(verb: list[str]) -> None:
+    result = CliRunner().invoke(main, [*verb, "-m", f"127.0.0.1:{free_port()}"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: nothing answers at 127.0.0.1:")
+    assert "Traceback" not in result.output

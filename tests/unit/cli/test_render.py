@@ -1,0 +1,188 @@
+"""What is printed about jobs and clusters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from firesteel.cli import render
+from firesteel.cli.jobs import job_line
+from firesteel.cli.progress import PlainDisplay
+from firesteel.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
+from firesteel.errors import ErrorInfo
+from firesteel.job_details import (
+    Attempt,
+    ClusterOverview,
+    JobDetails,
+    JobOverview,
+    OperatorDetails,
+    Subtask,
+    TaskExecutorOverview,
+    TaskMetrics,
+    Vertex,
+)
+from firesteel.states import ExecutionState, JobStatus
+
+JOB = "a" * 32
+
+
+def attempt(state: ExecutionState, *, number: int = 0, records: int = 0) -> Attempt:
+    return Attempt(
+        attempt_id=f"{number:032x}",
+        number=number,
+        state=state,
+        host="node",
+        task_executor_id="c" * 32,
+        slot_index=1,
+        entered_ms={state: 1000},
+        metrics=TaskMetrics(records_in=records, busy_ms=30, idle_ms=70, bytes_in=2048),
+        error=None,
+    )
+
+
+def details(status: JobStatus = JobStatus.RUNNING, state: ExecutionState = ExecutionState.RUNNING, **fields: object) -> JobDetails:
+    vertex = Vertex(
+        vertex_id="v" * 32,
+        name="Source: [numbers] -> Map",
+        parallelism=2,
+        max_parallelism=128,
+        slot_sharing_group="default",
+        operators=(OperatorDetails(operator_id="o", uid="numbers", name="Map", kind="Transform", runs_on_spark=True, plan="Scan"),),
+        subtasks=(
+            Subtask(index=0, attempts=(attempt(ExecutionState.FAILED), attempt(state, number=1, records=1234))),
+            Subtask(index=1, attempts=(attempt(state),)),
+        ),
+        input_vertex_ids=(),
+    )
+    return JobDetails(job_id=JOB, name="my job", status=status, start_ms=1000, vertices=(vertex,), **fields)
+
+
+def printed(parts: object) -> str:
+    console = Console(width=200, markup=False, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for part in parts:
+        console.print(part)
+    console.file.close()
+    return console.export_text()
+
+
+def test_a_line_of_list_is_what_scripts_grep() -> None:
+    overview = JobOverview(job_id=JOB, name="my job", status=JobStatus.RUNNING, start_ms=1_700_000_000_000, end_ms=0, tasks_by_state={})
+    assert re.fullmatch(rf"\d\d\.\d\d\.\d{{4}} \d\d:\d\d:\d\d : {JOB} : my job \(RUNNING\)", job_line(overview))
+
+
+def test_show_has_subtasks_attempts_slots_and_counters() -> None:
+    text = printed(render.job(details()))
+    assert "Source: [numbers] -> Map" in text
+    assert re.search(r"1/2 +#0 +FAILED +node cccccccc/1", text)
+    assert re.search(r"1/2 +#1 +RUNNING +node cccccccc/1 +1,234 +0 +2.0 KiB", text)
+    assert "30%" in text
+    assert "2 RUNNING" in text
+    assert "on Spark" in text
+    assert "Scan" not in text
+    assert "Scan" in printed(render.job(details(), full=True))
+
+
+def test_an_error_begins_with_the_users_traceback() -> None:
+    error = ErrorInfo(
+        summary="ValueError: no",
+        user_traceback='Traceback (most recent call last):\n  File "job.py", line 3, in f\nValueError: no',
+        traceback="the runtime's own",
+        timestamp_ms=1000,
+        location="node, slot 1",
+        task_name="Map (1/2)#0",
+    )
+    text = printed(render.job(details(JobStatus.FAILED, exceptions=(error,), end_ms=3000)))
+    assert text.index("Error in Map (1/2)#0") < text.index('File "job.py", line 3') < text.index("Subtask")
+    assert "the runtime's own" not in text
+    assert "the runtime's own" in printed(render.job(details(JobStatus.FAILED, exceptions=(error,)), full=True))
+
+
+def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay()
+    display.begin()
+    display.update(details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 1 s)"))
+    display.update(details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 2 s)"))
+    display.update(details(JobStatus.RUNNING, ExecutionState.RUNNING))
+    display.update(details(JobStatus.RUNNING, ExecutionState.RUNNING))
+    display.update(details(JobStatus.FINISHED, ExecutionState.FINISHED))
+    lines = [line[9:] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "job CREATED, waiting for 2 more slots (for 1 s)",
+        "Source: [numbers] -> Map: 2 SCHEDULED (1,234 records in)",
+        "job RUNNING",
+        "Source: [numbers] -> Map: 2 RUNNING (1,234 records in)",
+        "job FINISHED",
+        "Source: [numbers] -> Map: 2 FINISHED (1,234 records in)",
+    ]
+
+
+def test_the_live_table_shows_status_states_and_counts() -> None:
+    text = printed([render.progress(details(waiting_for="1 more slot"), cancelling=True)])
+    assert "my job  RUNNING" in text
+    assert "waiting for 1 more slot" in text
+    assert "Ctrl-C again to leave" in text
+    assert "1,234" in text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0123, "12 ms"), (12.34, "12.3 s"), (61, "1 min 01 s"), (3661, "1 h 01 min")])
+def test_durations(seconds: float, text: str) -> None:
+    assert render.duration(seconds) == text
+
+
+def test_metrics_add_up() -> None:
+    total = TaskMetrics(records_in=1, watermark_us=5) + TaskMetrics(records_in=2, watermark_us=3) + TaskMetrics()
+    assert (total.records_in, total.watermark_us) == (3, 3)
+
+
+def state_of(pid: int) -> ClusterState:
+    return ClusterState(
+        cluster_id="d" * 32,
+        supervisor_pid=pid,
+        dispatcher_address="127.0.0.1:6123",
+        resource_manager_address="127.0.0.1:7000",
+        task_executors=2,
+        slots_per_task_executor=2,
+        started_ms=1000,
+        version="0",
+    )
+
+
+def test_cluster_status_shows_slots_and_workers() -> None:
+    worker = TaskExecutorOverview(task_executor_id="e" * 32, address="127.0.0.1:7001", host="node", pid=77, slots=2, slots_free=1)
+    overview = ClusterOverview(
+        version="0",
+        resource_manager_address="127.0.0.1:7000",
+        resource_manager_problem="",
+        slots_total=2,
+        slots_free=1,
+        slots_missing=3,
+        jobs_running=1,
+        jobs_finished=2,
+        jobs_canceled=0,
+        jobs_failed=0,
+        task_executors=(worker,),
+    )
+    text = printed(render.cluster(state_of(5), overview, Path("/logs")))
+    assert "Slots: 1 free of 2, 3 missing" in text
+    assert "Jobs: 1 running, 2 finished" in text
+    assert re.search(r"e{32} +127.0.0.1:7001 +node +77 +2 +1", text)
+
+
+def test_a_second_cluster_on_the_same_folder_is_refused_with_folder_and_pid(tmp_path: Path) -> None:
+    import os
+
+    first = ClusterDirectory(tmp_path)
+    first.acquire()
+    first.write(state_of(os.getpid()))
+    with pytest.raises(ClusterExists, match=rf"{tmp_path} \(supervisor pid {os.getpid()}\)"):
+        ClusterDirectory(tmp_path).acquire()
+    assert ClusterDirectory(tmp_path).read() == state_of(os.getpid())
+    first.release()
+    with pytest.raises(NoCluster, match="firesteel cluster start"):
+        ClusterDirectory(tmp_path).read()
+    second = ClusterDirectory(tmp_path)
+    second.acquire()
+    second.release()

@@ -1,0 +1,189 @@
+"""`run` and `info` of job files, without a cluster."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from firesteel import execution_context
+from firesteel.cli import main
+from firesteel.cli.program import ProgramFailed, run_program
+from firesteel.cli.run import _files, _job_overrides
+from firesteel.config import Configuration
+from firesteel.errors import FiresteelError
+from firesteel.execution_context import ExecutionContext
+from firesteel.files import prepared, python_archive, python_file
+from firesteel.jobgraph import BlobKind, JobGraph
+
+PIPELINE = """
+import sys
+from firesteel import Environment
+from firesteel.connectors import CollectSink
+
+env = Environment()
+numbers = env.from_sequence(0, 10)
+numbers.transform(lambda df: df.where("value > 3"), name="Large").key_by("value").map_in_arrow(lambda it: it).sink_to(CollectSink())
+env.execute("numbers " + " ".join(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path):
+    def write(text: str, name: str = "job.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def planned(path: Path, *arguments: str, **overrides: str) -> JobGraph:
+    graphs: list[JobGraph] = []
+    context = ExecutionContext(mode="plan-only", conf=Configuration(), overrides=overrides, on_job_graph=graphs.append)
+    run_program(path, arguments, context)
+    (graph,) = graphs
+    return graph
+
+
+def test_a_plan_is_made_without_running_the_rest(job) -> None:
+    graph = planned(job(PIPELINE + "raise SystemExit('too far')"), "a", "-b")
+    assert graph.name == "numbers a -b"
+    assert execution_context.current() is None
+
+
+def test_overrides_win(job) -> None:
+    graph = planned(job(PIPELINE), **{"parallelism.default": "3"})
+    assert {vertex.parallelism for vertex in graph.vertices} == {3}
+
+
+def test_info_shows_chains_spark_and_edges(job) -> None:
+    result = invoke("info", "-p", "3", job(PIPELINE))
+    assert result.exit_code == 0, result.output
+    assert "chain of 2 operators" in result.output
+    assert "Large  Transform  on Spark" in result.output
+    assert "HASH by value (ALL_TO_ALL, pipelined)" in result.output
+    assert "parallelism 3 (max 128)" in result.output
+    assert "3 slots needed" in result.output
+
+
+def test_modules_beside_the_job_file_are_importable_and_all_is_put_back(job) -> None:
+    import sys
+
+    before = (list(sys.argv), list(sys.path))
+    job("WORD = 'found'", "beside_the_job.py")
+    graph = planned(job("import beside_the_job\n" + PIPELINE.replace('" ".join(sys.argv[1:])', "beside_the_job.WORD")))
+    assert graph.name == "numbers found"
+    assert (sys.argv, sys.path) == before
+
+
+def test_a_syntax_error_is_told_with_its_place_and_nothing_of_ours(job) -> None:
+    result = invoke("run", job("x = (\n"))
+    assert result.exit_code == 1
+    assert "job.py is not valid Python" in result.output
+    assert "line 1" in result.output
+    assert "firesteel/" not in result.output
+
+
+def test_an_exception_is_told_with_the_users_frames_only(job) -> None:
+    result = invoke("info", job("def inner():\n    return 1 / 0\n\ninner()\n"))
+    assert result.exit_code == 1
+    assert "in inner" in result.output
+    assert "ZeroDivisionError" in result.output
+    assert "runpy" not in result.output
+    assert "program.py" not in result.output
+
+
+def test_a_program_error_names_the_line(job) -> None:
+    result = invoke("info", job("from firesteel import Environment\n\nEnvironment(parallelism=0)\n"))
+    assert result.exit_code == 1
+    assert "job.py, line 3" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_program_without_execute_is_an_error(job) -> None:
+    result = invoke("info", job("from firesteel import Environment\nEnvironment().from_sequence(0, 1)\n"))
+    assert result.exit_code == 1
+    assert "job.py never called env.execute()" in result.output
+
+
+def test_a_program_that_exits_keeps_its_exit_code(job) -> None:
+    assert invoke("info", job("raise SystemExit(3)")).exit_code == 3
+
+
+def test_a_file_that_is_not_there() -> None:
+    result = invoke("run", "nowhere.py")
+    assert result.exit_code == 2
+    assert "nowhere.py" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-d"], "-d needs a cluster"),
+        (["-t", "kubernetes-application"], "not there yet"),
+        (["-t", "local", "-m", "localhost:1"], "only one of them"),
+        (["-m", "localhost:1", "--slots", "2"], "--task-executors and --slots"),
+        (["-D", "nonsense"], "expected key=value"),
+        (["-D", "taskmanager.numberOfTaskSlots=none"], "taskmanager.numberOfTaskSlots"),
+        (["-m", "localhost"], "expected HOST:PORT"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(job, arguments: list[str], message: str) -> None:
+    result = invoke("run", *arguments, job(PIPELINE))
+    assert result.exit_code == 1
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_file_to_ship_that_is_not_there_is_told(job) -> None:
+    result = invoke("run", "--py-files", "nowhere.zip", job(PIPELINE))
+    assert result.exit_code == 1
+    assert "--py-files nowhere.zip: there is no such file" in result.output
+
+
+def test_files_on_the_command_line_replace_those_of_the_configuration() -> None:
+    conf = Configuration({"python.files": "a.py;b.py", "python.requirements": "r.txt"})
+    assert _files(conf, None, None, None) == (["a.py", "b.py"], [], "r.txt")
+    assert _files(conf, "c.py, d.zip", "m.zip#model", None) == (["c.py", "d.zip"], ["m.zip#model"], "r.txt")
+
+
+def test_p_is_a_value_of_the_job() -> None:
+    assert _job_overrides(("a.b=c",), 4) == {"a.b": "c", "parallelism.default": "4"}
+
+
+def test_archives_unpack_below_the_jobs_folder_only(tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(b"")
+    assert python_archive(f"{archive}#model").target_dir == "model"
+    assert python_archive(str(archive)).target_dir == "a.zip"
+    for target in ("/etc", "../up"):
+        with pytest.raises(FiresteelError, match="below the job's own"):
+            python_archive(f"{archive}#{target}")
+
+
+def test_a_package_folder_is_zipped_the_same_way_each_time(tmp_path: Path) -> None:
+    import zipfile
+
+    package = tmp_path / "tools"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("x = 1")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    path, blob = prepared(python_file(str(package)), tmp_path / "one")
+    assert blob.kind is BlobKind.FILE
+    assert sorted(zipfile.ZipFile(path).namelist()) == ["tools/__init__.py", "tools/part.py"]
+    assert prepared(python_file(str(package)), tmp_path / "two")[1] == blob
+
+
+def test_the_program_that_fails_leaves_no_context(job) -> None:
+    with pytest.raises(ProgramFailed):
+        planned(job("1 / 0"))
+    assert execution_context.current() is None
