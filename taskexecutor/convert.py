@@ -278,6 +278,8 @@ def from_executor(executor_id: ExecutorId, job_id: JobId | None, message: execut
             report = job_master_pb2.TaskReport(metrics=message.metrics.tasks)
             relayed = job_master_pb2.TaskExecutorToJobMaster(report=report)
             return m.ProcessSpoke(executor_id=executor_id, job_id=job_id, message=relayed, keep=False)
+        case "ending":
+            return m.ProcessEnding(executor_id=executor_id, reason=message.ending.reason)
         case "released":
             return m.ProcessCleaned(executor_id=executor_id, allocation_id=AllocationId(message.released.allocation_id))
         case _:

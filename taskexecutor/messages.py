@@ -138,6 +138,14 @@ class ProcessReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnding:
+    """It cannot go on, and says why before it ends."""
+
+    executor_id: ExecutorId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessDied:
     """It, and all of its process group, is gone. `cause`: exit code or signal, and the end of its log if it never was ready."""
 
@@ -211,6 +219,7 @@ Event = (
     | CoordinatorSpoke
     | JobMasterSaidGoodbye
     | ProcessReady
+    | ProcessEnding
     | ProcessDied
     | MemorySampled
     | TaskStatesReported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from firesteel.ids import ExecutorId
 from taskexecutor import allocation
 from taskexecutor.fit import Environment, ProcessShape, fits, over_limit_text, shape_for
-from taskexecutor.messages import MemorySampled, ProcessDied, ProcessReady, StartProcess
+from taskexecutor.messages import MemorySampled, ProcessDied, ProcessEnding, ProcessReady, StartProcess
 from taskexecutor.slots import ProcessState, Slot, SlotProcess, SlotState
 from taskexecutor.table import Table
 
@@ -70,6 +70,13 @@ def ready(table: Table, event: ProcessReady, now: float) -> None:
     slot.process.data_address = event.data_address
     slot.start_problem = ""
     slot.start_not_before = 0.0
+
+
+def ending(table: Table, event: ProcessEnding) -> None:
+    slot = table.slot_running(event.executor_id)
+    if slot is not None:
+        where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
+        allocation.kill(table, slot, f"the PySpark executor of {where} ended: {event.reason}")
 
 
 def died(table: Table, event: ProcessDied, now: float) -> None:

@@ -33,6 +33,7 @@ from taskexecutor.messages import (
     OffersAnswered,
     ProcessCleaned,
     ProcessDied,
+    ProcessEnding,
     ProcessReady,
     ProcessSpoke,
     ReportDue,
@@ -110,6 +111,8 @@ class SlotTable:
                 tasks.coordinator_spoke(table, event)
             case ProcessReady():
                 processes.ready(table, event, now)
+            case ProcessEnding():
+                processes.ending(table, event)
             case ProcessDied():
                 processes.died(table, event, now)
             case MemorySampled():

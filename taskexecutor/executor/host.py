@@ -248,6 +248,7 @@ class Host:
             alive = [attempt_id for attempt_id, running in self._tasks.items() if not running.ended]
         for attempt_id in alive:
             self._report_state(attempt_id, ExecutionState.FAILED, told, None)
+        self._link.send(executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=str(lost))))
         self._link.close(FLUSH_TIMEOUT_S)
         os._exit(JVM_LOST_EXIT_CODE)
 

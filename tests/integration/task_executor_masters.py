@@ -1,0 +1,133 @@
+"""A ResourceManager and a JobMaster in one server, as small as can be: they record what they hear and say what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from firesteel._proto import (
+    common_pb2,
+    job_master_pb2,
+    job_master_pb2_grpc,
+    resource_manager_pb2,
+    resource_manager_pb2_grpc,
+)
+from firesteel.rpc.server import bind, new_server
+
+EPOCH = 7
+
+
+class Peer:
+    """The master's end of one stream."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.arrived: list[float] = []
+        self.outgoing: asyncio.Queue[Any] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._taken = 0
+
+    def hear(self, message: Any) -> None:
+        self.heard.append(message)
+        self.arrived.append(time.monotonic())
+        self._changed.set()
+
+    async def next(self, kind: str, where: Callable[[Any], bool] = lambda _: True, timeout_s: float = 30.0) -> Any:
+        """The next message of this kind, from where the last call stopped; others are skipped."""
+
+        async def wait() -> Any:
+            while True:
+                while self._taken < len(self.heard):
+                    message = self.heard[self._taken]
+                    self._taken += 1
+                    if message.WhichOneof("message") == kind and where(getattr(message, kind)):
+                        return getattr(message, kind)
+                self._changed.clear()
+                await self._changed.wait()
+
+        try:
+            return await asyncio.wait_for(wait(), timeout_s)
+        except TimeoutError:
+            kinds = [message.WhichOneof("message") for message in self.heard]
+            raise AssertionError(f"no {kind} within {timeout_s} s; heard {kinds}, last: {self.heard[-1:]}") from None
+
+
+class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_grpc.JobMasterServicer):
+    def __init__(self) -> None:
+        self.address = ""
+        self.resource_manager = Peer()
+        self.job_master = Peer()
+        self.epoch = EPOCH
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, port: int = 0) -> None:
+        self._server = new_server([])
+        resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(self._ResourceManager(self), self._server)
+        job_master_pb2_grpc.add_JobMasterServicer_to_server(self._JobMaster(self), self._server)
+        self.address = bind(self._server, "127.0.0.1", port)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        await self._server.stop(0)
+
+    class _ResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
+        def __init__(self, masters: Masters) -> None:
+            self.masters = masters
+
+        async def ConnectTaskExecutor(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+            masters = self.masters
+            registered = resource_manager_pb2.Registered(resource_manager_epoch=masters.epoch)
+            masters.resource_manager.outgoing.put_nowait(
+                resource_manager_pb2.ResourceManagerToTaskExecutor(resource_manager_epoch=masters.epoch, registered=registered)
+            )
+            async for message in _converse(masters.resource_manager, request_iterator):
+                yield message
+
+    class _JobMaster(job_master_pb2_grpc.JobMasterServicer):
+        def __init__(self, masters: Masters) -> None:
+            self.masters = masters
+
+        async def ConnectTaskExecutor(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+            async for message in _converse(self.masters.job_master, request_iterator):
+                yield message
+
+    # -- what a test says
+
+    def request_slot(self, allocation_id: str, job_id: str, index: int, profile: Any = None, **more: Any) -> None:
+        request = resource_manager_pb2.RequestSlot(
+            allocation_id=allocation_id,
+            job_id=job_id,
+            slot_index=index,
+            profile=profile or common_pb2.ResourceProfile(unknown=True),
+            job_master_address=self.address,
+            job_master_epoch=1,
+            **more,
+        )
+        self.resource_manager.outgoing.put_nowait(
+            resource_manager_pb2.ResourceManagerToTaskExecutor(resource_manager_epoch=self.epoch, request_slot=request)
+        )
+
+    def tell_task_executor(self, job_id: str, **message: Any) -> None:
+        """As the JobMaster of the job."""
+        self.job_master.outgoing.put_nowait(
+            job_master_pb2.JobMasterToTaskExecutor(job_id=job_id, job_master_epoch=1, **message)
+        )
+
+
+async def _converse(peer: Peer, incoming: Any) -> AsyncIterator[Any]:
+    async def read() -> None:
+        async for message in incoming:
+            peer.hear(message)
+        peer.outgoing.put_nowait(None)
+
+    reading = asyncio.create_task(read())
+    try:
+        while (message := await peer.outgoing.get()) is not None:
+            yield message
+    finally:
+        reading.cancel()

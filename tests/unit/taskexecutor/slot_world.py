@@ -1,0 +1,151 @@
+"""A slot table with a clock of its own, and short words for what happens to it. Invariants are checked after every event."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from firesteel.driver import Tick
+from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId, TaskExecutorId
+from firesteel.resources import UNKNOWN, ResourceProfile
+from firesteel.states import ExecutionState
+from taskexecutor import messages as m
+from taskexecutor.fit import Environment
+from taskexecutor.slot_table import SlotTable
+from taskexecutor.slots import SlotState
+from taskexecutor.table import Settings
+
+MIB = 2**20
+DEFAULT = ResourceProfile(cpu_cores=1, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB, network_bytes=128 * MIB)
+JOB = JobId("job")
+JM = {"job_id": JOB, "job_master_epoch": Epoch(1)}
+
+C = TypeVar("C")
+
+
+class World:
+    def __init__(self, slots: int = 2, **settings: Any) -> None:
+        self.now = 100.0
+        self.core = SlotTable(
+            Settings(
+                task_executor_id=TaskExecutorId("te"),
+                slots=slots,
+                total=DEFAULT * slots,
+                default_slot=DEFAULT,
+                cancellation_timeout_s=30.0,
+                heartbeat_timeout_s=20.0,
+                **settings,
+            ),
+            IdSource(b"seed"),
+        )
+        self.commands: list[m.Command] = []  # of the last event
+        self.tell(m.ReportDue())
+
+    # -- telling
+
+    def tell(self, event: m.Event) -> list[m.Command]:
+        self.commands = list(self.core.handle(event, self.now).commands)
+        self.core.table.validate()
+        deadline = self.core.next_deadline()
+        assert deadline is None or deadline > self.now, f"a deadline that has passed would spin: {deadline} at {self.now}"
+        return self.commands
+
+    def pass_time(self, seconds: float) -> list[m.Command]:
+        """Ticks at every deadline in between, as the driver does; returns all commands."""
+        until, commands = self.now + seconds, []
+        while (deadline := self.core.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            commands += self.tell(Tick())
+        self.now = until
+        self.commands = commands
+        return commands
+
+    def request(self, allocation: str = "a", index: int = 0, profile: ResourceProfile = UNKNOWN, **more: Any) -> m.AnswerSlotRequest:
+        values: dict[str, Any] = {
+            "resource_manager_epoch": Epoch(1),
+            "allocation_id": AllocationId(allocation),
+            "job_id": JOB,
+            "slot_index": index,
+            "profile": profile,
+            "job_master_address": "jm:1",
+            "job_master_epoch": Epoch(1),
+            **more,
+        }
+        self.tell(m.SlotRequested(**values))
+        return self.only(m.AnswerSlotRequest)
+
+    def start_all(self) -> None:
+        """Every process that is starting becomes ready."""
+        for slot in self.core.table.slots:
+            if slot.process:
+                self.ready(slot.index)
+
+    def ready(self, index: int = 0) -> list[m.Command]:
+        return self.tell(m.ProcessReady(executor_id=self.executor(index), data_address=f"flight:{index}"))
+
+    def die(self, index: int = 0, cause: str = "killed by SIGKILL") -> list[m.Command]:
+        return self.tell(m.ProcessDied(executor_id=self.executor(index), cause=cause))
+
+    def connect(self) -> list[m.Command]:
+        return self.tell(m.JobMasterConnected(job_id=JOB))
+
+    def give(self, allocation: str = "a", index: int = 0, **more: Any) -> None:
+        """A slot, all the way to an accepted offer."""
+        assert self.request(allocation, index, **more).accepted
+        if not self.core.table.jobs[JOB].connected:
+            self.connect()
+        self.tell(m.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
+
+    def submit(self, *attempts: str, allocation: str = "a", blobs: tuple[Any, ...] = ()) -> list[m.Command]:
+        part = m.SlotTasks(
+            allocation_id=AllocationId(allocation), attempt_ids=tuple(map(AttemptId, attempts)), message=f"deploy {attempts}"
+        )
+        return self.tell(
+            m.TasksSubmitted(parts=(part,), blobs=blobs, dispatcher_address="d:1", cancellation_timeout_s=30.0, **JM)
+        )
+
+    def cancel(self, *attempts: str) -> list[m.Command]:
+        return self.tell(m.TasksCancelled(attempt_ids=tuple(map(AttemptId, attempts)), **JM))
+
+    def states(self, index: int = 0, **states: ExecutionState) -> list[m.Command]:
+        return self.tell(
+            m.TaskStatesReported(
+                executor_id=self.executor(index),
+                job_id=JOB,
+                states=tuple((AttemptId(attempt), state) for attempt, state in states.items()),
+                message=f"states {sorted(states)}",
+            )
+        )
+
+    def free(self, *allocations: str) -> list[m.Command]:
+        return self.tell(m.SlotsFreed(allocation_ids=tuple(map(AllocationId, allocations)), cause="done", **JM))
+
+    def clean(self, allocation: str = "a", index: int = 0) -> list[m.Command]:
+        return self.tell(m.ProcessCleaned(executor_id=self.executor(index), allocation_id=AllocationId(allocation)))
+
+    # -- asking
+
+    def all(self, kind: type[C]) -> list[C]:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+    def only(self, kind: type[C]) -> C:
+        found = self.all(kind)
+        assert len(found) == 1, f"{len(found)} {kind.__name__} in {self.commands}"
+        return found[0]
+
+    def none(self, kind: type[Any]) -> bool:
+        return not self.all(kind)
+
+    def executor(self, index: int = 0) -> ExecutorId:
+        process = self.core.table.slots[index].process
+        assert process is not None
+        return process.executor_id
+
+    def state(self, index: int = 0) -> SlotState:
+        return self.core.table.slots[index].state
+
+    def reported(self) -> list[str]:
+        """The last slot report: the allocation of each slot, '' if free."""
+        return [status.allocation_id or "" for status in self.all(m.ReportSlots)[-1].slots]
+
+
+SPARK = Environment(spark=(("spark.jars", "x.jar"),))

@@ -1,0 +1,547 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from firesteel.ids import Epoch, JobId
+from firesteel.jobgraph import Blob, BlobKind
+from firesteel.states import ExecutionState as E
+from taskexecutor import messages as m
+from taskexecutor.slots import SlotState as S
+from tests.unit.taskexecutor.slot_world import DEFAULT, JM, JOB, MIB, SPARK, World
+
+BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)
+
+
+# -- warm processes
+
+
+def test_slots_get_their_processes_at_the_start_two_at_a_time():
+    world = World(slots=3)
+    assert len(world.all(m.StartProcess)) == 2
+    world.ready(0)
+    assert world.only(m.StartProcess).slot_index == 2
+
+
+def test_a_slot_that_a_job_waits_for_is_started_before_free_ones():
+    world = World(slots=4)
+    world.request(index=3)
+    world.ready(0)
+    assert world.only(m.StartProcess).slot_index == 3
+
+
+def test_a_process_that_cannot_start_is_tried_again_with_growing_pauses():
+    world = World(slots=1)
+    world.die(cause="exit code 1; the end of log: no java")
+    assert world.none(m.StartProcess)
+    assert len([c for c in world.pass_time(1.0) if isinstance(c, m.StartProcess)]) == 1
+    world.die(cause="exit code 1")
+    assert world.pass_time(1.9) == []
+    assert isinstance(world.pass_time(0.2)[0], m.StartProcess)
+
+
+def test_a_slot_without_a_process_is_refused_with_the_reason():
+    world = World(slots=1)
+    world.die(cause="exit code 1; the end of log: no java")
+    answer = world.request()
+    assert not answer.accepted
+    assert "no java" in answer.reason
+
+
+def test_an_idle_process_that_dies_is_replaced_at_once():
+    world = World(slots=1)
+    world.ready()
+    world.now += 60
+    world.die()
+    assert world.only(m.StartProcess).slot_index == 0
+
+
+# -- allocation and offer
+
+
+def test_a_warm_slot_is_offered_as_soon_as_the_job_master_is_connected():
+    world = World()
+    world.start_all()
+    assert world.request().accepted
+    assert world.only(m.ConnectJobMaster).address == "jm:1"
+    assert world.reported() == ["a", ""]
+    world.connect()
+    offer = world.only(m.OfferSlots).slots[0]
+    assert (offer.allocation_id, offer.data_address, offer.profile) == ("a", "flight:0", DEFAULT)
+    assert world.state() is S.ACTIVE
+
+
+def test_a_slot_is_offered_only_when_its_process_is_ready():
+    world = World(slots=1)
+    world.request()
+    world.connect()
+    assert world.none(m.OfferSlots)
+    world.ready()
+    assert world.only(m.OfferSlots).slots[0].allocation_id == "a"
+
+
+def test_slots_that_are_ready_together_are_offered_together():
+    world = World()
+    world.start_all()
+    world.request("a", 0)
+    world.request("b", 1)
+    world.connect()
+    assert [offer.allocation_id for offer in world.only(m.OfferSlots).slots] == ["a", "b"]
+
+
+def test_a_doubled_request_is_answered_the_same_and_changes_nothing():
+    world = World()
+    world.start_all()
+    world.give()
+    assert world.request().accepted
+    assert world.none(m.ConnectJobMaster)
+    assert world.reported() == ["a", ""]
+
+
+def test_a_taken_slot_is_refused_and_says_by_whom():
+    world = World()
+    world.give()
+    answer = world.request("b", 0, job_id=JobId("other"))
+    assert not answer.accepted
+    assert "taken by job job" in answer.reason
+
+
+def test_one_allocation_cannot_have_two_slots():
+    world = World()
+    world.give("a", 0)
+    assert not world.request("a", 1).accepted
+
+
+def test_a_late_request_for_an_ended_allocation_is_refused():
+    world = World()
+    world.start_all()
+    world.give()
+    world.free("a")
+    assert world.state() is S.FREE
+    answer = world.request("a", 0)
+    assert not answer.accepted
+    assert "has ended" in answer.reason
+
+
+def test_a_profile_must_fit_into_what_is_left():
+    world = World()
+    big = replace(DEFAULT, heap_bytes=900 * MIB)
+    assert world.request("a", 0, profile=big).accepted
+    answer = world.request("b", 1, profile=big)
+    assert not answer.accepted
+    assert "is left" in answer.reason
+
+
+def test_a_heap_that_spark_cannot_run_in_is_refused():
+    world = World()
+    answer = world.request(profile=replace(DEFAULT, heap_bytes=100 * MIB))
+    assert "Spark needs 450 MiB" in answer.reason
+
+
+def test_a_stale_resource_manager_is_not_heard():
+    world = World()
+    world.tell(m.ResourceManagerRegistered(resource_manager_epoch=Epoch(5)))
+    world.tell(
+        m.SlotRequested(
+            resource_manager_epoch=Epoch(4),
+            allocation_id="a",  # type: ignore[arg-type]
+            job_id=JOB,
+            slot_index=0,
+            profile=DEFAULT,
+            job_master_address="jm:1",
+            job_master_epoch=Epoch(1),
+        )
+    )
+    assert world.commands == []
+    assert world.core.table.dropped["SlotRequested"] == 1
+
+
+def test_an_offer_is_repeated_until_it_is_answered():
+    world = World()
+    world.start_all()
+    world.request()
+    world.connect()
+    world.pass_time(3.5)
+    assert world.only(m.OfferSlots).slots[0].allocation_id == "a"
+    world.tell(m.OffersAnswered(accepted=("a",), rejected=(), **JM))  # type: ignore[arg-type]
+    world.pass_time(5)
+    assert world.none(m.OfferSlots)
+
+
+def test_a_rejected_offer_frees_the_slot():
+    world = World()
+    world.start_all()
+    world.request()
+    world.connect()
+    world.tell(m.OffersAnswered(accepted=(), rejected=("a",), **JM))  # type: ignore[arg-type]
+    assert world.reported() == ["", ""]
+    assert world.none(m.KillProcess)
+
+
+# -- reuse
+
+
+def test_the_next_job_gets_the_same_process():
+    world = World(slots=1)
+    world.ready()
+    first = world.executor()
+    world.give()
+    world.submit("t")
+    world.states(t=E.FINISHED)
+    world.free("a")
+    assert world.only(m.CleanProcess).executor_id == first
+    assert world.state() is S.RELEASING
+    world.clean()
+    assert world.reported() == [""]
+    world.request("b")
+    assert world.only(m.OfferSlots).slots[0].executor_id == first
+
+
+def test_a_process_that_is_too_small_is_replaced_before_the_offer():
+    world = World()
+    world.start_all()
+    world.request(profile=replace(DEFAULT, heap_bytes=900 * MIB))
+    world.connect()
+    assert world.executor(0) in {command.executor_id for command in world.all(m.KillProcess)} or world.state() is S.ALLOCATED
+    world.die(0)
+    assert world.only(m.StartProcess).shape.heap_bytes == 900 * MIB
+    assert world.none(m.ReportSlotLost)
+    world.ready(0)
+    assert world.only(m.OfferSlots).slots[0].profile.heap_bytes == 900 * MIB
+
+
+def test_a_job_with_its_own_spark_values_gets_a_process_started_with_them_and_leaves_none_behind():
+    world = World(slots=1)
+    world.ready()
+    world.request(environment=SPARK)
+    assert world.only(m.KillProcess)
+    world.die()
+    assert world.only(m.StartProcess).shape.environment == SPARK
+    world.connect()
+    world.ready()
+    world.free("a")
+    world.die()  # it does not fit the default environment
+    assert world.only(m.StartProcess).shape.environment.spark == ()
+
+
+def test_idle_processes_make_room_for_a_large_allocation_and_come_back_after_it():
+    world = World()
+    world.start_all()
+    big = DEFAULT + DEFAULT
+    world.request(profile=big)
+    assert len(world.all(m.KillProcess)) == 2
+    world.die(1)
+    assert world.none(m.StartProcess)
+    world.die(0)
+    assert world.only(m.StartProcess).slot_index == 0
+    world.tell(m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="not needed"))  # type: ignore[arg-type]
+    world.die(0)
+    assert {command.slot_index for command in world.all(m.StartProcess)} <= {0, 1}
+    assert all(slot.process for slot in world.core.table.slots)
+
+
+# -- death
+
+
+def test_death_of_a_slots_process_is_told_at_once_and_its_slot_is_free_with_a_new_process():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.die(cause="killed by SIGSEGV")
+    assert "killed by SIGSEGV" in world.only(m.ReportSlotLost).reason
+    assert world.only(m.StartProcess)
+    assert world.reported() == [""]
+
+
+def test_a_process_that_says_why_it_ends_is_quoted():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.tell(m.ProcessEnding(executor_id=world.executor(), reason="the JVM is gone"))
+    assert world.only(m.KillProcess)
+    world.die()
+    assert "the JVM is gone" in world.only(m.ReportSlotLost).reason
+
+
+def test_a_process_that_cannot_start_for_a_job_is_a_lost_slot_with_the_log():
+    world = World(slots=1)
+    world.request()
+    world.connect()
+    world.die(cause="exit code 1; the end of log: bad option")
+    assert "bad option" in world.only(m.ReportSlotLost).reason
+    assert world.state() is S.FREE
+
+
+def test_over_the_memory_limit_the_process_is_killed_and_both_numbers_are_told():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    assert world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1408 * MIB)) == []
+    world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1410 * MIB))
+    assert world.only(m.KillProcess)
+    world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1500 * MIB))
+    assert world.none(m.KillProcess)
+    world.die()
+    reason = world.only(m.ReportSlotLost).reason
+    assert "slot 0 of TaskExecutor te used 1,410 MiB, its limit is 1,408 MiB" in reason
+    assert "taskmanager.slot.off-heap.size" in reason
+
+
+# -- tasks
+
+
+def test_tasks_are_relayed_after_the_process_knows_whose_it_is():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    commands = [command for command in world.submit("t", "u") if not isinstance(command, m.ReportSlots)]
+    assert [type(command) for command in commands] == [m.AssignProcess, m.RelayToProcess]
+    world.submit("v")
+    assert world.none(m.AssignProcess)
+
+
+def test_a_doubled_deployment_is_dropped():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.submit("t")
+    assert world.none(m.RelayToProcess)
+
+
+def test_tasks_for_a_slot_that_is_gone_fail_with_the_reason():
+    world = World()
+    world.start_all()
+    world.give("a", 0)
+    world.give("b", 1)
+    world.die(0)
+    world.submit("t", allocation="a")
+    report = world.only(m.ReportTasks)
+    assert report.states == (("t", E.FAILED),)
+    assert "killed by SIGKILL" in report.reason
+
+
+def test_tasks_wait_for_the_jobs_files():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t", blobs=(BLOB,))
+    assert world.only(m.PrepareJobFiles).blobs == (BLOB,)
+    assert world.none(m.RelayToProcess)
+    world.submit("u", blobs=(BLOB,))
+    assert world.none(m.PrepareJobFiles)
+    world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/j/files",), single_use=False))
+    assert world.only(m.AssignProcess).python_paths == ("/j/files",)
+    assert len(world.all(m.RelayToProcess)) == 2
+    world.free("a")
+    world.states(t=E.CANCELED, u=E.CANCELED)
+    world.clean()
+    assert world.only(m.RemoveJobFiles)
+
+
+def test_tasks_whose_files_cannot_be_had_fail():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t", blobs=(BLOB,))
+    world.tell(m.JobFilesFailed(job_id=JOB, reason="no such file"))
+    assert world.only(m.ReportTasks).reason == "no such file"
+    world.free("a")
+    assert world.state() is S.FREE
+
+
+def test_tasks_cancelled_while_files_are_on_their_way_are_cancelled_after_their_deployment():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t", blobs=(BLOB,))
+    world.cancel("t")
+    assert world.none(m.CancelInProcess)
+    world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=(), single_use=False))
+    assert [type(c) for c in world.commands] == [m.AssignProcess, m.RelayToProcess, m.CancelInProcess]
+
+
+def test_a_process_that_had_packages_installed_is_not_reused():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t", blobs=(BLOB,))
+    world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/r",), single_use=True))
+    world.states(t=E.FINISHED)
+    world.free("a")
+    assert world.only(m.KillProcess)
+    world.die()
+    assert world.none(m.ReportSlotLost)
+    assert world.only(m.StartProcess)
+
+
+def test_a_task_that_does_not_end_in_time_takes_its_process_with_it():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.cancel("t")
+    assert world.only(m.CancelInProcess).attempt_ids == ("t",)
+    for _ in range(7):
+        world.pass_time(4.9)
+        world.tell(m.JobMasterHeartbeat(**JM))
+    world.die()
+    assert "task.cancellation.timeout" in world.only(m.ReportSlotLost).reason
+
+
+def test_a_task_that_ends_in_time_does_not():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.cancel("t")
+    world.states(t=E.CANCELED)
+    for _ in range(10):
+        world.pass_time(5)
+        assert world.none(m.KillProcess)
+        world.tell(m.JobMasterHeartbeat(**JM))
+
+
+def test_cancelling_what_is_not_there_is_answered():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.cancel("never-seen")
+    assert world.only(m.ReportTasks).states == (("never-seen", E.CANCELED),)
+
+
+def test_reports_of_a_former_job_are_dropped():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    executor = world.executor()
+    world.die()
+    world.tell(m.TaskStatesReported(executor_id=executor, job_id=JOB, states=(), message="late"))
+    assert world.none(m.RelayToJobMaster)
+    assert world.core.table.dropped["TaskStatesReported"] == 1
+
+
+# -- masters come and go
+
+
+def test_when_the_job_master_is_gone_its_tasks_are_cancelled_and_its_slots_freed():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.tell(m.JobMasterDisconnected(job_id=JOB, cause="broken"))
+    assert world.none(m.CancelInProcess)
+    world.pass_time(5.1)
+    assert world.only(m.CancelInProcess).attempt_ids == ("t",)
+    assert world.only(m.CloseJobMaster)
+    world.states(t=E.CANCELED)
+    assert world.none(m.RelayToJobMaster)
+    world.clean()
+    assert world.reported() == [""]
+    assert world.core.table.jobs == {}
+
+
+def test_a_job_master_that_comes_back_in_time_is_told_everything():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.states(t=E.RUNNING)
+    world.tell(m.JobMasterDisconnected(job_id=JOB, cause="broken"))
+    world.states(t=E.FINISHED)
+    assert world.none(m.RelayToJobMaster)
+    world.pass_time(2)
+    commands = world.connect()
+    greeting = world.only(m.GreetJobMaster)
+    assert [offer.allocation_id for offer in greeting.slots] == ["a"]
+    assert greeting.tasks == (("t", E.FINISHED),)
+    assert isinstance(commands[1], m.RelayToJobMaster)  # what it missed, after the greeting
+    world.tell(m.JobMasterHeartbeat(**JM))
+    world.pass_time(10)
+    assert world.state() is S.ACTIVE
+
+
+def test_a_silent_job_master_is_given_up_after_the_heartbeat_timeout():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.pass_time(19)
+    assert world.state() is S.ACTIVE
+    world.pass_time(2)
+    assert world.state() is S.FREE
+
+
+def test_a_stale_job_master_is_not_heard():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    assert world.request(job_master_epoch=Epoch(2)).accepted
+    world.free("a")  # by epoch 1
+    assert world.state() is S.ACTIVE
+    assert world.core.table.dropped["SlotsFreed"] == 1
+
+
+def test_goodbye_frees_all_of_the_jobs_slots():
+    world = World()
+    world.start_all()
+    world.give("a", 0)
+    world.give("b", 1)
+    world.tell(m.JobMasterSaidGoodbye(cause="finished", **JM))
+    assert world.reported() == ["", ""]
+    assert world.core.table.jobs == {}
+
+
+def test_a_new_resource_manager_gets_a_report_and_nothing_else_changes():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.tell(m.ResourceManagerRegistered(resource_manager_epoch=Epoch(9)))
+    assert [type(command) for command in world.commands] == [m.ReportSlots]
+    assert world.reported() == ["a"]
+
+
+def test_reports_are_numbered_without_repetition():
+    world = World()
+    numbers = []
+    for event in (m.ReportDue(), m.ReportDue(), m.ReportDue()):
+        world.tell(event)
+        numbers.append(world.only(m.ReportSlots).sequence)
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_slot_taken_back_is_lost_to_the_job_master():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.tell(m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="job unknown"))  # type: ignore[arg-type]
+    assert "job unknown" in world.only(m.ReportSlotLost).reason
+    assert world.only(m.CancelInProcess)
+
+
+def test_a_process_that_does_not_get_clean_is_replaced():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.states(t=E.FINISHED)
+    world.free("a")
+    assert [type(c) for c in world.pass_time(10.1)] == [m.KillProcess]
+    world.die()
+    assert world.reported() == [""]
+    assert world.none(m.ReportSlotLost)
+
+
+def test_at_the_end_masters_are_told_and_everything_is_killed():
+    world = World()
+    world.start_all()
+    world.give("a", 0)
+    world.tell(m.StopRequested(cause="SIGTERM"))
+    assert "SIGTERM" in world.only(m.ReportSlotLost).reason
+    assert len(world.all(m.KillProcess)) == 2
+    world.die(0)
+    world.die(1)
+    assert world.none(m.StartProcess)
+    assert not world.request("b").accepted
