@@ -260,16 +260,16 @@ class MemoryPartition:
         self._channels = channels
 
     def emit(self, batch: pa.RecordBatch) -> None:
+        for index, piece in self._routing.route(batch):
+            self._offer(self._channels[index], piece)
         self.sent.append(batch)
         self.records_out += batch.num_rows
         self.bytes_out += batch.nbytes
-        for index, piece in self._routing.route(batch):
-            self._offer(self._channels[index], piece)
 
     def emit_event(self, event: StreamEvent) -> None:
-        self.sent.append(event)
         for channel in self._channels:
             self._offer(channel, event)
+        self.sent.append(event)
 
     def await_acknowledged(self) -> None:
         self._wait(lambda: all(self._consumed(channel) for channel in self._channels))

@@ -67,7 +67,5 @@ class Span:
     def __enter__(self) -> None:
         self._clock.enter(self._kind)
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         self._clock.leave()

@@ -28,13 +28,13 @@ class TimerServiceState(Enum):
     SHUT_DOWN = 2
 
 
+_S = TimerServiceState
 TRANSITIONS: dict[TimerServiceState, frozenset[TimerServiceState]] = {
-    TimerServiceState.RUNNING: frozenset({
-        TimerServiceState.QUIESCED,  # all input is processed
-        TimerServiceState.SHUT_DOWN,  # cancelled or failed
-    }),
-    TimerServiceState.QUIESCED: frozenset({TimerServiceState.SHUT_DOWN}),  # operators are closed, or it failed after all
-    TimerServiceState.SHUT_DOWN: frozenset(),
+    # quiesced when all input is processed; shut down when cancelled or failed
+    _S.RUNNING: frozenset({_S.QUIESCED, _S.SHUT_DOWN}),
+    # operators are closed, or it failed after all
+    _S.QUIESCED: frozenset({_S.SHUT_DOWN}),
+    _S.SHUT_DOWN: frozenset(),
 }
 
 

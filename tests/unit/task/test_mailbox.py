@@ -1,0 +1,229 @@
+"""The mailbox, and what reaches a running task from other threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from firesteel._proto import tasks_pb2
+from firesteel.elements import EndOfData, EndOfPartition
+from firesteel.ids import stable_id
+from firesteel.operator import SourceOperator
+from firesteel.states import ExecutionState
+from firesteel.testing import Journal, MemoryExchange, OperatorHarness, RecordingOperator, RecordingSource
+from taskexecutor.executor.task.input import InputReader
+from taskexecutor.executor.task.mailbox import Mailbox
+from taskexecutor.executor.task.runtime_context import TaskCancelled
+from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+
+
+def test_mails_are_taken_in_order() -> None:
+    mailbox = Mailbox()
+    seen: list[int] = []
+    for number in range(3):
+        mailbox.put(lambda number=number: seen.append(number))
+    while (mail := mailbox.take()) is not None:
+        mail()
+    assert seen == [0, 1, 2]
+
+
+def test_a_wake_before_the_wait_is_not_lost() -> None:
+    mailbox = Mailbox()
+    mailbox.wake()
+    mailbox.wake()
+    mailbox.wait(None)
+    mailbox.wait(0)  # the wake is used up; this one times out
+
+
+def test_a_closed_mailbox_takes_nothing_and_nobody_sleeps_in_it() -> None:
+    mailbox = Mailbox()
+    mailbox.put(lambda: None)
+    mailbox.close()
+    mailbox.put(lambda: None)
+    assert mailbox.take() is None
+    mailbox.wait(None)
+
+
+def test_a_sleeping_task_is_handed_a_mail_within_a_millisecond() -> None:
+    mailbox = Mailbox()
+    delays_s: list[float] = []
+    answered = threading.Semaphore(0)
+
+    def serve() -> None:
+        while len(delays_s) < 200:
+            mailbox.wait(None)
+            while (mail := mailbox.take()) is not None:
+                mail()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    for _ in range(200):
+        put_s = time.perf_counter()
+        mailbox.put(lambda put_s=put_s: (delays_s.append(time.perf_counter() - put_s), answered.release()))
+        answered.acquire()
+    thread.join(10)
+    assert sorted(delays_s)[100] < 0.001
+
+
+def event_for(name: str, **fields: object) -> tasks_pb2.OperatorEvent:
+    return tasks_pb2.OperatorEvent(operator_id=stable_id(name), **fields)  # type: ignore[arg-type]
+
+
+class SplitSource(RecordingSource, SourceOperator):
+    """Asks for a split at a time, as file sources do."""
+
+    def open(self) -> None:
+        self.ended = False
+        self.asked = False
+
+    def handle_coordinator_event(self, event: object) -> None:
+        super().handle_coordinator_event(event)
+        self.asked = False
+        if isinstance(event, tasks_pb2.AssignSplit):
+            self.elements.append(batch(int(event.split_json)))
+        else:
+            self.ended = True
+
+    def poll(self, max_wait_s: float) -> bool:
+        self.waiting = not self.elements
+        if self.elements:
+            self.output.emit(self.elements.popleft())
+        if not self.asked and not self.ended:
+            self.asked = True
+            self.context.send_to_coordinator(tasks_pb2.RequestSplit())
+        return not self.ended or bool(self.elements)
+
+
+def test_a_source_and_its_coordinator() -> None:
+    journal = Journal()
+    out = out_edge("out", 1)
+    run = Run(
+        vertex(operator("src", coordinator_kind="test"), operator("map", (0,))),
+        {"src": SplitSource("src", journal, []), "map": RecordingOperator("map", journal)},
+        out_edges=[out],
+    )
+    splits = [1, 2, 3]
+
+    def coordinate(event: tasks_pb2.OperatorEvent) -> None:
+        assert event.WhichOneof("event") == "request_split"
+        assert (event.operator_id, event.subtask, event.job_id) == (stable_id("src"), 0, stable_id("job"))
+        if splits:
+            answer = event_for("src", assign_split=tasks_pb2.AssignSplit(split_json=str(splits.pop(0))))
+        else:
+            answer = event_for("src", no_more_splits=tasks_pb2.NoMoreSplits())
+        threading.Thread(target=run.task.handle_event, args=(answer,)).start()
+
+    run.on_event = coordinate
+    run.start().join()
+    assert run.states[-1] is ExecutionState.FINISHED
+    assert [e for e in run.sent(out) if isinstance(e, pa.RecordBatch)] == [batch(1), batch(2), batch(3)]
+
+
+def test_an_event_for_somebody_else_is_dropped() -> None:
+    journal = Journal()
+    run = Run(vertex(operator("src")), {"src": RecordingSource("src", journal, [batch(1)])})
+    journal.hooks["src.poll"] = lambda: run.task.handle_event(event_for("stranger", no_more_splits=tasks_pb2.NoMoreSplits()))
+    assert run.run().states[-1] is ExecutionState.FINISHED
+
+
+def test_an_operator_may_wait_for_its_coordinator_in_the_middle_of_a_batch() -> None:
+    journal = Journal()
+    edge = in_edge("in")
+    acknowledged: list[object] = []
+
+    def collect(op: RecordingOperator, data: pa.RecordBatch, index: int) -> None:
+        op.context.send_to_coordinator(tasks_pb2.CollectChunk(sequence=0, ipc_stream=b"rows"))
+        while not acknowledged:
+            op.context.yield_to_mail(1.0)
+
+    class Sink(RecordingOperator):
+        def handle_coordinator_event(self, event: object) -> None:
+            acknowledged.append(event)
+
+    run = Run(vertex(operator("sink", ())), {"sink": Sink("sink", journal, on_batch=collect)}, in_edges=[(edge, 1)])
+    producer = run.producer(edge)
+    producer.emit(batch(1))
+    for element in (EndOfData(True), EndOfPartition()):
+        producer.emit_event(element)
+
+    def coordinate(event: tasks_pb2.OperatorEvent) -> None:
+        assert event.collect_chunk.ipc_stream == b"rows"
+        answer = event_for("sink", collect_ack=tasks_pb2.CollectAck(sequence=0))
+        threading.Thread(target=run.task.handle_event, args=(answer,)).start()
+
+    run.on_event = coordinate
+    run.start().join()
+    assert run.states[-1] is ExecutionState.FINISHED
+    assert len(acknowledged) == 1
+
+
+def test_a_task_that_waits_for_its_coordinator_is_cancelled() -> None:
+    journal = Journal()
+    edge = in_edge("in")
+    waiting = threading.Event()
+
+    def wait(op: RecordingOperator, data: pa.RecordBatch, index: int) -> None:
+        waiting.set()
+        while True:
+            op.context.yield_to_mail(60.0)
+
+    run = Run(vertex(operator("sink", ())), {"sink": RecordingOperator("sink", journal, on_batch=wait)}, in_edges=[(edge, 1)])
+    run.producer(edge).emit(batch(1))
+    run.start()
+    assert waiting.wait(10)
+    run.task.cancel()
+    run.join()
+    assert run.states[-1] is ExecutionState.CANCELED
+    harness = OperatorHarness(RecordingOperator("x", Journal()))
+    harness.cancel()
+    with pytest.raises(TaskCancelled):
+        harness.environment.yield_to_mail(60.0)
+
+
+def test_a_mail_that_fails_fails_the_task() -> None:
+    journal = Journal()
+    source = RecordingSource("src", journal, [], endless=True)
+
+    def fail() -> None:
+        raise ValueError("in a mail")
+
+    journal.hooks["src.waits"] = lambda: source.context.request_mail(fail)
+    run = Run(vertex(operator("src")), {"src": source}).run()
+    assert run.states[-1] is ExecutionState.FAILED
+    assert run.errors[0].summary == "ValueError: in a mail"
+
+
+def test_a_processing_time_timer_wakes_a_sleeping_task() -> None:
+    journal = Journal()
+    source = RecordingSource("src", journal, [], endless=True)
+    run = Run(vertex(operator("src")), {"src": source})
+    journal.hooks["src.open"] = lambda: source.context.timers.register_processing_time(int(time.time() * 1000) + 20)
+    journal.hooks["src.on_processing_time"] = run.task.cancel
+    run.start().join()
+    assert "src.on_processing_time" in journal.calls
+    assert run.states[-1] is ExecutionState.CANCELED
+
+
+def test_no_gate_starves_another() -> None:
+    exchange = MemoryExchange(capacity=1000)
+    edges = [in_edge("busy"), in_edge("quiet")]
+    gates = []
+    for edge in edges:
+        gates.append(
+            exchange.create_gate(
+                job_id="", result_id=edge.result_id, consumer=0, producers=1, consumers=1, pattern=edge.pattern, locations=None,
+                on_available=lambda: None,
+            )
+        )  # fmt: skip
+    run = Run(vertex(operator("x", ())), {}, exchange=exchange)
+    busy, quiet = (run.producer(edge) for edge in edges)
+    for number in range(10):
+        busy.emit(batch(number))
+    quiet.emit(batch(100))
+    reader = InputReader(gates)
+    order = [polled[0] for _ in range(11) if (polled := reader.poll()) is not None]
+    assert order == [0, 1, *[0] * 9]
+    assert reader.poll() is None

@@ -1,0 +1,138 @@
+"""Where the time goes, the counters, and the names they are exposed under."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from firesteel.elements import EndOfData, EndOfPartition, Watermark
+from firesteel.states import ExecutionState
+from firesteel.testing import Journal, RecordingOperator
+from taskexecutor.executor.task.clock import TaskClock, TimeKind
+from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
+from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_time_is_counted_once_whatever_is_nested() -> None:
+    now = Clock()
+    clock = TaskClock(now)
+    spans = clock.spans
+    now.now_ns = 10
+    with spans[TimeKind.PYTHON]:
+        now.now_ns = 30
+        with spans[TimeKind.SPARK]:
+            now.now_ns = 60
+            with spans[TimeKind.EXCHANGE], spans[TimeKind.EXCHANGE]:
+                now.now_ns = 100
+        now.now_ns = 150
+    now.now_ns = 210
+    spent_ns = dict(zip(TimeKind, clock.read_ns(), strict=True))
+    assert spent_ns[TimeKind.RUNTIME] == 10 + 60
+    assert spent_ns[TimeKind.PYTHON] == 20 + 50
+    assert spent_ns[TimeKind.SPARK] == 30
+    assert spent_ns[TimeKind.EXCHANGE] == 40
+    assert sum(spent_ns.values()) == 210
+
+
+def test_an_exception_leaves_the_span() -> None:
+    now = Clock()
+    clock = TaskClock(now)
+    try:
+        with clock.spans[TimeKind.SPARK]:
+            now.now_ns = 5
+            raise ValueError
+    except ValueError:
+        now.now_ns = 8
+    assert clock.read_ns()[TimeKind.SPARK] == 5
+    assert clock.read_ns()[TimeKind.RUNTIME] == 3
+
+
+def test_back_pressure_is_taken_out_of_exchange_time() -> None:
+    now = Clock()
+    clock = TaskClock(now)
+    run = Run(vertex(operator("x", ())), {})
+    group = TaskMetricGroup(run.config.info, clock)
+    partition = run.producer(in_edge("p"))
+    group.partitions = [partition]
+    with clock.spans[TimeKind.EXCHANGE]:
+        now.now_ns = 10_000_000
+    with clock.spans[TimeKind.IDLE]:
+        now.now_ns = 14_000_000
+    with clock.spans[TimeKind.BLOCKED]:
+        now.now_ns = 15_000_000
+    partition.blocked_ns = 3_000_000
+    metrics = group.read()
+    assert (metrics.exchange_ms, metrics.back_pressured_ms, metrics.idle_ms, metrics.busy_ms) == (7.0, 4.0, 4.0, 7.0)
+
+
+def test_rates_are_per_second_over_a_moving_window() -> None:
+    now_s = [0.0]
+    run = Run(vertex(operator("x", ())), {})
+    group = TaskMetricGroup(run.config.info, TaskClock(Clock()))
+    meters = TaskMeters(group, lambda: now_s[0])
+
+    def rate() -> float:
+        return {sample.name: sample.value for sample in meters.samples()}["flink_taskmanager_job_task_numRecordsInPerSecond"]
+
+    assert rate() == 0
+    group.records_in, now_s[0] = 100, 2.0
+    assert rate() == 50
+    for second in range(3, 20):
+        now_s[0] = float(second)
+        rate()
+    assert rate() == 0
+
+
+def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
+    journal = Journal()
+
+    def late(op: RecordingOperator, data: pa.RecordBatch, index: int) -> None:
+        op.context.counter("numLateRecordsDropped").inc(2)
+        with op.context.time("python"):
+            pass
+
+    edge, out = in_edge("in"), out_edge("out", 0)
+    run = Run(vertex(operator("map", ())), {"map": RecordingOperator("map", journal, on_batch=late)},
+              in_edges=[(edge, 1)], out_edges=[out])  # fmt: skip
+    producer = run.producer(edge)
+    producer.emit(batch(1, 2, 3))
+    for event in (Watermark(5_000_000), EndOfData(True), EndOfPartition()):
+        producer.emit_event(event)
+    seen: dict[str, float] = {}
+    labels: dict[str, dict[str, str]] = {}
+
+    def look() -> None:
+        for sample in run.task.samples():
+            seen[sample.name] = sample.value
+            labels[sample.name] = dict(sample.labels)
+
+    journal.hooks["map.process_watermark(5000000)"] = look
+    run.run()
+    assert run.states[-1] is ExecutionState.FINISHED
+    task, op = "flink_taskmanager_job_task_", "flink_taskmanager_job_task_operator_"
+    assert seen[task + "numRecordsIn"] == seen[task + "numRecordsOut"] == 3
+    assert seen[op + "numRecordsIn"] == seen[op + "numRecordsOut"] == 3
+    assert seen[op + "numLateRecordsDropped"] == 2
+    assert seen[task + "numBytesIn"] == 24
+    assert seen[task + "currentInputWatermark"] == 5000
+    assert labels[task + "numRecordsIn"] == {
+        "job_id": run.config.job_id, "job_name": "a job", "task_id": run.config.vertex.vertex_id, "task_name": "map",
+        "task_attempt_id": run.config.attempt_id, "task_attempt_num": "0", "subtask_index": "0",
+    }  # fmt: skip
+    assert labels[op + "numRecordsIn"]["operator_name"] == "map"
+    for name in (
+        "numRecordsInPerSecond", "numRecordsOutPerSecond", "numBytesInPerSecond", "numBytesOutPerSecond", "busyTimeMsPerSecond",
+        "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond", "isBackPressured", "Shuffle_Netty_Input_Buffers_inPoolUsage",
+        "Shuffle_Netty_Output_Buffers_outPoolUsage",
+    ):  # fmt: skip
+        assert task + name in seen
+    final = run.final_metrics
+    assert (final.records_in, final.records_out, final.late_records_dropped) == (3, 3, 2)
+    assert final.attempt_id == run.config.attempt_id
