@@ -7,6 +7,7 @@ cancelled whatever the peer does. The stream lives until the consumer's process 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from typing import Any, assert_never
@@ -178,11 +179,21 @@ class ProducerStream:
                     return
         except TRANSPORT_ERRORS as error:
             # The consumer is gone (the reading thread sees that too), or what was to be sent cannot be.
-            for channel in list(self._channels.values()):
-                if channel.partition is not None:
-                    channel.partition.abandoned(channel.index, f"sending failed: {str(error).splitlines()[0]}")
+            self._give_up(f"sending failed: {str(error).splitlines()[0][:300]}")
+        except Exception as error:  # no task may wait for ever, whatever is wrong here
+            log.exception("exchange stream failed", result_id=self._result_id)
+            self._give_up(f"sending failed: {error!r}")
         finally:
             self._writing_ended.set()
+
+    def _give_up(self, reason: str) -> None:
+        failed = bytearray()
+        for channel in list(self._channels.values()):
+            failed += wire.encode_failed(channel.number, reason)
+            if channel.partition is not None:
+                channel.partition.abandoned(channel.index, reason)
+        with contextlib.suppress(*TRANSPORT_ERRORS):
+            self._writer.write_metadata(pa.py_buffer(bytes(failed)))
 
     def _send(self, item: RemoteChannel | bytes | None) -> bool:
         """Sends one message: records of the channels in turn, up to and including the first batch. False: the end."""

@@ -1,0 +1,194 @@
+"""Exchanges that are closed again, and what a task would do with them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from firesteel.elements import EndOfPartition, StreamElement
+from firesteel.jobgraph import Partitioner
+from taskexecutor.executor.exchange import Exchange, InputGate, Locations, ResultPartition
+
+WINDOW_BYTES = 64 * 1024
+JOB = "job"
+RESULT = "result"
+
+
+class Consumer:
+    """A gate with the event that its task would wait for."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.gate: InputGate
+
+    def next(self, timeout_s: float = 10.0) -> tuple[int, StreamElement]:
+        """The next element; raises what poll raises."""
+        deadline = time.monotonic() + timeout_s
+        while (polled := self.gate.poll()) is None:
+            assert self.arrived.wait(deadline - time.monotonic()), "nothing came in time"
+            self.arrived.clear()
+        return polled
+
+    def drain(self) -> list[tuple[int, StreamElement]]:
+        """Everything up to EndOfPartition on each channel."""
+        elements, ended = [], 0
+        while ended < self.gate.channels:
+            elements.append(self.next())
+            ended += isinstance(elements[-1][1], EndOfPartition)
+        return elements
+
+
+class Pair:
+    """Two sides, in one process: `local` (one exchange) or over the network (two)."""
+
+    def __init__(self, producing: Exchange, consuming: Exchange) -> None:
+        self.producing = producing
+        self.consuming = consuming
+
+    @property
+    def local(self) -> bool:
+        return self.producing is self.consuming
+
+    def partition(
+        self,
+        producer: int = 0,
+        *,
+        partitioner: Partitioner = Partitioner.FORWARD,
+        producers: int = 1,
+        consumers: int = 1,
+        key_columns: tuple[str, ...] = (),
+        result_id: str = RESULT,
+        attempt: int = 0,
+    ) -> ResultPartition:
+        return self.producing.create_partition(
+            job_id=JOB,
+            result_id=result_id,
+            producer=producer,
+            attempt=attempt,
+            partitioner=partitioner,
+            producers=producers,
+            consumers=consumers,
+            max_parallelism=128,
+            key_columns=key_columns,
+        )
+
+    def consumer(
+        self,
+        consumer: int = 0,
+        *,
+        partitioner: Partitioner = Partitioner.FORWARD,
+        producers: int = 1,
+        consumers: int = 1,
+        result_id: str = RESULT,
+        address: str = "",
+    ) -> Consumer:
+        reader = Consumer()
+        reader.gate = self.consuming.create_gate(
+            job_id=JOB,
+            result_id=result_id,
+            consumer=consumer,
+            producers=producers,
+            consumers=consumers,
+            pattern=partitioner.pattern,
+            locations=Locations((address or self.producing.address,), [0] * producers, [0] * producers),
+            on_available=reader.arrived.set,
+        )
+        return reader
+
+
+@pytest.fixture
+def new_exchange() -> Iterator[Callable[..., Exchange]]:
+    made: list[Exchange] = []
+
+    def new(window_bytes: int = WINDOW_BYTES, batch_rows: int = 65536, partition_timeout_s: float = 10.0) -> Exchange:
+        made.append(
+            Exchange(host="127.0.0.1", window_bytes=window_bytes, batch_rows=batch_rows, partition_timeout_s=partition_timeout_s)
+        )
+        return made[-1]
+
+    yield new
+    for exchange in made:
+        exchange.close()
+    assert wait_until(lambda: not exchange_threads()), f"threads left: {exchange_threads()}"
+
+
+@pytest.fixture(params=["local", "network"])
+def pair(request: pytest.FixtureRequest, new_exchange: Callable[..., Exchange]) -> Pair:
+    producing = new_exchange()
+    return Pair(producing, producing if request.param == "local" else new_exchange())
+
+
+@pytest.fixture
+def network(new_exchange: Callable[..., Exchange]) -> Pair:
+    return Pair(new_exchange(), new_exchange())
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[[Callable[[], None]], Outcome]]:
+    started: list[Outcome] = []
+
+    def start(body: Callable[[], None]) -> Outcome:
+        started.append(Outcome(body))
+        return started[-1]
+
+    yield start
+    for outcome in started:
+        outcome.thread.join(10)
+        assert not outcome.thread.is_alive()
+
+
+class Outcome:
+    """What became of a body that runs in a thread."""
+
+    def __init__(self, body: Callable[[], None]) -> None:
+        self.error: BaseException | None = None
+        self._body = body
+        self.thread = threading.Thread(target=self._run, name="task")
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        except Exception as error:
+            self.error = error
+
+    def wait(self) -> BaseException | None:
+        self.thread.join(10)
+        assert not self.thread.is_alive(), "it still runs"
+        return self.error
+
+
+def exchange_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("exchange-")]
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def numbers(start: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(start, start + count), pa.int64())})
+
+
+@pytest.fixture(name="numbers")
+def numbers_fixture() -> Callable[[int, int], pa.RecordBatch]:
+    return numbers
+
+
+@pytest.fixture(name="wait_until")
+def wait_until_fixture() -> Callable[..., bool]:
+    return wait_until
+
+
+@pytest.fixture(name="exchange_threads")
+def exchange_threads_fixture() -> Callable[[], list[str]]:
+    return exchange_threads

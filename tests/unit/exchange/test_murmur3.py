@@ -1,0 +1,106 @@
+"""Key hashes: what mmh3 says, and golden values, because state is found by them for ever."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from decimal import Decimal
+
+import mmh3
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskexecutor.executor.exchange.errors import UnsupportedKey
+from taskexecutor.executor.exchange.murmur3 import hash_array, hash_columns
+
+
+def h(key: bytes) -> int:
+    return mmh3.hash(key, 0, signed=False)
+
+
+def q(value: int) -> int:
+    return h(struct.pack("<q", value))
+
+
+def d(value: float) -> int:
+    return h(struct.pack("<d", value))
+
+
+NAN = h(struct.pack("<Q", 0x7FF8000000000000))
+OTHER_NAN = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
+
+CASES = [
+    *[(pa.array([1, 0, 127, None], kind), [q(1), q(0), q(127), 0]) for kind in (
+        pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())],
+    (pa.array([-5, -(2**63)], pa.int64()), [q(-5), q(-(2**63))]),
+    (pa.array([2**64 - 1], pa.uint64()), [q(-1)]),
+    (pa.array([True, False, None]), [h(b"\x01"), h(b"\x00"), 0]),
+    (pa.array([0.0, -0.0, float("nan"), OTHER_NAN, 1.5, None]), [d(0.0), d(0.0), NAN, NAN, d(1.5), 0]),
+    (pa.array([-0.0, 1.5, None], pa.float32()), [d(0.0), d(1.5), 0]),
+    (pa.array([np.float16(1.5)], pa.float16()), [d(1.5)]),
+    *[(pa.array(["a", "é", None, "", "a"], kind), [h(b"a"), h("é".encode()), 0, 0, h(b"a")])
+      for kind in (pa.string(), pa.large_string(), pa.string_view())],
+    *[(pa.array([b"ab", None, b"\xff\x00"], kind), [h(b"ab"), 0, h(b"\xff\x00")])
+      for kind in (pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view())],
+    *[(pa.array([datetime.date(2020, 1, 1), None, datetime.date(1969, 12, 31)], kind), [q(18262), 0, q(-1)])
+      for kind in (pa.date32(), pa.date64())],
+    (pa.array([5, None], pa.timestamp("s", tz="Europe/Oslo")), [q(5_000_000), 0]),
+    (pa.array([5, None], pa.timestamp("ms")), [q(5_000), 0]),
+    (pa.array([5, None], pa.timestamp("us")), [q(5), 0]),
+    (pa.array([-1, 1999, None], pa.timestamp("ns")), [q(-1), q(1), 0]),
+    (pa.array([5, None], pa.time32("s")), [q(5_000_000), 0]),
+    (pa.array([5], pa.time64("us")), [q(5)]),
+    (pa.array([5], pa.duration("ms")), [q(5_000)]),
+    (pa.array([Decimal("1.50"), Decimal("0.00"), None, Decimal("-1200.00")]), [h(b"1.5"), h(b"0"), 0, h(b"-1200")]),
+    (pa.array([Decimal("1.5"), Decimal(10) ** 46], pa.decimal256(50, 3)), [h(b"1.5"), h(b"1" + 46 * b"0")]),
+    (pa.array(["x", None, "y", "x"]).dictionary_encode(), [h(b"x"), 0, h(b"y"), h(b"x")]),
+    (pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array([5, None])), [q(5), 0, 0]),
+    (pa.nulls(2), [0, 0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("array", "expected"), CASES, ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "")
+def test_each_type_hashes_its_documented_bytes(array: pa.Array, expected: list[int]) -> None:
+    assert hash_array(array).tolist() == expected
+    assert hash_array(array.slice(1)).tolist() == expected[1:], "offsets of sliced arrays"
+    assert hash_array(array.slice(0, 0)).tolist() == []
+
+
+def test_golden_values_never_change() -> None:
+    assert hash_array(pa.array([0, 1, -1, 42, 2**40])).tolist() == GOLDEN_INTS
+    assert hash_array(pa.array(["", "EWR", "JFK", "LGA", "ü"])).tolist() == GOLDEN_STRINGS
+    assert hash_array(pa.array([0.0, 1.5, float("nan")])).tolist() == GOLDEN_FLOATS
+    assert hash_array(pa.array([True, False, None])).tolist() == GOLDEN_BOOLS
+    assert hash_array(pa.array([Decimal("1.50")])).tolist() == GOLDEN_DECIMALS
+    assert hash_columns([pa.array(["EWR", None]), pa.array([1, 2])]).tolist() == GOLDEN_PAIRS
+
+
+GOLDEN_INTS = [1669671676, 1392991556, 1651860712, 1871679806, 2851483426]
+GOLDEN_STRINGS = [0, 2135352488, 3171249640, 1790852291, 2017519274]
+GOLDEN_FLOATS = [1669671676, 4034560987, 1428788237]
+GOLDEN_BOOLS = [3831157163, 1364076727, 0]
+GOLDEN_DECIMALS = [4025916689]
+GOLDEN_PAIRS = [2972245764, 1936466597]
+
+
+def test_several_columns_hash_their_hashes() -> None:
+    hashes = hash_columns([pa.array([1, None]), pa.array(["a", "b"]), pa.array([True, None])])
+    assert hashes.tolist() == [h(struct.pack("<III", q(1), h(b"a"), h(b"\x01"))), h(struct.pack("<III", 0, h(b"b"), 0))]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=50))
+def test_integers_agree_with_mmh3(values: list[int | None]) -> None:
+    assert hash_array(pa.array(values, pa.int64())).tolist() == [0 if v is None else q(v) for v in values]
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=50))
+def test_strings_agree_with_mmh3(values: list[str | None]) -> None:
+    assert hash_array(pa.array(values, pa.string())).tolist() == [0 if v is None else h(v.encode()) for v in values]
+
+
+def test_a_type_without_hash_is_a_clear_error() -> None:
+    with pytest.raises(UnsupportedKey, match=r"a column of type list<item: int64> cannot be a key"):
+        hash_array(pa.array([[1]]))
