@@ -153,8 +153,8 @@ class Shell:
             await self.changed(job.job_id, timeout_s=0.1)
         if job.status.globally_terminal:
             return await self._stored_details(job)
-        waiting_for = "" if job.confirmed else "its JobMaster to start"
-        return convert.details_without_master(job, await self._graph(job.graph_id), waiting_for=waiting_for)
+        graph = await self._graph(job.graph_id)
+        return convert.details_without_master(job, graph, waiting_for="" if job.confirmed else "its JobMaster to start")
 
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
         final_details, failure = await self._in_store(self._store.ending, job.job_id)

@@ -139,8 +139,10 @@ def job(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
     if details.vertices:
         yield ""
         yield _vertices(details.vertices)
-        yield ""
-        yield _subtasks(details.vertices)
+        for vertex in details.vertices:
+            if vertex.subtasks:
+                yield ""
+                yield _subtasks(vertex)
         yield ""
         yield _operators(details.vertices, full=full)
 
@@ -157,29 +159,27 @@ def exception(error: ErrorInfo, *, full: bool, title: str = "Error") -> Renderab
     return Group(*parts)
 
 
-def _subtasks(vertices: Iterable[Vertex]) -> Table:
+def _subtasks(vertex: Vertex) -> RenderableType:
     right = ("Records in", "Records out", "Bytes in", "Bytes out", "Busy", "Idle", "Back-pressured", "Late")
     table = _table("Subtask", "Attempt", "State", "Slot", *right, right=right)
-    for vertex in vertices:
-        table.add_row(Text(vertex.name, style="bold"))
-        for subtask in vertex.subtasks:
-            for attempt in subtask.attempts:
-                m = attempt.metrics
-                table.add_row(
-                    f"  {subtask.index + 1}/{vertex.parallelism}",
-                    f"#{attempt.number}",
-                    state_text(attempt.state),
-                    _slot(attempt),
-                    f"{m.records_in:,}",
-                    f"{m.records_out:,}",
-                    size(m.bytes_in),
-                    size(m.bytes_out),
-                    _share(m.busy_ms, m),
-                    _share(m.idle_ms, m),
-                    _share(m.back_pressured_ms, m),
-                    f"{m.late_records_dropped:,}",
-                )
-    return table
+    for subtask in vertex.subtasks:
+        for attempt in subtask.attempts:
+            m = attempt.metrics
+            table.add_row(
+                f"{subtask.index + 1}/{vertex.parallelism}",
+                f"#{attempt.number}",
+                state_text(attempt.state),
+                _slot(attempt),
+                f"{m.records_in:,}",
+                f"{m.records_out:,}",
+                size(m.bytes_in),
+                size(m.bytes_out),
+                _share(m.busy_ms, m),
+                _share(m.idle_ms, m),
+                _share(m.back_pressured_ms, m),
+                f"{m.late_records_dropped:,}",
+            )
+    return Group(Text(vertex.name, style="bold"), table)
 
 
 def _slot(attempt: Attempt) -> str:

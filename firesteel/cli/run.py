@@ -11,7 +11,7 @@ import click
 from firesteel import options
 from firesteel.cli.arguments import address_option, configuration, configured_address, definitions_option
 from firesteel.config import Configuration, parse_definitions
-from firesteel.errors import FiresteelError, JobCanceled
+from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 TARGETS = ("local", "remote", "kubernetes-application")
@@ -101,6 +101,8 @@ def run(
             click.echo(f"Cancelled job {error.job_id}.")
             sys.exit(INTERRUPTED)
         raise
+    except JobFailed as error:
+        raise _traceback_first(error) from error
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
@@ -171,6 +173,17 @@ def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: in
     from firesteel.execution_context import TASK_EXECUTORS, EmbeddedCluster
 
     return EmbeddedCluster(conf, task_executors=task_executors or TASK_EXECUTORS, slots=slots)
+
+
+def _traceback_first(failure: JobFailed) -> FiresteelError:
+    """Prints the user's own frames, which are what they can mend; what is left to say is one line."""
+    cause = failure.error
+    if cause is None or not cause.user_traceback:
+        return failure
+    click.echo(cause.user_traceback, err=True)
+    name = f" ({failure.job_name})" if failure.job_name else ""
+    where = f" in {cause.task_name}" if cause.task_name else ""
+    return FiresteelError(f"job {failure.job_id}{name} failed{where}: {cause.summary}")
 
 
 def _submitted(job_id: str, display: Any, *, attached: bool) -> None:
