@@ -134,7 +134,7 @@ class World:
     def give_slots(self, name: str, count: int, profile: ResourceProfile = SLOT_PROFILE) -> list[SlotOffer]:
         """A TaskExecutor connects and offers so many new slots."""
         offers = [offer(next(self._numbers), slot_index=index, profile=profile) for index in range(count)]
-        if name not in self.core.task_executors:
+        if TaskExecutorId(name) not in self.core.task_executors:
             self.connect(name)
         self.post(events.SlotsOffered(task_executor_id=TaskExecutorId(name), slots=tuple(offers)))
         return offers
