@@ -15,7 +15,8 @@ import pyarrow as pa
 from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
 from firesteel.jobgraph import JobEdge, JobVertex
 from firesteel.operator import StreamOperator
-from taskexecutor.executor.task.config import OpenedOperator, ResultPartition, TaskConfig
+from taskexecutor.executor.operators import OpenedOperator
+from taskexecutor.executor.task.config import ResultPartition, TaskConfig
 from taskexecutor.executor.task.metrics import TaskMetricGroup
 from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget, PartitionTarget
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment

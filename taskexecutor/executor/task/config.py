@@ -11,9 +11,10 @@ import pyarrow as pa
 from firesteel.elements import StreamElement, StreamEvent
 from firesteel.errors import ErrorInfo
 from firesteel.ids import AttemptId, JobId, OperatorId
-from firesteel.jobgraph import DistributionPattern, JobEdge, JobVertex, Operator, Partitioner
+from firesteel.jobgraph import DistributionPattern, JobEdge, JobVertex, Partitioner
 from firesteel.operator import StreamOperator, TaskInfo
 from firesteel.states import ExecutionState
+from taskexecutor.executor.operators import OpenedOperator
 from taskexecutor.executor.task.state import RestoredOperatorState
 
 if TYPE_CHECKING:
@@ -53,15 +54,6 @@ class TaskConfig:
             attempt=self.attempt,
             attempt_id=self.attempt_id,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedOperator:
-    """An operator of the JobGraph with its spec unpickled."""
-
-    operator: Operator
-    spec: Any
-    output_schema: pa.Schema | None
 
 
 class ResultPartition(Protocol):
@@ -146,6 +138,7 @@ class TaskServices:
 
     exchange: Exchange
     engine: Any  # the slot's SparkEngine
-    build_operator: Callable[[Sequence[Any]], StreamOperator]
+    build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator]
     report_state: ReportState
     send_event: Callable[[tasks_pb2.OperatorEvent], None]
+    user_code_roots: Sequence[str] = ()  # where the user's files are, so that tracebacks show the user's own frames

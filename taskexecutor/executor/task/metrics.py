@@ -131,7 +131,10 @@ class TaskMeters:
         task("idleTimeMsPerSecond", rates["idle_ms"])
         task("backPressuredTimeMsPerSecond", rates["back_pressured_ms"])
         task("isBackPressured", float(rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS))
-        task("currentInputWatermark", max(metrics.watermark_us // 1000, MIN_TIMESTAMP_US))
+        task(
+            "currentInputWatermark",
+            MIN_TIMESTAMP_US if metrics.watermark_us == MIN_TIMESTAMP_US else metrics.watermark_us // 1000,
+        )
         task("Shuffle_Netty_Input_Buffers_inPoolUsage", _highest(gate.in_pool_usage for gate in group.gates))
         task("Shuffle_Netty_Output_Buffers_outPoolUsage", _highest(p.out_pool_usage for p in group.partitions))
         for operator in group.operators:

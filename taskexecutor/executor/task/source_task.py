@@ -25,6 +25,7 @@ class SourceTask:
 
     def step(self) -> Step:
         if not self._source.poll(0.0):
+            self.max_wait_s = None
             return Step.END
         if not self._source.waiting:
             return Step.MORE

@@ -165,7 +165,7 @@ class StreamTask:
         chain.open(check)
         check()
         self._report(ExecutionState.RUNNING)
-        self._run_until_end(kind.step)
+        self._run_until_end(kind.step, on_dry=chain.flush)
         self._finish_data(chain, kind)
         # A task that takes part in checkpoints waits here for the one that contains what finish() has done (spec 001).
         self._await_acknowledgement(kind)
@@ -214,12 +214,10 @@ class StreamTask:
         self._metrics.watermark_us = kind.watermark_us
         return chain, kind
 
-    def _run_until_end(self, step: Callable[[], Step]) -> None:
+    def _run_until_end(self, step: Callable[[], Step], on_dry: Callable[[], None]) -> None:
         """The mailbox loop: mails and timers first, then one step; sleeps when there is nothing to do."""
         environment, mailbox, timers = self._environment, self._mailbox, self._timers
-        kind, chain = self._kind, self._chain
-        assert kind is not None
-        assert chain is not None
+        assert self._kind is not None
         while True:
             if environment.cancelled:
                 raise TaskCancelled
@@ -231,8 +229,8 @@ class StreamTask:
                 case Step.MORE:
                     pass
                 case Step.DRY:
-                    chain.flush()
-                    self._sleep(kind.max_wait_s)
+                    on_dry()
+                    self._sleep(self._kind.max_wait_s)
                 case Step.END:
                     return
                 case unknown:
@@ -287,7 +285,7 @@ class StreamTask:
             name = f"acks {self.info.attempt_id[:8]}"
             self._acknowledging = threading.Thread(target=wait_for_consumers, name=name, daemon=True)
             self._acknowledging.start()
-        self._run_until_end(step)
+        self._run_until_end(step, on_dry=lambda: None)  # operators have finished: nothing of them is left to flush
 
     def _close_operators(self, chain: OperatorChain) -> None:
         failures = chain.close()
@@ -333,9 +331,13 @@ class StreamTask:
                 if symptom and self._cancelled.wait(self.neighbour_failure_grace_s):
                     self._report(ExecutionState.CANCELED)
                     return
-                self._report(ExecutionState.FAILED, error_info(first, task_name=self.info.task_name_with_subtask))
+                self._report(ExecutionState.FAILED, self._error_info(first))
             case unknown:
                 assert_never(unknown)
+
+    def _error_info(self, error: BaseException) -> ErrorInfo:
+        roots = self._services.user_code_roots
+        return error_info(error, task_name=self.info.task_name_with_subtask, user_code_roots=roots)
 
     def _report(self, state: ExecutionState, error: ErrorInfo | None = None) -> None:
         try:

@@ -363,6 +363,19 @@ def test_a_task_that_waits_for_acknowledgement_is_cancelled() -> None:
     assert journal.of("close") == ["src.close", "map.close", "last.close"]
 
 
+def test_a_failure_while_waiting_for_acknowledgement_closes_everything() -> None:
+    def fail() -> None:
+        raise ValueError("too late")
+
+    journal = Journal()
+    run = source_run(journal, exchange=MemoryExchange(await_consumers=True))
+    journal.hooks["last.finish"] = lambda: run.operators["last"].context.request_mail(fail)
+    run.start().join()
+    assert run.states[-1] is FAILED
+    assert run.errors[0].summary == "ValueError: too late"
+    assert journal.of("close") == ["src.close", "map.close", "last.close"]
+
+
 def test_a_function_that_swallows_exceptions_is_cancelled_all_the_same() -> None:
     journal = Journal()
     run = one_input_run(journal)
