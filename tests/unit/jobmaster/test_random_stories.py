@@ -1,0 +1,361 @@
+"""Random legal events, from a seed, against one core; what must hold at every step and at the end of every story.
+
+The other side is played by `Peers`: TaskExecutors that hold slots and run tasks by the rules of the slot protocol, so
+that every event the core sees is one it could see.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from firesteel.driver import Tick
+from firesteel.errors import ErrorInfo
+from firesteel.ids import AllocationId, AttemptId, TaskExecutorId
+from firesteel.jobgraph import JobGraph
+from firesteel.states import ExecutionState, JobStatus
+from jobmaster import commands, events
+from jobmaster.coordinators.messages import SplitAssigned, SplitRequested
+from jobmaster.settings import JobSettings
+from jobmaster.slot_pool import SlotOffer
+from jobmaster.testing import World, job, offer, operator_id, vertex
+
+S = ExecutionState
+STEPS = 400
+SEEDS = int(os.environ.get("FIRESTEEL_STORIES", "60"))
+ORDER = (S.DEPLOYING, S.INITIALIZING, S.RUNNING, S.FINISHED)
+
+
+class TaskExecutor:
+    def __init__(self, name: str) -> None:
+        self.name = TaskExecutorId(name)
+        self.slots: dict[AllocationId, SlotOffer] = {}
+        self.tasks: dict[AttemptId, ExecutionState] = {}
+        self.slot_of: dict[AttemptId, AllocationId] = {}
+        self.canceling: set[AttemptId] = set()
+        self.analyses: list[AllocationId] = []
+        self.connected = False
+        self.connection = 0
+
+
+class Peers:
+    """Everything around the core. `step` makes one thing happen."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = World(self._graph(), self._settings())
+        self.core = self.world.core
+        self.executors: dict[TaskExecutorId, TaskExecutor] = {}
+        self.required = 0
+        self.sequence = 0
+        self.numbers = 0
+        self.connections = 0
+        self.unlisted: list[commands.ListPaths] = []
+        self.splits: Counter[str] = Counter()
+        self.exited = False
+        self.did: list[str] = []
+
+    def _graph(self) -> JobGraph:
+        r = self.random
+        source = vertex("src", r.randint(1, 4), coordinator=("sequence-source", {"start": 0, "end": 50, "split_rows": 10}))
+        files = vertex("files", r.randint(1, 2), coordinator=("file-source", {"paths": ["/x"]}), slot_sharing_group="files")
+        middle = vertex("mid", r.randint(1, 5))
+        return job(*([source, files, middle] if r.random() < 0.5 else [source, middle]), edges=r.random() < 0.8)
+
+    def _settings(self) -> JobSettings:
+        r = self.random
+        return JobSettings(
+            slot_request_timeout_s=r.choice([20.0, 300.0]),
+            slot_idle_timeout_s=r.choice([2.0, 50.0]),
+            restart_strategy=r.choice(["none", "fixed-delay"]),
+            restart_attempts=r.randint(0, 3),
+            restart_delay_s=r.choice([0.0, 1.0]),
+        )
+
+    # ---- what the core says
+
+    def post(self, event: events.Event | Tick) -> None:
+        self.did.append(f"{self.world.now:.1f} {event}")
+        for command in self.world.post(event):
+            self._carry_out(command)
+        self.check()
+
+    def _carry_out(self, command: commands.Command) -> None:
+        match command:
+            case commands.DeclareRequirements():
+                assert command.sequence > self.sequence
+                self.sequence = command.sequence
+                self.required = sum(requirement.count for requirement in command.requirements)
+            case commands.ListPaths():
+                self.unlisted.append(command)
+            case commands.Exit():
+                self.exited = True
+            case commands.DismissTaskExecutor():
+                executor = self.executors.get(command.task_executor_id)
+                if executor is not None and executor.connected:
+                    del self.executors[executor.name]
+            case commands.AnswerSlots() | commands.FreeSlots() | commands.DeployTasks() | commands.CancelTasks():
+                self._to_executor(command)
+            case commands.AnalyzeJob():
+                executor = self.executors.get(command.task_executor_id)
+                if executor is not None and executor.connected:
+                    executor.analyses.append(command.allocation_id)
+            case commands.SendOperatorMessage(message=SplitAssigned(split_json=split)):
+                self.splits[f"{self.core.restarts}:{split}"] += 1
+            case _:
+                pass
+
+    def _to_executor(
+        self, command: commands.AnswerSlots | commands.FreeSlots | commands.DeployTasks | commands.CancelTasks
+    ) -> None:
+        executor = self.executors.get(command.task_executor_id)
+        if executor is None or not executor.connected:
+            return  # lost with the stream
+        match command:
+            case commands.AnswerSlots(rejected=freed) | commands.FreeSlots(allocation_ids=freed):
+                for allocation_id in freed:
+                    self._drop_slot(executor, allocation_id)
+            case commands.DeployTasks():
+                for task in command.tasks:
+                    assert task.allocation_id in executor.slots, "deployed into a slot that it does not hold"
+                    if task.attempt_id not in executor.tasks:
+                        executor.tasks[task.attempt_id] = S.DEPLOYING
+                        executor.slot_of[task.attempt_id] = task.allocation_id
+            case commands.CancelTasks():
+                executor.canceling.update(command.attempt_ids)
+
+    def _drop_slot(self, executor: TaskExecutor, allocation_id: AllocationId) -> None:
+        executor.slots.pop(allocation_id, None)
+        for attempt_id in [a for a, slot in executor.slot_of.items() if slot == allocation_id]:
+            del executor.slot_of[attempt_id], executor.tasks[attempt_id]
+            executor.canceling.discard(attempt_id)
+
+    # ---- what happens
+
+    def step(self, *, calm: bool) -> None:
+        """One event. Calm: only what leads forward, so that every story ends."""
+        actions = [
+            self.offer_slots,
+            self.advance_task,
+            self.advance_task,
+            self.advance_task,
+            self.answer,
+            self.wait,
+            self.reconnect,
+        ]
+        if not calm:
+            actions += [self.lose_slot, self.break_stream, self.kill, self.ask_split, self.say_twice, self.fail_task]
+        self.random.choice(actions)()
+
+    def _any(self) -> TaskExecutor | None:
+        connected = [executor for executor in self.executors.values() if executor.connected]
+        return self.random.choice(connected) if connected else None
+
+    def offer_slots(self) -> None:
+        held = sum(len(executor.slots) for executor in self.executors.values())
+        missing = self.required - held
+        if missing <= 0 and self.random.random() < 0.9:
+            return
+        if len(self.executors) < 3:
+            self.numbers += 1
+            executor = TaskExecutor(f"te-{self.numbers}")
+            self.executors[executor.name] = executor
+            self._connect(executor)
+        executor = self._any() or executor
+        if executor.name not in self.executors:
+            return
+        offers = []
+        for _ in range(self.random.randint(1, max(1, missing))):
+            self.numbers += 1
+            slot = offer(self.numbers)
+            executor.slots[slot.allocation_id] = slot
+            offers.append(slot)
+        if executor.connected:
+            self.post(events.SlotsOffered(task_executor_id=executor.name, slots=tuple(offers)))
+
+    def _connect(self, executor: TaskExecutor) -> None:
+        self.connections += 1
+        executor.connected, executor.connection = True, self.connections
+        self.post(
+            events.TaskExecutorConnected(
+                task_executor_id=executor.name,
+                connection=executor.connection,
+                host="host",
+                slots=tuple(executor.slots.values()),
+                tasks=tuple(events.TaskUpdate(a, state) for a, state in executor.tasks.items()),
+            )
+        )
+
+    def advance_task(self) -> None:
+        executor = self._any()
+        if executor is None:
+            return
+        for attempt_id in list(executor.canceling):
+            state = executor.tasks.get(attempt_id, S.CANCELED)
+            executor.canceling.discard(attempt_id)
+            ended = state if state.terminal else S.CANCELED
+            if attempt_id in executor.tasks:
+                executor.tasks[attempt_id] = ended
+            self._report(executor, attempt_id, ended)
+            return
+        live = [attempt_id for attempt_id, state in executor.tasks.items() if not state.terminal]
+        if live:
+            attempt_id = self.random.choice(live)
+            position = ORDER.index(executor.tasks[attempt_id])
+            executor.tasks[attempt_id] = ORDER[min(3, position + self.random.choice([1, 1, 1, 2]))]
+            self._report(executor, attempt_id, executor.tasks[attempt_id])
+
+    def fail_task(self) -> None:
+        executor = self._any()
+        live = [a for a, state in executor.tasks.items() if not state.terminal] if executor else []
+        if executor is not None and live and self.random.random() < 0.3:
+            attempt_id = self.random.choice(live)
+            executor.tasks[attempt_id] = S.FAILED
+            self._report(executor, attempt_id, S.FAILED)
+
+    def _report(self, executor: TaskExecutor, attempt_id: AttemptId, state: ExecutionState) -> None:
+        error = ErrorInfo(summary="boom") if state is S.FAILED else None
+        update = events.TaskUpdate(attempt_id, state, error)
+        self.post(events.TaskStatesReported(task_executor_id=executor.name, updates=(update,)))
+
+    def answer(self) -> None:
+        """Somebody who was asked answers: the disk, or the slot that analyses."""
+        if self.unlisted:
+            listing = self.unlisted.pop()
+            if self.random.random() < 0.05:
+                self.post(events.PathsMissing(operator_id=listing.operator_id, problem="no such path"))
+            else:
+                self.post(events.PathsListed(operator_id=listing.operator_id, files=("/x/a", "/x/b")))
+            return
+        executor = self._any()
+        if executor is not None and executor.analyses:
+            allocation_id = executor.analyses.pop()
+            if allocation_id not in executor.slots:
+                return
+            operators = [o for v in self.core.graph.job_graph.vertices for o in v.operators]
+            analyses = tuple(events.OperatorAnalysis(o.operator_id, b"", "") for o in operators)
+            self.post(events.JobAnalyzed(task_executor_id=executor.name, operators=analyses))
+
+    def wait(self) -> None:
+        end = self.world.now + self.random.choice([0.1, 1.0, 3.0])
+        for executor in list(self.executors.values()):
+            if executor.connected:
+                self.post(events.TaskExecutorSeen(task_executor_id=executor.name))
+        while (deadline := self.core.next_deadline()) is not None and deadline <= end:
+            self.world.now = max(self.world.now, deadline)
+            self.post(Tick())
+        self.world.now = end
+
+    def reconnect(self) -> None:
+        for executor in list(self.executors.values()):
+            if not executor.connected:
+                self._connect(executor)
+
+    def lose_slot(self) -> None:
+        executor = self._any()
+        if executor is not None and executor.slots and self.random.random() < 0.3:
+            allocation_id = self.random.choice(list(executor.slots))
+            self._drop_slot(executor, allocation_id)
+            lost = ErrorInfo(summary="its process was killed")
+            self.post(events.SlotLost(task_executor_id=executor.name, allocation_id=allocation_id, error=lost))
+
+    def break_stream(self) -> None:
+        executor = self._any()
+        if executor is not None and self.random.random() < 0.3:
+            executor.connected = False
+            executor.analyses.clear()
+            self.post(events.TaskExecutorDisconnected(task_executor_id=executor.name, connection=executor.connection))
+
+    def kill(self) -> None:
+        executor = self._any()
+        if executor is not None and self.random.random() < 0.15:
+            del self.executors[executor.name]
+            self.post(events.TaskExecutorDisconnected(task_executor_id=executor.name, connection=executor.connection))
+            if self.random.random() < 0.5:
+                self.post(events.TaskExecutorLost(task_executor_id=executor.name, cause="killed"))
+
+    def ask_split(self) -> None:
+        sources = [e for e in self.world.executions("src") if e.state in (S.RUNNING, S.CANCELING) and e.slot is not None]
+        if sources:
+            execution = self.random.choice(sources)
+            assert execution.slot is not None
+            self.post(
+                events.OperatorMessageReceived(
+                    task_executor_id=execution.slot.task_executor_id,
+                    operator_id=operator_id("src"),
+                    attempt_id=execution.attempt_id,
+                    message=SplitRequested(),
+                )
+            )
+
+    def say_twice(self) -> None:
+        """A message arrives a second time, or is about what is no more."""
+        executor = self._any()
+        if executor is not None:
+            for attempt_id, state in list(executor.tasks.items())[:3]:
+                self._report(executor, attempt_id, state)
+            self.post(events.SlotsOffered(task_executor_id=executor.name, slots=tuple(executor.slots.values())))
+        self.post(events.ResourceManagerConnected())
+
+    # ---- what must hold
+
+    def check(self) -> None:
+        graph, pool = self.core.graph, self.core.pool
+        assert Counter(e.state.name for e in graph.executions()) == Counter(graph.tasks_by_state())
+        assert graph.live == sum(not e.terminal for e in graph.executions())
+        taken = Counter(slot.group.key for slot in pool.slots.values() if slot.group is not None)
+        assert not taken or max(taken.values()) == 1, "a group holds two slots"
+        for slot in pool.slots.values():
+            assert (slot.group is None) != (slot.idle_since is None)
+            assert slot.group is None or slot.group.allocation_id == slot.allocation_id
+        idle = sum(slot.group is None for slot in pool.slots.values())
+        wanted = len({id(v.group) for v in graph.execution_vertices() if v.group is not None and v.group.wanted})
+        assert sum(requirement.count for requirement in pool.requirements()) == wanted + idle == self.required
+        for execution in graph.executions():
+            assert execution.vertex.group is not None
+            if not execution.terminal and execution.state is not S.CREATED:
+                assert execution.vertex.group.wanted
+        # Each split has one owner; only an attempt that ended without finishing gives its splits to others.
+        enumerator = self.core.coordinators[operator_id("src")]
+        owned = [split for splits in enumerator._owned.values() for split in splits]  # type: ignore[attr-defined]
+        assert len(owned) == len(set(owned))
+        if graph.status.terminal:
+            assert graph.live == 0
+            assert self.required == 0
+            assert not pool.slots
+
+    def check_end(self) -> None:
+        status = self.core.graph.status
+        assert status.globally_terminal, f"it never ended: {self.core.graph.story()}"
+        assert self.core.next_deadline() is None
+        self.reconnect()  # those that were away come back and are sent away with all they hold
+        assert not any(executor.connected for executor in self.executors.values())
+        if status is JobStatus.FINISHED:
+            assert {e.state for e in self.world.executions()} == {S.FINISHED}
+        if status is JobStatus.FAILED:
+            assert self.core.exceptions.latest is not None
+        self.post(events.TerminalStatusStored())
+        assert self.exited
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_story_ends_well(seed: int) -> None:
+    peers = Peers(seed)
+    try:
+        peers.post(events.JobStarted())
+        cancel_at = peers.random.choice([None, peers.random.randrange(STEPS)])
+        for step in range(STEPS):
+            if step == cancel_at:
+                peers.post(events.CancelRequested())
+            peers.step(calm=step > STEPS // 3)
+        for _ in range(20 * STEPS):
+            if peers.core.graph.status.terminal:
+                break
+            peers.step(calm=True)
+        peers.check_end()
+    except BaseException:
+        print(f"seed {seed}; the last events:\n  " + "\n  ".join(peers.did[-25:]))
+        raise
