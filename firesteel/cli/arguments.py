@@ -51,6 +51,8 @@ def resolve_job(client: Client, job: str) -> str:
         return job
     jobs = client.list_jobs()
     found = [j for j in jobs if j.job_id.startswith(job.lower()) or j.name == job]
+    if len(found) > 1:  # a name that ended jobs had too means the one that runs
+        found = [j for j in found if not j.status.globally_terminal] or found
     if len(found) == 1:
         return found[0].job_id
     if found:
