@@ -271,9 +271,10 @@ class JobMasterCore:
         answer = self.pool.offer(task_executor_id, host or self._hosts.get(task_executor_id, ""), offers, now)
         for slot in answer.replaced:
             self._tasks_lost((slot,), self._error(now, "its slot's process was replaced by another one"), now)
-        self._out.append(
-            commands.AnswerSlots(task_executor_id=task_executor_id, accepted=answer.accepted, rejected=answer.rejected)
-        )
+        if offers:
+            self._out.append(
+                commands.AnswerSlots(task_executor_id=task_executor_id, accepted=answer.accepted, rejected=answer.rejected)
+            )
 
     def _task_executor_connected(self, event: events.TaskExecutorConnected, now: float) -> None:
         """It tells all that it holds. What we believed to be there and is not, is lost; what should not be, ends."""

@@ -161,11 +161,11 @@ class Peers:
             return
         if len(self.executors) < 3:
             self.numbers += 1
-            executor = TaskExecutor(f"te-{self.numbers}")
-            self.executors[executor.name] = executor
-            self._connect(executor)
-        executor = self._any() or executor
-        if executor.name not in self.executors:
+            new = TaskExecutor(f"te-{self.numbers}")
+            self.executors[new.name] = new
+            self._connect(new)
+        executor = self._any()
+        if executor is None:
             return
         offers = []
         for _ in range(self.random.randint(1, max(1, missing))):
@@ -173,8 +173,7 @@ class Peers:
             slot = offer(self.numbers)
             executor.slots[slot.allocation_id] = slot
             offers.append(slot)
-        if executor.connected:
-            self.post(events.SlotsOffered(task_executor_id=executor.name, slots=tuple(offers)))
+        self.post(events.SlotsOffered(task_executor_id=executor.name, slots=tuple(offers)))
 
     def _connect(self, executor: TaskExecutor) -> None:
         self.connections += 1

@@ -1,0 +1,278 @@
+"""The real process, `python -m jobmaster`, between a stub Dispatcher, a stub ResourceManager and stub TaskExecutors."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from firesteel._proto import (
+    common_pb2,
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    job_master_pb2,
+    job_master_pb2_grpc,
+    resource_manager_pb2,
+    resource_manager_pb2_grpc,
+    tasks_pb2,
+)
+from firesteel.jobgraph import JobGraph
+from firesteel.process import Child, spawn
+from firesteel.rpc.convert import job_graph_to_proto, profile_to_proto
+from firesteel.rpc.server import aio_channel, bind, new_server
+from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
+
+EPOCH = 7
+TIMEOUT_S = 20.0
+
+
+class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
+    def __init__(self) -> None:
+        self.received: asyncio.Queue[dispatcher_pb2.JobMasterToDispatcher] = asyncio.Queue()
+        self.outbox: asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster] = asyncio.Queue()
+
+    async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
+        reader = asyncio.create_task(self._read(request_iterator))
+        try:
+            while True:
+                await context.write(await self.outbox.get())
+        finally:
+            reader.cancel()
+
+    async def _read(self, request_iterator: Any) -> None:
+        async for message in request_iterator:
+            self.received.put_nowait(message)
+
+    async def until(self, status: int) -> dispatcher_pb2.JobStatusChanged:
+        while True:
+            message = await asyncio.wait_for(self.received.get(), TIMEOUT_S)
+            if message.HasField("status") and message.status.status == status:
+                return message.status
+
+
+class StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
+    def __init__(self) -> None:
+        self.received: asyncio.Queue[resource_manager_pb2.JobMasterToResourceManager] = asyncio.Queue()
+
+    async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
+        registered = resource_manager_pb2.Registered(resource_manager_epoch=1)
+        await context.write(resource_manager_pb2.ResourceManagerToJobMaster(resource_manager_epoch=1, registered=registered))
+        async for message in request_iterator:
+            self.received.put_nowait(message)
+
+    async def declared(self) -> list[int]:
+        """The counts of the next declaration."""
+        while True:
+            message = await asyncio.wait_for(self.received.get(), TIMEOUT_S)
+            if message.HasField("declare"):
+                return [requirement.count for requirement in message.declare.requirements]
+
+
+class StubTaskExecutor:
+    """One stream to the JobMaster; says what the test tells it to."""
+
+    def __init__(self, channel: grpc.aio.Channel, job_id: str, epoch: int = EPOCH) -> None:
+        self._job_id, self._epoch = job_id, epoch
+        self.stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()
+
+    async def say(self, **fields: Any) -> None:
+        message = job_master_pb2.TaskExecutorToJobMaster(job_id=self._job_id, job_master_epoch=self._epoch, **fields)
+        await self.stream.write(message)
+
+    async def hear(self, kind: str) -> Any:
+        """The next message of this kind."""
+        while True:
+            message = await asyncio.wait_for(self.stream.read(), TIMEOUT_S)
+            assert message is not grpc.aio.EOF, f"the stream ended before {kind}"  # type: ignore[attr-defined]
+            if message.WhichOneof("message") == kind:
+                return getattr(message, kind)
+
+    async def bring_slots(self, count: int) -> None:
+        await self.say(hello=job_master_pb2.TaskExecutorHello(task_executor_id="te-1", address="te-1", host="localhost"))
+        slots = [
+            job_master_pb2.SlotOffer(
+                allocation_id=f"{number:032x}",
+                slot_index=number,
+                profile=profile_to_proto(SLOT_PROFILE),
+                executor_id=f"{number:032x}",
+                data_address=f"127.0.0.1:{40000 + number}",
+            )
+            for number in range(count)
+        ]
+        await self.say(offer_slots=job_master_pb2.OfferSlots(slots=slots))
+        answer = await self.hear("slots_answer")
+        assert len(answer.accepted) == count
+
+    async def analyze(self) -> tasks_pb2.Analyze:
+        request: tasks_pb2.Analyze = await self.hear("analyze")
+        schemas = [
+            tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema", plan="Scan")
+            for v in request.job_graph.vertices
+            for o in v.operators
+        ]
+        await self.say(analyze_result=tasks_pb2.AnalyzeResult(job_id=self._job_id, schemas=schemas))
+        return request
+
+    async def report(self, submit: tasks_pb2.SubmitTasks, *states: Any, **fields: Any) -> None:
+        for state in states:
+            changes = [tasks_pb2.TaskStateChange(attempt_id=t.attempt_id, state=state, **fields) for t in submit.tasks]
+            await self.say(task_states=tasks_pb2.TaskStateChanges(job_id=self._job_id, changes=changes))
+
+
+class Cluster:
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.dispatcher = StubDispatcher()
+        self.resource_manager = StubResourceManager()
+        self.process: Child
+        self.address = ""  # of the stubs
+        self.register = dispatcher_pb2.JobMasterRegister()
+
+    async def start_job(self, graph: JobGraph) -> None:
+        start = dispatcher_pb2.StartJob(
+            job_graph=job_graph_to_proto(graph),
+            epoch=EPOCH,
+            resource_manager_address=self.address,
+            spool_dir=str(self.tmp_path / "spool"),
+        )
+        self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(start=start))
+
+    async def acknowledge(self, status: int) -> None:
+        ack = dispatcher_pb2.StatusAck(status=status)  # type: ignore[arg-type]
+        self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(ack=ack))
+
+    def channel(self) -> grpc.aio.Channel:
+        return aio_channel(self.register.address)
+
+
+WithCluster = Callable[[], Awaitable[Cluster]]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    server = new_server([])
+    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(cluster.dispatcher, server)
+    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(cluster.resource_manager, server)
+    cluster.address = bind(server, "127.0.0.1", 0)
+    await server.start()
+    argv = [sys.executable, "-m", "jobmaster", "--dispatcher", cluster.address, "-D", "metrics.reporter.prom.port=0"]
+    cluster.process = await spawn(argv, log_path=tmp_path / "jobmaster.log")
+    registered = await asyncio.wait_for(cluster.dispatcher.received.get(), TIMEOUT_S)
+    cluster.register = registered.register
+    yield cluster
+    await cluster.process.stop()
+    await server.stop(None)
+    log = (tmp_path / "jobmaster.log").read_text()
+    assert "Traceback" not in log, log
+
+
+async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
+    graph = job(vertex("a", 2), vertex("b", 2, coordinator=("collect", {})))
+    began = time.monotonic()
+    await cluster.start_job(graph)
+    assert await cluster.resource_manager.declared() == [2]
+    async with cluster.channel() as channel:
+        executor = StubTaskExecutor(channel, graph.job_id)
+        await executor.bring_slots(2)
+        request = await executor.analyze()
+        assert request.job_graph.config["firesteel.dispatcher.address"] == cluster.address
+        submit = await executor.hear("submit")
+        assert len(submit.tasks) == 4
+        assert submit.config["firesteel.dispatcher.address"] == cluster.address
+        assert [list(v.output_schemas) for v in submit.vertices] == [[b"schema"], [b"schema"]]
+        locations = tasks_pb2.ResultLocations.FromString(submit.locations[0])
+        assert (list(locations.addresses), list(locations.address_index)) == (["127.0.0.1:40000", "127.0.0.1:40001"], [0, 1])
+        await executor.report(submit, common_pb2.TASK_INITIALIZING, common_pb2.TASK_RUNNING)
+        while (await cluster.dispatcher.until(common_pb2.JOB_RUNNING)).tasks_by_state != {"RUNNING": 4}:
+            pass
+        running_s = time.monotonic() - began
+        assert running_s < 2.0
+
+        sink = next(task for task in submit.tasks if task.vertex_id == graph.vertices[1].vertex_id)
+        chunk = tasks_pb2.OperatorEvent(
+            job_id=graph.job_id,
+            operator_id=operator_id("b"),
+            attempt_id=sink.attempt_id,
+            collect_chunk=tasks_pb2.CollectChunk(sequence=0, ipc_stream=b"rows"),
+        )
+        await executor.say(operator_event=chunk)
+        assert (await executor.hear("operator_event")).collect_ack == tasks_pb2.CollectAck(sequence=0)
+        spooled = (cluster.tmp_path / "spool" / f"{operator_id('b')}.chunks").read_bytes()
+        assert spooled == (4).to_bytes(8, "little") + b"rows"
+
+        details = await job_master_pb2_grpc.JobMasterStub(channel).GetJobDetails(
+            job_master_pb2.JobDetailsRequest(job_id=graph.job_id)
+        )
+        assert [len(v.subtasks) for v in details.vertices] == [2, 2]
+        attempt = details.vertices[0].subtasks[0].attempts[0]
+        assert [t.state for t in attempt.timestamps] == [0, 1, 2, 3, 4]
+        assert (attempt.host, attempt.task_executor_id) == ("localhost", "te-1")
+        assert details.vertices[0].operators[0].plan == "Scan"
+
+        await executor.report(
+            submit, common_pb2.TASK_FINISHED, metrics=common_pb2.TaskMetrics(attempt_id=sink.attempt_id, records_in=5)
+        )
+        final = await cluster.dispatcher.until(common_pb2.JOB_FINISHED)
+        assert final.tasks_by_state == {"FINISHED": 4}
+        assert final.final_details.vertices[1].subtasks[0].attempts[0].metrics.records_in == 5
+        await executor.hear("free_slots")
+        await executor.hear("goodbye")
+        assert await executor.stream.read() is grpc.aio.EOF  # type: ignore[attr-defined]
+    while await cluster.resource_manager.declared() != []:
+        pass
+    await cluster.acknowledge(common_pb2.JOB_FINISHED)
+    assert await asyncio.wait_for(cluster.process.wait(), TIMEOUT_S) == 0
+
+
+async def test_a_missing_source_path_fails_the_job_naming_it(cluster: Cluster) -> None:
+    await cluster.start_job(job(vertex("src", 1, coordinator=("file-source", {"paths": [f"{cluster.tmp_path}/none/*.csv"]}))))
+    final = await cluster.dispatcher.until(common_pb2.JOB_FAILED)
+    assert "none/*.csv' matches no file" in final.final_details.exceptions[0].summary
+    assert final.final_details.exceptions[0].timestamp_ms > 0
+
+
+async def test_a_bad_option_of_the_job_fails_it_naming_the_option(cluster: Cluster) -> None:
+    graph = job(vertex("a", 1))
+    graph.config["slot.request.timeout"] = "soon"
+    await cluster.start_job(graph)
+    final = await cluster.dispatcher.until(common_pb2.JOB_FAILED)
+    assert "slot.request.timeout" in final.final_details.exceptions[0].summary
+    await cluster.acknowledge(common_pb2.JOB_FAILED)
+    assert await asyncio.wait_for(cluster.process.wait(), TIMEOUT_S) == 0
+
+
+async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cluster) -> None:
+    graph = job(vertex("a", 1))
+    await cluster.start_job(graph)
+    async with cluster.channel() as channel:
+        stale = StubTaskExecutor(channel, graph.job_id, epoch=EPOCH - 1)
+        await stale.say(hello=job_master_pb2.TaskExecutorHello(task_executor_id="old"))
+        assert await stale.stream.code() is grpc.StatusCode.NOT_FOUND
+        executor = StubTaskExecutor(channel, graph.job_id)
+        await executor.bring_slots(1)
+        await executor.analyze()
+        submit = await executor.hear("submit")
+        await job_master_pb2_grpc.JobMasterStub(channel).CancelJob(job_master_pb2.CancelJobRequest(job_id=graph.job_id))
+        assert list((await executor.hear("cancel")).attempt_ids) == [submit.tasks[0].attempt_id]
+        await executor.report(submit, common_pb2.TASK_CANCELED)
+        await cluster.dispatcher.until(common_pb2.JOB_CANCELED)
+
+
+async def test_a_task_executor_that_vanishes_fails_the_job_in_seconds(cluster: Cluster) -> None:
+    graph = job(vertex("a", 1))
+    await cluster.start_job(graph)
+    async with cluster.channel() as channel:
+        executor = StubTaskExecutor(channel, graph.job_id)
+        await executor.bring_slots(1)
+        await executor.analyze()
+        await executor.hear("submit")
+        executor.stream.cancel()
+    final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), 6.0)
+    assert "te-1 is lost" in final.final_details.exceptions[0].summary
