@@ -344,7 +344,7 @@ class World:
 
     def schedule_tick(self) -> None:
         deadline = self.manager.next_deadline()
-        if deadline is None or self._ticking_at is not None and self.network.now < self._ticking_at <= deadline:
+        if deadline is None or (self._ticking_at is not None and self.network.now < self._ticking_at <= deadline):
             return
         self._ticking_at = deadline
         self.network.after(max(0.0, deadline - self.network.now), self.tick)
