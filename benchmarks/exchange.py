@@ -37,7 +37,9 @@ Consume = Callable[[pa.RecordBatch], None]
 
 def run() -> list[dict[str, Any]]:
     """One row per batch size."""
-    child = subprocess.Popen([sys.executable, "-m", "benchmarks.exchange", "--produce"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.exchange", "--produce"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert child.stdout is not None
         ready = json.loads(child.stdout.readline())
@@ -185,12 +187,14 @@ def _batches(batch_rows: int, rows: int) -> Iterator[pa.RecordBatch]:
     if batch_rows not in _made:
         random = np.random.default_rng(1)
         _made[batch_rows] = [
-            pa.record_batch({
-                "key": random.integers(0, 1000, batch_rows),
-                "sequence": np.arange(batch_rows) + i * batch_rows,
-                "time": random.integers(0, 10**6, batch_rows),
-                "value": random.integers(0, 100, batch_rows).astype(np.float64),
-            })
+            pa.record_batch(
+                {
+                    "key": random.integers(0, 1000, batch_rows),
+                    "sequence": np.arange(batch_rows) + i * batch_rows,
+                    "time": random.integers(0, 10**6, batch_rows),
+                    "value": random.integers(0, 100, batch_rows).astype(np.float64),
+                }
+            )
             for i in range(8)
         ]
     return itertools.islice(itertools.cycle(_made[batch_rows]), -(-rows // batch_rows))

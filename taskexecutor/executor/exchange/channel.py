@@ -295,7 +295,8 @@ class ReceiverChannel:
     """The consumer's half. `take`, `blocked` and `close` are for the task, the rest for whoever carries elements."""
 
     __slots__ = (
-        "_due_bytes", "_due_events", "_expected", "_grant_step_bytes", "_name", "_queue", "_queued_bytes", "blocked", "reason", "state",
+        "_due_bytes", "_due_events", "_expected", "_grant_step_bytes", "_name", "_queue", "_queued_bytes", "blocked", "reason",
+        "state",
     )  # fmt: skip
 
     def __init__(self, name: str, *, window_bytes: int) -> None:
@@ -319,7 +320,9 @@ class ReceiverChannel:
         if self.state is ReceiverState.ENDED:
             raise RemoteProtocolError(f"channel {self._name}: element {sequence} was sent after EndOfPartition")
         if sequence != self._expected or count < 1:
-            raise RemoteProtocolError(f"channel {self._name}: element {self._expected} was expected, {sequence} came ({count} of them)")
+            raise RemoteProtocolError(
+                f"channel {self._name}: element {self._expected} was expected, {sequence} came ({count} of them)"
+            )
         self._expected += count
         if self.state is ReceiverState.OPENING:
             self._become(ReceiverState.OPEN)

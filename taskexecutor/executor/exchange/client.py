@@ -27,7 +27,8 @@ class Connections:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[str, tuple[Any, int]] = {}  # by address: Flight client, streams that use it
-        self._streams: dict[tuple[str, str, str], ConsumerStream] = {}  # by address, job, result: those that may get more channels
+        # By address, job and result: the streams that may get more channels.
+        self._streams: dict[tuple[str, str, str], ConsumerStream] = {}
         self._running: set[ConsumerStream] = set()  # those whose thread has not ended
         self._closed = False
 
@@ -165,7 +166,8 @@ class ConsumerStream(threading.Thread):
         try:
             client = self._connections.client(self.address)
             connected = True
-            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(wire.encode_descriptor(self.job_id, self.result_id)))
+            descriptor = wire.encode_descriptor(self.job_id, self.result_id)
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(descriptor))
             self._began(writer, reader)
             while True:
                 try:
@@ -244,6 +246,7 @@ class ConsumerStream(threading.Thread):
             channels = list(self._channels.values())
             self._channels.clear()
             writer, self._writer = self._writer, None
+            self._reader = None  # the connection lives as long as anything of it is held, and gates hold this stream
         for gate, index in channels:
             if gate.fail(index, reason):
                 gate.on_available()

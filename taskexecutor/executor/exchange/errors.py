@@ -22,7 +22,9 @@ class PartitionFailed(ExchangeError):
     """A producer aborted, died, or never appeared: what was not yet received of its partition is lost."""
 
     def __init__(self, *, result_id: str, producer: int, attempt: int, address: str, reason: str) -> None:
-        super().__init__(f"lost the input from producer subtask {producer}, attempt {attempt}, of result {result_id} at {address}: {reason}")
+        super().__init__(
+            f"lost the input from producer subtask {producer}, attempt {attempt}, of result {result_id} at {address}: {reason}"
+        )
         self.result_id = result_id
         self.producer = producer
         self.attempt = attempt
@@ -34,7 +36,9 @@ class PartitionAbandoned(ExchangeError):
     """A consumer died or closed its gate before it had consumed everything."""
 
     def __init__(self, *, result_id: str, producer: int, consumer: int, reason: str) -> None:
-        super().__init__(f"consumer subtask {consumer} of result {result_id} gave up the partition of producer subtask {producer}: {reason}")
+        super().__init__(
+            f"consumer subtask {consumer} of result {result_id} gave up the partition of producer subtask {producer}: {reason}"
+        )
         self.result_id = result_id
         self.producer = producer
         self.consumer = consumer

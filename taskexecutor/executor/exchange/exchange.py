@@ -87,7 +87,8 @@ class Exchange:
         on_available: Callable[[], None],
     ) -> InputGate:
         """The consumer's end of an edge: connects to its producers, without waiting for them."""
-        subtasks = range(producers) if pattern is DistributionPattern.ALL_TO_ALL else pointwise_producers(consumer, producers, consumers)
+        pointwise = pattern is DistributionPattern.POINTWISE
+        subtasks = pointwise_producers(consumer, producers, consumers) if pointwise else range(producers)
         gate = InputGate(
             job_id=job_id,
             result_id=result_id,
@@ -114,6 +115,11 @@ class Exchange:
         if gate.closed:  # by release_job, in between
             gate.disconnect()
         return gate
+
+    @property
+    def partitions_awaited(self) -> int:
+        """How many channels consumers have asked for whose partition is not there yet."""
+        return self._registry.waiting
 
     def release_job(self, job_id: str) -> None:
         """Drops all partitions and gates of a job; tasks that still use them get an error at once."""

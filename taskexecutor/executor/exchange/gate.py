@@ -62,7 +62,8 @@ class InputGate:
         self._lock = threading.Lock()
         self._channels = [
             ReceiverChannel(
-                f"of result {result_id} from producer subtask {producer.subtask}, attempt {producer.attempt}, to consumer subtask {consumer}",
+                f"of result {result_id} from producer subtask {producer.subtask}, attempt {producer.attempt},"
+                f" to consumer subtask {consumer}",
                 window_bytes=window_bytes,
             )
             for producer in producers

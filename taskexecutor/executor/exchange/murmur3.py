@@ -97,11 +97,13 @@ def _rotated(values: Hashes, bits: int) -> Hashes:
 
 
 def _fixed_width(kind: pa.DataType) -> bool:
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind)
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind))
 
 
 def _zero(kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(False) if types.is_boolean(kind) else pa.scalar(0, pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
+    if types.is_boolean(kind):
+        return pa.scalar(False)
+    return pa.scalar(0, pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
 
 
 def _hash_valid(array: pa.Array) -> Hashes:
@@ -111,7 +113,8 @@ def _hash_valid(array: pa.Array) -> Hashes:
         return hash_int64(_numbers(array).astype(np.int64, copy=False))  # uint64: its bits
     if types.is_boolean(kind):
         table = np.array([mmh3.hash(b"\x00", 0, signed=False), mmh3.hash(b"\x01", 0, signed=False)], np.uint32)
-        return table[array.to_numpy(zero_copy_only=False).astype(np.intp)]
+        bools: Hashes = table[array.to_numpy(zero_copy_only=False).astype(np.intp)]
+        return bools
     if types.is_floating(kind):
         floats = array.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
         floats[np.isnan(floats)] = np.nan  # one of its many bit patterns
@@ -139,7 +142,9 @@ def _hash_distinct(array: pa.Array) -> Hashes:
     elif types.is_binary_view(kind):
         array = array.cast(pa.binary())
     elif not (types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind)):
-        raise UnsupportedKey(f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries, booleans, dates or times")
+        raise UnsupportedKey(
+            f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries, booleans, dates or times"
+        )
     encoded = array.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
     if types.is_decimal(kind):
@@ -154,7 +159,8 @@ def _decimal_text(value: decimal.Decimal) -> bytes:
 
 def _by_index(hashes: Hashes, indices: pa.Array) -> Hashes:
     """The hash of each row's dictionary entry; 0 for null."""
-    if not indices.null_count:
-        return hashes[indices.to_numpy(zero_copy_only=False)]
-    with_null = np.append(hashes, np.uint32(0))  # the entry that nulls are pointed to
-    return with_null[indices.cast(pa.int64()).fill_null(len(hashes)).to_numpy(zero_copy_only=False)]
+    if indices.null_count:
+        indices = indices.cast(pa.int64()).fill_null(len(hashes))
+        hashes = np.append(hashes, np.uint32(0))  # the entry that nulls are pointed to
+    by_row: Hashes = hashes[indices.to_numpy(zero_copy_only=False)]
+    return by_row

@@ -273,9 +273,9 @@ class ResultPartition:
 
     def _size_bytes(self, batch: pa.RecordBatch) -> int:
         """What a batch weighs in its channel's window."""
-        if self._row_bits is not None:
-            return max(MIN_BATCH_BYTES, batch.num_rows * self._row_bits // 8)  # `nbytes` costs more than all the rest
-        return max(MIN_BATCH_BYTES, int(batch.nbytes))
+        # `nbytes` looks at every buffer, which costs more than all the rest of handing over a small batch.
+        size_bytes: int = batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
+        return max(MIN_BATCH_BYTES, size_bytes)
 
 
 def different_schema(partition_id: PartitionId, first: pa.Schema, other: pa.Schema) -> str:
@@ -298,4 +298,4 @@ def fixed_row_bits(schema: pa.Schema) -> int | None:
     """Bits per row with validity, if every column is of fixed width."""
     if not all(types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind) for kind in schema.types):
         return None
-    return sum(kind.bit_width + 1 for kind in schema.types)
+    return sum(int(kind.bit_width) + 1 for kind in schema.types)

@@ -150,7 +150,9 @@ def key_groups(batch: pa.RecordBatch, key_columns: Sequence[str], max_parallelis
     for name in key_columns:
         index = batch.schema.get_field_index(name)
         if index < 0:
-            raise UnsupportedKey(f"there is no single key column {name!r}; the columns are {', '.join(batch.schema.names) or 'none'}")
+            raise UnsupportedKey(
+                f"there is no single key column {name!r}; the columns are {', '.join(batch.schema.names) or 'none'}"
+            )
         columns.append(batch.column(index))
     try:
         hashes = hash_columns(columns)

@@ -84,6 +84,11 @@ class PartitionRegistry:
                 if reason is not None and not self._closed:
                     self._aborted[partition.id] = reason
 
+    @property
+    def waiting(self) -> int:
+        with self._changed:
+            return len(self._waiting)
+
     def partitions(self, job_id: str | None = None) -> list[ResultPartition]:
         with self._changed:
             return [p for p in self._partitions.values() if job_id is None or p.id.job_id == job_id]

@@ -33,6 +33,11 @@ class Consumer:
             self.arrived.clear()
         return polled
 
+    def exhaust(self) -> None:
+        """Polls until that raises."""
+        while True:
+            self.next()
+
     def drain(self) -> list[tuple[int, StreamElement]]:
         """Everything up to EndOfPartition on each channel."""
         elements, ended = [], 0
@@ -177,6 +182,11 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 5.0) -> bool:
 
 def numbers(start: int, count: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(range(start, start + count), pa.int64())})
+
+
+@pytest.fixture
+def new_pair() -> type[Pair]:
+    return Pair
 
 
 @pytest.fixture(name="numbers")

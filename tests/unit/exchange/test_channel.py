@@ -253,9 +253,7 @@ def test_tables_are_complete_and_lead_to_an_end() -> None:
             assert state in ends or reached & ends
 
 
-EVENTS = st.one_of(
-    st.integers(-(2**63), 2**63 - 1).map(Watermark), st.booleans().map(StreamStatus), st.booleans().map(EndOfData)
-)
+EVENTS = st.one_of(st.integers(-(2**63), 2**63 - 1).map(Watermark), st.booleans().map(StreamStatus), st.booleans().map(EndOfData))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("batch"), st.integers(0, 7), st.sampled_from([1, 50, 300, 999, 1000, 2500])),
@@ -268,7 +266,9 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
-def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(steps: list[tuple[object, ...]], coalesce: bool) -> None:
+def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
+    steps: list[tuple[object, ...]], coalesce: bool
+) -> None:
     channel = Joined(batch_rows=10, opened=False)
     offered: list[object] = []  # row numbers and events, in order
     got: list[object] = []

@@ -16,27 +16,32 @@ import pytest
 from taskexecutor.executor.exchange import Exchange, PartitionAbandoned, PartitionFailed
 
 WINDOW_BYTES = 4 * 2**20
-BATCH_BYTES = 2**20
+BATCH_BYTES = 2**20  # 2**17 numbers
+
+NewExchange = Callable[..., Exchange]
 
 PEER = """
 import sys, threading
 import numpy as np, pyarrow as pa
 from firesteel.jobgraph import DistributionPattern, Partitioner
 from taskexecutor.executor.exchange import Exchange, Locations
-exchange = Exchange(host="127.0.0.1", window_bytes=%d, batch_rows=10**9, partition_timeout_s=10)
+exchange = Exchange(host="127.0.0.1", window_bytes=int(sys.argv[1]), batch_rows=10**9, partition_timeout_s=10)
 common = dict(job_id="job", result_id="result", producers=1, consumers=1)
 print(exchange.address, flush=True)
-if sys.argv[1] == "produce":
-    partition = exchange.create_partition(producer=0, attempt=0, partitioner=Partitioner.FORWARD, max_parallelism=128, key_columns=(), **common)
+if sys.argv[2] == "produce":
+    partition = exchange.create_partition(
+        producer=0, attempt=0, partitioner=Partitioner.FORWARD, max_parallelism=128, key_columns=(), **common)
     while True:
-        partition.emit(pa.record_batch({"n": np.ones(%d, np.int64)}))
+        partition.emit(pa.record_batch({"n": np.ones(2**17, np.int64)}))
 else:
-    gate = exchange.create_gate(consumer=0, pattern=DistributionPattern.POINTWISE, locations=Locations((sys.argv[2],), [0], [0]), on_available=lambda: None, **common)
+    locations = Locations((sys.argv[3],), [0], [0])
+    gate = exchange.create_gate(
+        consumer=0, pattern=DistributionPattern.POINTWISE, locations=locations, on_available=lambda: None, **common)
     while gate.poll() is None:
         pass
     print("polled", flush=True)
     threading.Event().wait()
-""" % (WINDOW_BYTES, BATCH_BYTES // 8)
+"""
 
 
 @pytest.fixture
@@ -44,7 +49,8 @@ def peer() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        started.append(subprocess.Popen([sys.executable, "-c", PEER, *arguments], stdout=subprocess.PIPE, text=True))
+        command = [sys.executable, "-c", PEER, str(WINDOW_BYTES), *arguments]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         return started[-1]
 
     yield start
@@ -60,12 +66,12 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_memory_stays_bounded_and_death_of_the_producer_is_known_at_once(peer: Any, new_exchange: Callable[..., Exchange]) -> None:
-    from .conftest import Pair
-
+def test_memory_stays_bounded_and_death_of_the_producer_is_known_at_once(
+    peer: Any, new_exchange: NewExchange, new_pair: Any
+) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
     process = peer("produce")
-    consumer = Pair(exchange, exchange).consumer(address=line(process))
+    consumer = new_pair(exchange, exchange).consumer(address=line(process))
     consumer.next()
     measured = psutil.Process(process.pid), psutil.Process()
     before = [p.memory_info().rss for p in measured]
@@ -77,16 +83,15 @@ def test_memory_stays_bounded_and_death_of_the_producer_is_known_at_once(peer: A
     started = time.monotonic()
     process.send_signal(signal.SIGKILL)
     with pytest.raises(PartitionFailed, match="producer subtask 0, attempt 0.*its process is gone"):
-        while True:
-            consumer.next()
+        consumer.exhaust()
     assert time.monotonic() - started < 1.0
 
 
-def test_death_of_the_consumer_is_known_at_once(peer: Any, new_exchange: Callable[..., Exchange], in_thread: Any, wait_until: Any) -> None:
-    from .conftest import Pair
-
+def test_death_of_the_consumer_is_known_at_once(
+    peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any, wait_until: Any
+) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
-    partition = Pair(exchange, exchange).partition()
+    partition = new_pair(exchange, exchange).partition()
     process = peer("consume", exchange.address)
     batch = pa.record_batch({"n": pa.array(range(BATCH_BYTES // 8))})
     producer = in_thread(lambda: [partition.emit(batch) for _ in range(1000)])
@@ -99,11 +104,11 @@ def test_death_of_the_consumer_is_known_at_once(peer: Any, new_exchange: Callabl
     assert time.monotonic() - started < 1.0
 
 
-def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(peer: Any, new_exchange: Callable[..., Exchange], in_thread: Any, wait_until: Any) -> None:
-    from .conftest import Pair
-
+def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
+    peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any, wait_until: Any
+) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
-    partition = Pair(exchange, exchange).partition()
+    partition = new_pair(exchange, exchange).partition()
     process = peer("consume", exchange.address)
     line(process)
     process.send_signal(signal.SIGSTOP)
