@@ -44,9 +44,7 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
 
     # ---- jobs
 
-    async def SubmitJob(
-        self, request: dispatcher_pb2.SubmitJobRequest, context: _Context
-    ) -> dispatcher_pb2.SubmitJobResponse:
+    async def SubmitJob(self, request: dispatcher_pb2.SubmitJobRequest, context: _Context) -> dispatcher_pb2.SubmitJobResponse:
         graph = request.job_graph
         size_bytes, limit_bytes = request.ByteSize(), self._shell.conf.get(options.PAYLOAD_LIMIT)
         if size_bytes > limit_bytes:
@@ -92,9 +90,7 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             if not job.status.globally_terminal:
                 await self._shell.changed(job.job_id, timeout_s=WATCH_REFRESH_S - WATCH_COALESCE_S)
 
-    async def CancelJob(
-        self, request: job_master_pb2.CancelJobRequest, context: _Context
-    ) -> job_master_pb2.CancelJobResponse:
+    async def CancelJob(self, request: job_master_pb2.CancelJobRequest, context: _Context) -> job_master_pb2.CancelJobResponse:
         job = await self._job(request.job_id, context)
         await _refuse(context, await self._shell.cancel(job.job_id))
         return job_master_pb2.CancelJobResponse()
@@ -136,9 +132,7 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from None
 
-    async def UploadBlob(
-        self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context
-    ) -> common_pb2.BlobRef:
+    async def UploadBlob(self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context) -> common_pb2.BlobRef:
         try:
             return await self._receive(chunks)
         except (PayloadTooLarge, DiskFull) as error:

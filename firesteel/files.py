@@ -53,9 +53,7 @@ def prepared(file: UserFile, scratch: Path) -> tuple[Path, Blob]:
             size_bytes += len(chunk)
     except OSError as error:
         raise FiresteelError(f"cannot read {path}: {error.strerror}") from None
-    return path, Blob(
-        hash=digest.hexdigest(), name=path.name, kind=file.kind, size_bytes=size_bytes, target_dir=file.target_dir
-    )
+    return path, Blob(hash=digest.hexdigest(), name=path.name, kind=file.kind, size_bytes=size_bytes, target_dir=file.target_dir)
 
 
 def chunks(path: Path) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ directory_option = click.option(
     help="Where its state and logs are. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
 )
 
-WARM_TIMEOUT_S = 180.0
+SLOTS_TIMEOUT_S = 180.0
 
 
 @click.group()
@@ -39,9 +39,9 @@ def cluster() -> None:
 @click.option("--slots", type=click.IntRange(min=1), help="Slots of each, one PySpark executor per slot. [default: 2]")
 @directory_option
 @definitions_option()
-@click.option("--wait/--no-wait", default=True, help="Whether to wait until all slots are warm. [default: wait]")
+@click.option("--wait/--no-wait", default=True, help="Whether to wait until all slots are registered. [default: wait]")
 def start(task_executors: int, slots: int | None, directory: Path | None, definitions: tuple[str, ...], wait: bool) -> None:
-    """Starts a cluster, and returns when all of its slots are warm."""
+    """Starts a cluster, and returns when all of its slots are registered; their Spark sessions warm up meanwhile."""
     from firesteel.client import Client
     from firesteel.cluster import start_detached
 
@@ -54,25 +54,27 @@ def start(task_executors: int, slots: int | None, directory: Path | None, defini
     click.echo(f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}.")
     if wait:
         with Client(state.dispatcher_address, conf=conf) as client:
-            _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), begin)
+            _show_registering(client, task_executors * conf.get(options.TASK_SLOTS), begin)
     _show_next_steps(state, where, conf, directory)
 
 
-def _show_warming(client: object, slots: int, begin: float) -> None:
+def _show_registering(client: object, slots: int, begin: float) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from firesteel.cli.render import console
     from firesteel.cluster import wait_for_slots
 
-    columns = (TextColumn("Warming up slots"), BarColumn(), TextColumn("{task.completed} of {task.total}"), TimeElapsedColumn())
+    columns = (TextColumn("Registering slots"), BarColumn(), TextColumn("{task.completed} of {task.total}"), TimeElapsedColumn())
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=slots)
 
         def update(overview: ClusterOverview) -> None:
             bar.update(task, completed=min(slots, overview.slots_total))
 
-        wait_for_slots(client, slots, timeout_s=WARM_TIMEOUT_S, progress=update)  # type: ignore[arg-type]
-    click.echo(f"{slots} slots are warm after {time.monotonic() - begin:.1f} s.")
+        wait_for_slots(client, slots, timeout_s=SLOTS_TIMEOUT_S, progress=update)  # type: ignore[arg-type]
+    # The ResourceManager is not told whether a slot's process is warm: say no more than is known.
+    took = f"{time.monotonic() - begin:.1f} s"
+    click.echo(f"{slots} slots are registered after {took}; a job gets one when its Spark session is warm.")
 
 
 def _show_next_steps(state: ClusterState, where: ClusterDirectory, conf: Configuration, directory: Path | None) -> None:

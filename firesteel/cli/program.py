@@ -65,7 +65,7 @@ def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _nothing_executed(path: Path) -> ProgramFailed:
-    return ProgramFailed(f"{path.name} never called env.execute(): nothing was run; end the program with env.execute(\"a name\")")
+    return ProgramFailed(f'{path.name} never called env.execute(): nothing was run; end the program with env.execute("a name")')
 
 
 def _failed(error: Exception, path: Path) -> ProgramFailed:

@@ -130,9 +130,11 @@ def job(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
         head.append(f", waiting for {details.waiting_for}", style="yellow")
     yield head
     end_ms = details.end_ms or time.time() * 1000
-    yield f"Started {_clock(details.start_ms)}, " + (
-        f"ended {_clock(details.end_ms)}, " if details.end_ms else ""
-    ) + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
+    yield (
+        f"Started {_clock(details.start_ms)}, "
+        + (f"ended {_clock(details.end_ms)}, " if details.end_ms else "")
+        + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
+    )
     for number, error in enumerate(details.exceptions):
         yield ""
         yield exception(error, full=full, title="Error" if number == 0 else "Earlier error")

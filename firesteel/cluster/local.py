@@ -109,7 +109,10 @@ class LocalCluster:
         return client
 
     def wait_for_slots(self, count: int | None = None, *, timeout_s: float = 120.0, progress: Progress | None = None) -> None:
-        """Until that many slots (all, if None) are warm. Raises FiresteelError when they are not within `timeout_s`."""
+        """Until that many slots (all, if None) are registered; a slot serves a job once its process is warm, too.
+
+        Raises FiresteelError when they are not within `timeout_s`.
+        """
         wait_for_slots(self.client(), self.slots if count is None else count, timeout_s=timeout_s, progress=progress)
 
     def keep_directory(self) -> Path:
@@ -206,7 +209,7 @@ def wait_for_slots(client: Client, count: int, *, timeout_s: float, progress: Pr
             return
         if time.monotonic() > deadline:
             raise FiresteelError(
-                f"only {overview.slots_total} of {count} slots were ready after {timeout_s:g} s;"
+                f"only {overview.slots_total} of {count} slots were registered after {timeout_s:g} s;"
                 " the TaskExecutors' logs say why (in the cluster's logs folder)"
             )
         time.sleep(0.1)

@@ -47,9 +47,7 @@ class Supervisor:
 
     async def start(self) -> ClusterState:
         """Returns when both services serve; the TaskExecutors are still warming up then. Raises StartFailed."""
-        started = await asyncio.gather(
-            self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True
-        )
+        started = await asyncio.gather(self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True)
         for failure in started:
             if isinstance(failure, BaseException):
                 await self.stop()

@@ -62,7 +62,9 @@ def test_a_dead_port_is_known_at_once() -> None:
     assert time.monotonic() - begin < 1.0
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\xff" * 100, None], ids=["http", "garbage", "silence"])
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\xff" * 100, None], ids=["http", "garbage", "silence"]
+)
 def test_what_is_not_firesteel_is_known_soon(serve: Callable[[bytes | None], str], answer: bytes | None) -> None:
     begin = time.monotonic()
     with pytest.raises(ClusterUnreachable, match="not a Firesteel cluster"):

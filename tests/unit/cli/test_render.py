@@ -43,14 +43,18 @@ def attempt(state: ExecutionState, *, number: int = 0, records: int = 0) -> Atte
     )
 
 
-def details(status: JobStatus = JobStatus.RUNNING, state: ExecutionState = ExecutionState.RUNNING, **fields: object) -> JobDetails:
+def details(
+    status: JobStatus = JobStatus.RUNNING, state: ExecutionState = ExecutionState.RUNNING, **fields: object
+) -> JobDetails:
     vertex = Vertex(
         vertex_id="v" * 32,
         name="Source: [numbers] -> Map",
         parallelism=2,
         max_parallelism=128,
         slot_sharing_group="default",
-        operators=(OperatorDetails(operator_id="o", uid="numbers", name="Map", kind="Transform", runs_on_spark=True, plan="Scan"),),
+        operators=(
+            OperatorDetails(operator_id="o", uid="numbers", name="Map", kind="Transform", runs_on_spark=True, plan="Scan"),
+        ),
         subtasks=(
             Subtask(index=0, attempts=(attempt(ExecutionState.FAILED), attempt(state, number=1, records=1234))),
             Subtask(index=1, attempts=(attempt(state),)),
@@ -69,7 +73,9 @@ def printed(parts: object) -> str:
 
 
 def test_a_line_of_list_is_what_scripts_grep() -> None:
-    overview = JobOverview(job_id=JOB, name="my job", status=JobStatus.RUNNING, start_ms=1_700_000_000_000, end_ms=0, tasks_by_state={})
+    overview = JobOverview(
+        job_id=JOB, name="my job", status=JobStatus.RUNNING, start_ms=1_700_000_000_000, end_ms=0, tasks_by_state={}
+    )
     assert re.fullmatch(rf"\d\d\.\d\d\.\d{{4}} \d\d:\d\d:\d\d : {JOB} : my job \(RUNNING\)", job_line(overview))
 
 

@@ -34,7 +34,9 @@ def add(store: JobStore, job_id: JobId = JOB, graph: bytes = b"graph") -> str:
 def test_a_job_survives_reopening(url: str) -> None:
     first = JobStore(url)
     graph_id = add(first)
-    first.persist([JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")), JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING)])
+    first.persist(
+        [JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")), JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING)]
+    )
     first.close()
     second = JobStore(url)
     (job,) = second.jobs()
@@ -70,7 +72,12 @@ def test_forgetting_keeps_a_graph_that_another_job_has_too(store: JobStore) -> N
 def test_records_are_stored_together_or_not_at_all(store: JobStore) -> None:
     add(store)
     with pytest.raises(LookupError):
-        store.persist([JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING), JobStatusChanged(job_id=JobId("x"), status=JobStatus.RUNNING)])
+        store.persist(
+            [
+                JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING),
+                JobStatusChanged(job_id=JobId("x"), status=JobStatus.RUNNING),
+            ]
+        )
     assert store.jobs()[0].status is JobStatus.INITIALIZING
 
 
