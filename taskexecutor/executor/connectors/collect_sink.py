@@ -36,10 +36,10 @@ class CollectWriter(StreamOperator):
         rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
         for offset in range(0, batch.num_rows, rows):
             part = batch.slice(offset, rows)
+            if self._gathered_bytes + part.nbytes > CHUNK_BYTES:
+                self.flush()
             self._gathered.append(part)
             self._gathered_bytes += part.nbytes
-            if self._gathered_bytes >= CHUNK_BYTES:
-                self.flush()
 
     def flush(self) -> None:
         if not self._gathered:

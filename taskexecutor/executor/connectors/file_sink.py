@@ -98,9 +98,13 @@ class _PartFile:
         self._path = folder / f".inprogress-{name}"
         self._stream: BinaryIO | None = None
         self._writer: _TableWriter | None = None
-        with _explained(self._path):
-            self._stream = open(self._path, "xb")  # noqa: SIM115 - closed by finish or discard
-            self._writer = _WRITERS[sink.format](self._stream, schema, sink.options)
+        try:
+            with _explained(self._path):
+                self._stream = open(self._path, "xb")  # noqa: SIM115 - closed by finish or discard
+                self._writer = _WRITERS[sink.format](self._stream, schema, sink.options)
+        except BaseException:
+            self.discard()  # nobody else knows of it yet
+            raise
 
     def write(self, table: pa.Table) -> None:
         assert self._writer is not None

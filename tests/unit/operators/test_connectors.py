@@ -1,0 +1,173 @@
+"""Sinks and the sequence source."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from firesteel._proto import tasks_pb2
+from firesteel.connectors import FileSink, PrintSink, SequenceSource
+from firesteel.errors import FiresteelError
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors import file_sink
+from taskexecutor.executor.connectors.collect_sink import WINDOW, CollectWriter
+from taskexecutor.executor.connectors.file_sink import FileWriter
+from taskexecutor.executor.connectors.print_sink import PrintWriter
+from taskexecutor.executor.connectors.sequence import SequenceReader
+from taskexecutor.executor.task.runtime_context import TaskCancelled
+
+SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+BATCH = pa.record_batch([[1, None], [datetime(2013, 1, 1, 5, tzinfo=UTC), None]], schema=SCHEMA)
+
+
+def visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
+    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path / "out"))), [SCHEMA], subtask=1, parallelism=2).open()
+    harness.process(BATCH)
+    harness.process(BATCH)
+    assert visible(tmp_path / "out") == []
+    harness.end()
+    (path,) = visible(tmp_path / "out")
+    assert path.name.startswith("part-1-")
+    assert pq.read_table(path).num_rows == 4
+    assert pq.read_schema(path).equals(SCHEMA)
+
+
+def test_a_failed_task_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sink, "GROUP_ROWS", 1)
+    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open()
+    harness.process(BATCH)
+    assert len(list(tmp_path.iterdir())) == 1
+    harness.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_rows_no_file(tmp_path: Path) -> None:
+    OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open().end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_csv_and_json(tmp_path: Path) -> None:
+    for kind in ("csv", "json"):
+        harness = OperatorHarness(FileWriter(FileSink(str(tmp_path / kind), format=kind)), [SCHEMA]).open()
+        harness.process(BATCH)
+        harness.end()
+    (csv,), (lines,) = visible(tmp_path / "csv"), visible(tmp_path / "json")
+    assert pa_csv.read_csv(csv).column("x").to_pylist() == [1, None]
+    assert "2013-01-01T05:00:00" in csv.read_text()
+    assert json.loads(lines.read_text().splitlines()[0]) == {"x": 1, "at": "2013-01-01T05:00:00+00:00"}
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FiresteelError, match="cannot write .*file/out"):
+        OperatorHarness(FileWriter(FileSink(str(tmp_path / "file" / "out"))), [SCHEMA]).open()
+    with pytest.raises(FiresteelError, match="allowed: csv, json, parquet"):
+        FileWriter(FileSink(str(tmp_path), format="xlsx"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_named_and_the_unfinished_file_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sink, "GROUP_ROWS", 1)
+
+    def full(path: Path, mode: str) -> io.BufferedWriter:
+        path.touch()
+        return open("/dev/full", "wb", buffering=0)  # type: ignore[return-value]
+
+    monkeypatch.setattr(file_sink, "open", full, raising=False)
+    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open()
+    with pytest.raises(FiresteelError, match="the disk is full"):
+        harness.process(BATCH)
+        harness.finish()
+    harness.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_are_printed_with_their_subtask() -> None:
+    stream = io.StringIO()
+    harness = OperatorHarness(PrintWriter(PrintSink("flights"), stream), [SCHEMA], subtask=1, parallelism=2).open()
+    harness.process(BATCH)
+    assert stream.getvalue().startswith("flights:2> {'x': 1")
+
+
+def acknowledge_what_is_sent(harness: OperatorHarness) -> None:
+    def send(event: tasks_pb2.OperatorEvent) -> None:
+        harness.sent.append(event)
+        harness.deliver(tasks_pb2.CollectAck(sequence=event.collect_chunk.sequence))
+
+    harness.environment.send_event = send
+
+
+def test_collected_rows_wait_for_their_acknowledgement() -> None:
+    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    for sequence in range(WINDOW):
+        harness.process(BATCH)
+        harness.flush()
+        assert harness.sent[-1].collect_chunk.sequence == sequence
+    harness.deliver(tasks_pb2.CollectAck(sequence=WINDOW - 1))
+    acknowledge_what_is_sent(harness)
+    harness.process(BATCH)
+    harness.end()  # the window is full: it yields to the mails
+    assert len(harness.sent) == WINDOW + 1
+    assert pa.ipc.open_stream(harness.sent[0].collect_chunk.ipc_stream).read_all().num_rows == 2
+
+
+def test_a_cancelled_task_does_not_wait_for_acknowledgements() -> None:
+    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness.process(BATCH)
+    harness.flush()
+    harness.cancel()
+    with pytest.raises(TaskCancelled):
+        harness.finish()
+    harness.close()
+
+
+def test_a_spool_that_cannot_be_written_fails_the_task() -> None:
+    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness.process(BATCH)
+    harness.flush()
+    harness.deliver(tasks_pb2.CollectAck(sequence=0, error="the disk is full"))
+    with pytest.raises(FiresteelError, match="the disk is full"):
+        harness.run_mails()
+    harness.close()
+
+
+def test_a_large_batch_is_cut_into_messages() -> None:
+    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    rows = 400_000
+    acknowledge_what_is_sent(harness)
+    harness.process(pa.record_batch([pa.array(range(rows)), pa.nulls(rows, SCHEMA.field("at").type)], schema=SCHEMA))
+    harness.end()
+    chunks = [event.collect_chunk.ipc_stream for event in harness.sent]
+    assert len(chunks) > 1
+    assert all(len(chunk) < 2 * 2**20 for chunk in chunks)
+    assert sum(pa.ipc.open_stream(chunk).read_all().num_rows for chunk in chunks) == rows
+
+
+def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
+    harness = OperatorHarness(SequenceReader(SequenceSource(0, 200_000, "n")), []).open()
+    assert harness.poll()
+    assert harness.operator.waiting  # type: ignore[attr-defined]
+    assert len(harness.sent) == 1
+    harness.deliver(tasks_pb2.AssignSplit(split_json='{"start": 0, "end": 150000}'))
+    assert harness.poll()
+    assert len(harness.sent) == 2
+    harness.deliver(tasks_pb2.AssignSplit(split_json='{"start": 150000, "end": 200000}'))
+    while len(harness.batches) < 4:
+        assert harness.poll()
+    harness.deliver(tasks_pb2.NoMoreSplits())
+    assert not harness.poll()
+    numbers = [row["n"] for row in harness.rows()]
+    assert numbers == list(range(200_000))
+    assert max(batch.num_rows for batch in harness.batches) == 65_536
