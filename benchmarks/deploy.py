@@ -98,12 +98,17 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
                 await asyncio.sleep(0.002)
             done_at = time.perf_counter()
         finally:
-            if stubs.returncode is None:
+            goodbye = job_master_pb2.JobMasterToTaskExecutor(goodbye=job_master_pb2.Goodbye())
+            for task_executor_id in list(servicer.sessions.by_id):
+                servicer.sessions.dismiss(task_executor_id, goodbye)
+            try:
+                await asyncio.wait_for(stubs.wait(), 5.0)
+            except TimeoutError:
                 stubs.kill()
-            await stubs.wait()
+                await stubs.wait()
             running_task.cancel()
             await asyncio.gather(running_task, return_exceptions=True)
-            await server.stop(2.0)  # the streams end by themselves: both ends are gone
+            await server.stop(2.0)
             running.close()
     return running.deploy_at - running.slots_at, done_at - running.slots_at
 

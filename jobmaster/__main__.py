@@ -54,7 +54,7 @@ class JobMasterProcess:
         self._dispatcher: Link[dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster] = Link(
             name="Dispatcher",
             address=dispatcher_address,
-            open_stream=lambda channel: dispatcher_pb2_grpc.DispatcherStub(channel).ConnectJobMaster(),
+            open_stream=lambda channel: dispatcher_pb2_grpc.DispatcherStub(channel).ConnectJobMaster(),  # type: ignore[no-untyped-call]
             heartbeat=lambda: dispatcher_pb2.JobMasterToDispatcher(heartbeat=common_pb2.Heartbeat()),
             on_up=self._register,
             on_message=self._from_dispatcher,
@@ -65,7 +65,7 @@ class JobMasterProcess:
 
     async def run(self) -> None:
         server = new_server([job_master_pb2.DESCRIPTOR.services_by_name["JobMaster"]])
-        job_master_pb2_grpc.add_JobMasterServicer_to_server(self._servicer, server)
+        job_master_pb2_grpc.add_JobMasterServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
         self._address = bind(server, self._host, 0)
         await server.start()
         self._metrics_address = self._serve_metrics()

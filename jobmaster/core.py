@@ -21,9 +21,8 @@ from firesteel.ids import AllocationId, AttemptId, IdSource, OperatorId, TaskExe
 from firesteel.jobgraph import JobGraph
 from firesteel.states import ExecutionState, JobStatus
 from jobmaster import commands, events
-from jobmaster.coordinators import BadOptions, Coordinator, create
-from jobmaster.coordinators.base import Spool, UnexpectedMessage
-from jobmaster.coordinators.messages import OperatorMessage
+from jobmaster.coordinators import BadOptions
+from jobmaster.coordinators.desk import Coordinators
 from jobmaster.execution_graph import Execution, ExecutionGraph, InvalidJobGraph, build
 from jobmaster.failover.exceptions import ExceptionHistory
 from jobmaster.scheduler import EagerScheduling, Scheduler, SchedulingStrategy
@@ -61,12 +60,12 @@ class JobMasterCore:
             reconnect_grace_s=settings.reconnect_grace_s,
         )
         self._hosts: dict[TaskExecutorId, str] = {}
-        self.coordinators: dict[OperatorId, Coordinator] = {}
+        self.coordinators = Coordinators()
         self._invalid = ""  # why the graph cannot be run at all
         try:
             self.graph = build(job_graph, ids, now_ms)
             share_slots(self.graph)
-            self._create_coordinators(job_graph)
+            self.coordinators = Coordinators.of(job_graph)
         except (InvalidJobGraph, BadOptions) as error:
             self.graph = ExecutionGraph(job_graph, now_ms)
             self._invalid = str(error)
@@ -153,13 +152,11 @@ class JobMasterCore:
                 if self._analyzing is not None and self._analyzing.task_executor_id == event.task_executor_id:
                     self._fail(event.error, now, restartable=False)
             case events.PathsListed():
-                self.coordinators[event.operator_id].paths_listed(event.files)
+                self.coordinators.paths_listed(event.operator_id, event.files)
             case events.PathsMissing():
                 self._fail(ErrorInfo(summary=event.problem, timestamp_ms=self.now_ms(now)), now, restartable=False)
-            case events.ChunkSpooled():
-                self._spooled(event.operator_id, event.attempt_id, event.sequence, "")
-            case events.ChunkNotSpooled():
-                self._spooled(event.operator_id, event.attempt_id, event.sequence, event.problem)
+            case events.ChunkSpooled() | events.ChunkNotSpooled():
+                self._spooled(event)
             case events.ResourceManagerConnected():
                 self._declare(force=True)
             case events.ResourcesShort():
@@ -193,13 +190,6 @@ class JobMasterCore:
 
     # ---- from start to deployment
 
-    def _create_coordinators(self, job_graph: JobGraph) -> None:
-        for vertex in job_graph.vertices:
-            for operator in vertex.operators:
-                coordinator = create(operator)
-                if coordinator is not None:
-                    self.coordinators[operator.operator_id] = coordinator
-
     def _start(self, now: float) -> None:
         if self._invalid:
             self.exceptions.failed(ErrorInfo(summary=self._invalid, timestamp_ms=self.now_ms(now)))
@@ -210,9 +200,7 @@ class JobMasterCore:
         self.graph.transition(JobStatus.RUNNING, self.now_ms(now))
         self.scheduler.schedule(self._strategy.first(self.graph), now, self.now_ms(now))
         self._declare()
-        for operator_id, coordinator in self.coordinators.items():
-            if coordinator.paths_to_list:
-                self._out.append(commands.ListPaths(operator_id=operator_id, paths=tuple(coordinator.paths_to_list)))
+        self._out.extend(self.coordinators.listings())
 
     def _advance(self, now: float) -> None:
         """After every event, from the facts as they are now: the next step, if one can be taken."""
@@ -239,7 +227,7 @@ class JobMasterCore:
         if self.graph.status is JobStatus.RESTARTING:
             self.graph.transition(JobStatus.CREATED, self.now_ms(now))
             self.graph.transition(JobStatus.RUNNING, self.now_ms(now))
-        if not all(coordinator.ready for coordinator in self.coordinators.values()):
+        if not self.coordinators.ready:
             return
         if self.schemas is None:
             if self._analyzing is None:
@@ -360,9 +348,8 @@ class JobMasterCore:
     # ---- tasks and their operators
 
     def _task_updated(self, update: events.TaskUpdate, now: float) -> None:
-        execution = self.graph.attempts.get(update.attempt_id)
-        if execution is None or execution.terminal:
-            self.stale_messages += 1
+        execution = self._live(update.attempt_id)
+        if execution is None:
             return
         error = self.tasks.update(execution, update, now, self.now_ms(now))
         if error is not None:
@@ -375,54 +362,27 @@ class JobMasterCore:
                 if more:
                     self.scheduler.schedule(more, now, self.now_ms(now))
             return
-        for operator in execution.vertex.job_vertex.vertex.operators:
-            if operator.operator_id in self.coordinators:
-                self.coordinators[operator.operator_id].attempt_ended(execution.attempt_id)
+        self.coordinators.attempt_ended(execution)
 
     def _operator_message(self, event: events.OperatorMessageReceived, now: float) -> None:
         self.task_executors.seen(event.task_executor_id, now)
-        execution = self.graph.attempts.get(event.attempt_id)
-        coordinator = self.coordinators.get(event.operator_id)
-        if execution is None or execution.terminal or coordinator is None:
-            self.stale_messages += 1
-            return
-        try:
-            answers = coordinator.receive(event.attempt_id, execution.vertex.subtask, event.message)
-        except UnexpectedMessage as error:
-            self._say("warning", f"message to a coordinator dropped: {error}", execution)
-            return
-        for answer in answers:
-            if isinstance(answer, Spool):
-                self._out.append(
-                    commands.SpoolChunk(
-                        operator_id=event.operator_id,
-                        attempt_id=event.attempt_id,
-                        sequence=answer.sequence,
-                        ipc_stream=answer.ipc_stream,
-                    )
-                )
-            else:
-                self._answer(execution, event.operator_id, answer)
+        execution = self._live(event.attempt_id)
+        if execution is not None:
+            self._out.extend(self.coordinators.receive(execution, event.operator_id, event.message))
 
-    def _spooled(self, operator_id: OperatorId, attempt_id: AttemptId, sequence: int, problem: str) -> None:
+    def _spooled(self, event: events.ChunkSpooled | events.ChunkNotSpooled) -> None:
+        execution = self._live(event.attempt_id)
+        if execution is not None:
+            problem = event.problem if isinstance(event, events.ChunkNotSpooled) else ""
+            self._out.extend(self.coordinators.spooled(execution, event.operator_id, event.sequence, problem))
+
+    def _live(self, attempt_id: AttemptId) -> Execution | None:
+        """The execution, if it has not ended; a message about any other is stale."""
         execution = self.graph.attempts.get(attempt_id)
         if execution is None or execution.terminal:
-            return
-        for answer in self.coordinators[operator_id].spooled(attempt_id, sequence, problem):
-            self._answer(execution, operator_id, answer)
-
-    def _answer(self, execution: Execution, operator_id: OperatorId, message: OperatorMessage) -> None:
-        if execution.slot is None:
-            return
-        self._out.append(
-            commands.SendOperatorMessage(
-                task_executor_id=execution.slot.task_executor_id,
-                operator_id=operator_id,
-                subtask=execution.vertex.subtask,
-                attempt_id=execution.attempt_id,
-                message=message,
-            )
-        )
+            self.stale_messages += 1
+            return None
+        return execution
 
     # ---- the job's status
 
@@ -470,8 +430,7 @@ class JobMasterCore:
         self._restart_at = None
         self.restarts += 1
         self.graph.start_over(self._ids, self.now_ms(now))
-        for coordinator in self.coordinators.values():
-            coordinator.start_over()
+        self.coordinators.start_over()
         self.scheduler.schedule(self._strategy.first(self.graph), now, self.now_ms(now))
 
     def _suspend(self, now: float) -> None:

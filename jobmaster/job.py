@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 from collections.abc import Callable
@@ -68,6 +69,7 @@ class RunningJob:
         self.log = log.bind(job_id=self.job_id)
         graph = job_graph_from_proto(self.job_graph)
         self.core = JobMasterCore(graph, settings, ids=IdSource(), now=time.monotonic(), now_ms=time.time_ns() // 1_000_000)
+        gc.freeze()  # the graph lives as long as the process: no collection need ever walk through it
         self.driver: Driver[events.Event, Any, commands.Command] = Driver(
             self.core, execute=self.execute, name=f"job {self.job_id}"
         )
@@ -81,7 +83,7 @@ class RunningJob:
         self.resource_manager: _ResourceManagerLink = Link(
             name="ResourceManager",
             address=start.resource_manager_address,
-            open_stream=lambda channel: resource_manager_pb2_grpc.ResourceManagerStub(channel).ConnectJobMaster(),
+            open_stream=lambda channel: resource_manager_pb2_grpc.ResourceManagerStub(channel).ConnectJobMaster(),  # type: ignore[no-untyped-call]
             heartbeat=lambda: self._to_resource_manager(heartbeat=common_pb2.Heartbeat()),
             on_up=self._register,
             on_message=self._from_resource_manager,

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from jobmaster.slot_pool import Slot
 
 CREATED = ExecutionState.CREATED
-TERMINAL = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED})
+# TASK_TRANSITIONS and `terminal` again, by number: an Enum member's hash is a Python call, and there are 20,000 tasks.
+_STATES = tuple(ExecutionState)
+assert [state.value for state in _STATES] == list(range(len(_STATES)))
+_LEGAL = tuple(tuple(new in TASK_TRANSITIONS[old] for new in _STATES) for old in _STATES)
+IS_TERMINAL = tuple(state.terminal for state in _STATES)
 
 # States a slot's process is (or may be) busy with this attempt in: ending it takes a message.
 DEPLOYED = frozenset(
@@ -45,12 +49,12 @@ class Execution:
 
     @property
     def terminal(self) -> bool:
-        return self.state in TERMINAL
+        return IS_TERMINAL[self.state._value_]
 
     def transition(self, state: ExecutionState, now_ms: int) -> None:
         """Moves to `state`, counting it; raises IllegalTransition, telling this attempt's story."""
         old = self.state
-        if state not in TASK_TRANSITIONS[old]:
+        if not _LEGAL[old._value_][state._value_]:
             check_task_transition(self.story(), old, state)
         self.state = state
         self.timestamps.append((state, now_ms))

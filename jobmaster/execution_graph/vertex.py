@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from firesteel.ids import AttemptId
 from firesteel.jobgraph import JobVertex
 from firesteel.states import ExecutionState
-from jobmaster.execution_graph.execution import Execution
+from jobmaster.execution_graph.execution import IS_TERMINAL, Execution
 
 if TYPE_CHECKING:
     from jobmaster.execution_graph.graph import ExecutionGraph
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 STATES = tuple(ExecutionState)
 INDEX = {state: index for index, state in enumerate(STATES)}
-TERMINAL_INDICES = frozenset(INDEX[state] for state in STATES if state.terminal)
 
 
 class ExecutionVertex:
@@ -70,13 +69,13 @@ class ExecutionJobVertex:
 
     def count(self, old: ExecutionState, new: ExecutionState) -> None:
         """An execution went from `old` to `new`: O(1), however many there are."""
-        old_index, new_index = INDEX[old], INDEX[new]
+        old_index, new_index = old._value_, new._value_  # their places in STATES
         self.counts[old_index] -= 1
         self.counts[new_index] += 1
         graph = self.graph
         graph.counts[old_index] -= 1
         graph.counts[new_index] += 1
-        graph.live += (old_index in TERMINAL_INDICES) - (new_index in TERMINAL_INDICES)
+        graph.live += IS_TERMINAL[old_index] - IS_TERMINAL[new_index]
         graph.version += 1
 
     @property

@@ -318,7 +318,7 @@ class Peers:
             if not execution.terminal and execution.state is not S.CREATED:
                 assert execution.vertex.group.wanted
         # Each split has one owner; only an attempt that ended without finishing gives its splits to others.
-        enumerator = self.core.coordinators[operator_id("src")]
+        enumerator = self.core.coordinators.by_operator[operator_id("src")]
         owned = [split for splits in enumerator._owned.values() for split in splits]  # type: ignore[attr-defined]
         assert len(owned) == len(set(owned))
         if graph.status.terminal:
