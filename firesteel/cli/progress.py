@@ -91,8 +91,11 @@ class PlainDisplay:
                 self._line(vertex.vertex_id, states, f"{vertex.name}: {states}{_counts(vertex)}")
         if time.monotonic() >= self._counts_at and not details.status.globally_terminal:
             self._counts_at = time.monotonic() + COUNTS_EVERY_S
+            if details.waiting_for:
+                self._say(f"{status}, waiting for {details.waiting_for}")
             for vertex in details.vertices:
-                self._say(f"{vertex.name}:{_counts(vertex) or ' no records yet'}")
+                if counts := _counts(vertex):
+                    self._say(f"{vertex.name}:{counts}")
 
     def _line(self, key: str, news: str, line: str) -> None:
         if self._shown.get(key) != news:

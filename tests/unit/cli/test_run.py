@@ -25,7 +25,8 @@ from firesteel.connectors import CollectSink
 
 env = Environment()
 numbers = env.from_sequence(0, 10)
-numbers.transform(lambda df: df.where("value > 3"), name="Large").key_by("value").map_in_arrow(lambda it: it).sink_to(CollectSink())
+large = numbers.transform(lambda df: df.where("value > 3"), name="Large")
+large.key_by("value").map_in_arrow(lambda it: it).sink_to(CollectSink())
 env.execute("numbers " + " ".join(sys.argv[1:]))
 """
 
