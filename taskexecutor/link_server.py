@@ -22,11 +22,15 @@ from taskexecutor.executor.link import EXECUTOR_ID_KEY
 log = structlog.get_logger(__name__)
 
 
+MAX_SOCKET_PATH_BYTES = 107
+
+
 class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
     """`received(executor_id, message)` for all that processes say; `broken(executor_id)` when a link ends."""
 
     def __init__(
         self,
+        directory: Path,
         *,
         expected: Callable[[ExecutorId], bool],
         received: Callable[[ExecutorId, executor_pb2.ExecutorToTaskExecutor], None],
@@ -36,12 +40,15 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
         self._received = received
         self._broken = broken
         self._links: dict[ExecutorId, asyncio.Queue[executor_pb2.TaskExecutorToExecutor | None]] = {}
-        # Not below the TaskExecutor's directory: a Unix socket's path may have 107 bytes only.
-        self._folder = Path(tempfile.mkdtemp(prefix="firesteel-link-"))  # mode 0700
+        self._folder = directory / "link"
+        if len(bytes(self._folder / "socket")) > MAX_SOCKET_PATH_BYTES:
+            self._folder = Path(tempfile.mkdtemp(prefix="firesteel-link-"))
         self._server = new_server([executor_pb2.DESCRIPTOR.services_by_name["ExecutorLink"]])
 
     async def start(self) -> str:
         executor_pb2_grpc.add_ExecutorLinkServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._folder / "socket").unlink(missing_ok=True)  # of a former life
         address = f"unix:{self._folder / 'socket'}"
         self._server.add_insecure_port(address)
         await self._server.start()

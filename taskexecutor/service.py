@@ -70,7 +70,7 @@ class TaskExecutor:
         self.core = SlotTable(settings, IdSource())
         self._driver: Driver[m.Event, object, m.Command] = Driver(self.core, execute=self._execute, name="slot-table")
         self._directory = directory
-        self._link = LinkServer(expected=self._expected, received=self._from_executor, broken=self._link_broken)
+        self._link = LinkServer(directory, expected=self._expected, received=self._from_executor, broken=self._link_broken)
         self._processes: ExecutorProcesses | None = None
         self._files = JobFiles(directory, python=conf.get(options.PYTHON_EXECUTABLE), post=self._driver.post)
         self._job_masters: dict[JobId, JobMasterStream] = {}

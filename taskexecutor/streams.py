@@ -29,7 +29,7 @@ LONGEST_PAUSE_S = 1.0
 CONNECT_TIMEOUT_S = 3.0
 
 
-class _Outgoing:
+class _Outgoing(AsyncIterator[Any]):
     """What is to be sent on one call, in order."""
 
     def __init__(self) -> None:
@@ -41,9 +41,14 @@ class _Outgoing:
     def close(self) -> None:
         self._queue.put_nowait(None)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while (message := await self._queue.get()) is not None:
-            yield message
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._queue.get()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
 
 class _Stream:
@@ -56,6 +61,7 @@ class _Stream:
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._outgoing: _Outgoing | None = None
         self._task: asyncio.Task[None] | None = None
+        self._over = False  # the peer wants no more of us
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=self._name)
@@ -105,6 +111,8 @@ class _Stream:
                     now = f"{error.code().name}: {error.details()}"
                 except convert.BadMessage as error:
                     now = str(error)
+            if self._over:
+                return
             self._broken(now)
             if heard or now != problem:  # not the same line again and again
                 log.warning("stream broken, connecting again", stream=self._name, address=self.address, cause=now)
@@ -215,6 +223,7 @@ class JobMasterStream(_Stream):
         self._post(m.JobMasterConnected(job_id=self.job_id))
 
     def _received(self, message: Any) -> None:
+        self._over = self._over or message.WhichOneof("message") == "goodbye"
         if (event := convert.from_job_master(message, self._conf)) is not None:
             self._post(event)
 

@@ -31,6 +31,18 @@ class Peer:
         self._changed = asyncio.Event()
         self._taken = 0
 
+    def beat(self, message: Any) -> Any:
+        """What is answered, so that the TaskExecutor hears from us as often as we from it."""
+        if message.WhichOneof("message") == "heartbeat":
+            return job_master_pb2.JobMasterToTaskExecutor(
+                job_id=message.job_id, job_master_epoch=message.job_master_epoch, heartbeat=common_pb2.Heartbeat()
+            )
+        if message.WhichOneof("message") == "slot_report":
+            return resource_manager_pb2.ResourceManagerToTaskExecutor(
+                resource_manager_epoch=message.resource_manager_epoch, heartbeat=common_pb2.Heartbeat()
+            )
+        return None
+
     def hear(self, message: Any) -> None:
         self.heard.append(message)
         self.arrived.append(time.monotonic())
@@ -114,15 +126,16 @@ class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_
 
     def tell_task_executor(self, job_id: str, **message: Any) -> None:
         """As the JobMaster of the job."""
-        self.job_master.outgoing.put_nowait(
-            job_master_pb2.JobMasterToTaskExecutor(job_id=job_id, job_master_epoch=1, **message)
-        )
+        self.job_master.outgoing.put_nowait(job_master_pb2.JobMasterToTaskExecutor(job_id=job_id, job_master_epoch=1, **message))
 
 
 async def _converse(peer: Peer, incoming: Any) -> AsyncIterator[Any]:
     async def read() -> None:
         async for message in incoming:
             peer.hear(message)
+            beat = peer.beat(message)
+            if beat is not None:
+                peer.outgoing.put_nowait(beat)
         peer.outgoing.put_nowait(None)
 
     reading = asyncio.create_task(read())

@@ -59,7 +59,9 @@ class World:
         self.commands = commands
         return commands
 
-    def request(self, allocation: str = "a", index: int = 0, profile: ResourceProfile = UNKNOWN, **more: Any) -> m.AnswerSlotRequest:
+    def request(
+        self, allocation: str = "a", index: int = 0, profile: ResourceProfile = UNKNOWN, **more: Any
+    ) -> m.AnswerSlotRequest:
         values: dict[str, Any] = {
             "resource_manager_epoch": Epoch(1),
             "allocation_id": AllocationId(allocation),

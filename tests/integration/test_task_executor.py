@@ -1,0 +1,153 @@
+"""One real TaskExecutor with real slots, between a ResourceManager and a JobMaster that do what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
+from firesteel.process import Child, spawn
+from tests.integration.task_executor_masters import Masters
+
+JOB = "b" * 32
+
+
+@dataclass(slots=True)
+class Cluster:
+    masters: Masters
+    task_executor: Child
+    directory: Path
+
+    async def take_slot(self, allocation: str) -> Any:
+        """Asks for slot 0; returns its offer, accepted."""
+        self.masters.request_slot(allocation * 32, JOB, 0)
+        result = await self.masters.resource_manager.next("slot_request_result")
+        assert result.accepted, result.reason
+        offers = await self.masters.job_master.next("offer_slots", timeout_s=90)
+        self.masters.tell_task_executor(JOB, slots_answer={"accepted": [allocation * 32]})
+        return offers.slots[0]
+
+    async def until_free(self) -> None:
+        await self.masters.resource_manager.next("slot_report", lambda report: report.slots[0].allocation_id == "")
+
+    def tree(self) -> list[psutil.Process]:
+        return psutil.Process(self.task_executor.pid).children(recursive=True)
+
+    def named(self, name: str) -> psutil.Process:
+        return next(process for process in self.tree() if process.name().startswith(name))
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    masters = Masters()
+    await masters.start()
+    arguments = ("-D", "taskmanager.numberOfTaskSlots=1", "-D", "metrics.reporter.prom.port=0")
+    child = await spawn(
+        [sys.executable, "-m", "taskexecutor", "--resource-manager", masters.address, "--dir", str(tmp_path), *arguments],
+        log_path=tmp_path / "taskexecutor.log",
+    )
+    await masters.resource_manager.next("register")
+    yield Cluster(masters, child, tmp_path)
+    child.kill()
+    await child.wait()
+    await masters.stop()
+
+
+async def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not any(_lives(process) for process in processes):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(cluster):
+    masters = cluster.masters
+    first = await cluster.take_slot("1")
+
+    # Given back, the same process serves the next allocation, at once.
+    masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})
+    await cluster.until_free()
+    started = time.monotonic()
+    again = await cluster.take_slot("2")
+    assert again.executor_id == first.executor_id
+    assert time.monotonic() - started < 0.5  # about 1 ms when the machine is idle
+
+    # kill -9 of its Python: known at once, its JVM goes with it, a new process comes.
+    python, jvm = cluster.named("python"), cluster.named("java")
+    python.kill()
+    lost = await masters.job_master.next("slot_lost", timeout_s=5)
+    assert lost.allocation_id == "2" * 32
+    assert "killed by SIGKILL" in lost.error.summary
+    assert await gone([python, jvm])
+    third = await cluster.take_slot("3")
+    assert third.executor_id != first.executor_id
+
+    # kill -9 of its JVM: the process says so before it goes.
+    python, jvm = cluster.named("python"), cluster.named("java")
+    jvm.kill()
+    lost = await masters.job_master.next("slot_lost", timeout_s=5)
+    assert f"the slot's Spark JVM (pid {jvm.pid}) is gone" in lost.error.summary
+    assert await gone([python])
+
+    # kill -9 of the TaskExecutor, while a process starts: nothing is left.
+    while not any(process.name().startswith("java") for process in cluster.tree()):
+        await asyncio.sleep(0.05)
+    everything = cluster.tree()
+    os.kill(cluster.task_executor.pid, signal.SIGKILL)
+    assert await gone(everything)
+
+
+async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_nothing(cluster):
+    masters = cluster.masters
+    await cluster.take_slot("1")
+
+    # A file nobody can deliver.
+    blob = common_pb2.BlobRef(hash="0" * 32, name="lib.py", kind=common_pb2.BLOB_FILE, size_bytes=1)
+    graph = job_graph_pb2.JobGraph(job_id=JOB, blobs=[blob], config={"firesteel.dispatcher.address": masters.address})
+    masters.tell_task_executor(JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph))
+    result = await masters.job_master.next("analyze_result")
+    assert "file 'lib.py' cannot be fetched" in result.error.summary
+
+    # An operator that cannot be opened.
+    operator = job_graph_pb2.Operator(operator_id="1" * 32, name="bad", kind="Source", spec=b"garbage")
+    vertex = job_graph_pb2.JobVertex(vertex_id="2" * 32, name="bad", parallelism=1, max_parallelism=128, operators=[operator])
+    graph = job_graph_pb2.JobGraph(job_id=JOB, name="bad", vertices=[vertex])
+    masters.tell_task_executor(JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph))
+    assert (await masters.job_master.next("analyze_result")).error.summary
+
+    deployment = tasks_pb2.TaskDeployment(attempt_id="3" * 32, vertex_id="2" * 32, allocation_id="1" * 32)
+    described = tasks_pb2.VertexDeployment(vertex=vertex, output_schemas=[b""])
+    masters.tell_task_executor(JOB, submit=tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment]))
+    failed = await masters.job_master.next("task_states", lambda s: s.changes[-1].state == common_pb2.TASK_FAILED)
+    assert failed.changes[-1].error.summary
+
+    # The slot survived all of it.
+    masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})
+    await cluster.until_free()
+    await cluster.take_slot("2")
+
+    everything = cluster.tree()
+    cluster.task_executor.signal(signal.SIGTERM)
+    lost = await masters.job_master.next("slot_lost", timeout_s=5)
+    assert "SIGTERM" in lost.error.summary
+    assert await asyncio.wait_for(cluster.task_executor.wait(), 10) == 0
+    assert await gone(everything)

@@ -1,0 +1,140 @@
+"""Any order of events, lost, doubled and late ones included: the invariants hold, and everything comes to rest."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.jobgraph import Blob, BlobKind
+from firesteel.states import ExecutionState
+from taskexecutor import messages as m
+from taskexecutor.slots import SlotState
+from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, SPARK, World
+
+JOBS = [JobId("j1"), JobId("j2")]
+ALLOCATIONS = [AllocationId(f"a{i}") for i in range(12)]
+ATTEMPTS = [AttemptId(f"t{i}") for i in range(4)]
+BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)
+
+
+class Chaos:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = World(slots=3)
+        self.executors: list[ExecutorId] = []
+        self.killed: set[ExecutorId] = set()
+        self._follow(self.world.commands)
+
+    def _follow(self, commands: list[m.Command]) -> None:
+        for command in commands:
+            if isinstance(command, m.StartProcess):
+                self.executors.append(command.executor_id)
+            elif isinstance(command, m.KillProcess):
+                self.killed.add(command.executor_id)
+
+    def tell(self, event: m.Event) -> None:
+        self._follow(self.world.tell(event))
+
+    def step(self) -> None:
+        r = self.random
+        if r.random() < 0.2:
+            self._follow(self.world.pass_time(r.choice([0.01, 0.01, 0.5, 0.5, 3, 12, 40])))
+            return
+        self.tell(self.event())
+        for executor_id in [e for e in self.killed if r.random() < 0.7]:
+            self.killed.discard(executor_id)
+            self.tell(m.ProcessDied(executor_id=executor_id, cause="killed"))
+
+    def event(self) -> m.Event:
+        r = self.random
+        job, allocation, executor = r.choice(JOBS), r.choice(ALLOCATIONS), r.choice(self.executors)
+        slot = r.choice(self.world.core.table.slots)
+        if r.random() < 0.8:  # mostly about what is there
+            if slot.process is not None:
+                executor = slot.process.executor_id
+            if slot.allocation is not None:
+                job, allocation = slot.allocation.job_id, slot.allocation.allocation_id
+        jm: dict[str, Any] = {"job_id": job, "job_master_epoch": Epoch(r.choice([1] * 20 + [2]))}
+        rm: dict[str, Any] = {"resource_manager_epoch": Epoch(r.choice([1] * 20 + [2]))}
+        attempts = tuple(r.sample(ATTEMPTS, r.randint(1, 3)))
+        part = m.SlotTasks(allocation_id=allocation, attempt_ids=attempts, message="deploy")
+        files: dict[str, Any] = {"blobs": r.choice([(), (BLOB,)]), "dispatcher_address": "d"}
+        profile = r.choice([DEFAULT] * 12 + [replace(DEFAULT, heap_bytes=900 * MIB), DEFAULT + DEFAULT])
+        request = m.SlotRequested(
+            allocation_id=AllocationId(f"n{r.randrange(10**9)}") if r.random() < 0.8 else allocation,
+            job_id=job,
+            slot_index=r.randint(0, 3),
+            profile=profile,
+            environment=r.choice([m.Environment()] * 12 + [SPARK]),
+            job_master_address="jm",
+            job_master_epoch=jm["job_master_epoch"],
+            **rm,
+        )
+        states = tuple((attempt, r.choice(list(ExecutionState))) for attempt in attempts)
+        often: list[m.Event] = [
+            request,
+            m.JobMasterConnected(job_id=job),
+            m.JobMasterHeartbeat(**jm),
+            m.ProcessReady(executor_id=executor, data_address="x"),
+            m.TasksSubmitted(parts=(part,), cancellation_timeout_s=5.0, **files, **jm),
+            m.TaskStatesReported(executor_id=executor, job_id=job, states=states, message="states"),
+            m.ProcessCleaned(executor_id=executor, allocation_id=allocation),
+        ]
+        if r.random() < 0.75:
+            return r.choice(often)
+        return r.choice(
+            [
+                m.ResourceManagerRegistered(**rm),
+                m.SlotTakenBack(allocation_id=allocation, cause="back", **rm),
+                m.ReportDue(),
+                m.JobMasterDisconnected(job_id=job, cause="broken"),
+                m.OffersAnswered(accepted=(allocation,), rejected=(r.choice(ALLOCATIONS),), **jm),
+                m.SlotsFreed(allocation_ids=(allocation,), cause="free", **jm),
+                m.TasksSubmitted(parts=(part,), cancellation_timeout_s=r.choice([1.0, 50.0]), **files, **jm),
+                m.TasksCancelled(attempt_ids=attempts, **jm),
+                m.AnalysisRequested(allocation_id=allocation, message="analyze", **files, **jm),
+                m.CoordinatorSpoke(attempt_id=attempts[0], message="event", **jm),
+                m.JobMasterSaidGoodbye(cause="bye", **jm),
+                m.ProcessDied(executor_id=executor, cause="died"),
+                m.ProcessEnding(executor_id=executor, reason="jvm"),
+                m.MemorySampled(executor_id=executor, used_bytes=r.choice([0, 0, 0, 10**11])),
+                m.ProcessSpoke(executor_id=executor, job_id=job, message="spoke"),
+                m.JobFilesReady(job_id=job, job_dir="/j", python_paths=(), single_use=r.random() < 0.3),
+                m.JobFilesFailed(job_id=job, reason="no file"),
+            ]
+        )
+
+    def rest(self) -> None:
+        """Everybody goes away; processes do as they are told. All slots must be free and warm in the end."""
+        for job in JOBS:
+            self.tell(m.JobMasterSaidGoodbye(job_id=job, job_master_epoch=Epoch(9), cause="end"))
+        for _ in range(100):
+            for executor_id in list(self.killed):
+                self.killed.discard(executor_id)
+                self.tell(m.ProcessDied(executor_id=executor_id, cause="killed"))
+            for slot in self.world.core.table.slots:
+                if slot.process is not None:
+                    self.tell(m.ProcessReady(executor_id=slot.process.executor_id, data_address="x"))
+            self._follow(self.world.pass_time(3))
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_invariants_hold_and_all_slots_are_free_and_warm_in_the_end(seed):
+    chaos = Chaos(seed)
+    seen: set[SlotState] = set()
+    for _ in range(300):
+        chaos.step()
+        seen.update(slot.state for slot in chaos.world.core.table.slots)
+    chaos.rest()
+    table = chaos.world.core.table
+    assert [slot.state for slot in table.slots] == [SlotState.FREE] * 3
+    assert all(slot.process is not None for slot in table.slots)
+    assert table.jobs == {}
+    assert table.remaining() == DEFAULT * 3
+    event(f"reached {sorted(state.value for state in seen)}")
