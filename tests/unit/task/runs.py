@@ -143,7 +143,8 @@ class Run:
     def join(self) -> Run:
         self.thread.join(10)
         assert not self.thread.is_alive(), "the task did not end"
-        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("acks ")]
+        acknowledging = self.task._acknowledging
+        assert acknowledging is None or not acknowledging.is_alive(), "a thread of the task was left"
         return self
 
     def run(self) -> Run:
