@@ -190,16 +190,23 @@ class ConsumerStream(threading.Thread):
             self._connections.ended(self, connected)
 
     def _began(self, writer: Any, reader: Any) -> None:
+        """Sends what was written so far. The first write waits for the connection, which a silent address may delay for
+        long: so it is not made under the lock, which tasks take."""
         with self._lock:
-            self._writer, self._reader = writer, reader
-            unsent, self._unsent = self._unsent, None
-            if self._cancelled:
-                reader.cancel()
-                return
-            if unsent:
-                writer.write_metadata(pa.py_buffer(bytes(unsent)))
-            if self._ending:
-                writer.done_writing()
+            self._reader = reader
+        while True:
+            with self._lock:
+                if self._cancelled:
+                    reader.cancel()
+                    return
+                if not self._unsent:
+                    self._unsent = None
+                    self._writer = writer
+                    if self._ending:
+                        writer.done_writing()
+                    return
+                unsent, self._unsent = self._unsent, bytearray()
+            writer.write_metadata(pa.py_buffer(bytes(unsent)))
 
     def _handle(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
         wakeups: list[InputGate] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Exchange:
         self._closed = False
         self._server = ExchangeServer(self._registry, host)
         self.address: str = self._server.address
+        atexit.register(self.close)  # an interpreter that ends while Flight's threads still run would hang
 
     def create_partition(
         self,
@@ -139,6 +141,7 @@ class Exchange:
                 return
             self._closed = True
             gates = list(self._gates)
+        atexit.unregister(self.close)
         for gate in gates:
             gate.close()
         for partition in self._registry.partitions():

@@ -40,7 +40,8 @@ else:
     while gate.poll() is None:
         pass
     print("polled", flush=True)
-    threading.Event().wait()
+    if sys.argv[4:] != ["leave"]:
+        threading.Event().wait()
 """
 
 
@@ -120,3 +121,11 @@ def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
     assert producer.wait() is not None
     assert time.monotonic() - started < 0.5
     process.kill()
+
+
+def test_a_process_may_end_without_closing_its_exchange(peer: Any, new_exchange: NewExchange, new_pair: Any) -> None:
+    exchange = new_exchange(window_bytes=WINDOW_BYTES)
+    partition = new_pair(exchange, exchange).partition()
+    partition.emit(pa.record_batch({"n": [1]}))
+    process = peer("consume", exchange.address, "leave")
+    assert process.wait(timeout=10) == 0
