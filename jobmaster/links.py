@@ -72,7 +72,8 @@ class Link(Generic[Sent, Received]):
             if self._heard:
                 last_up = loop.time()
                 pause_s = _RETRY_FIRST_S
-            log.warning("link is down", peer=self._name, address=self._address, cause=problem)
+            if pause_s == _RETRY_FIRST_S:  # once per outage, not once per attempt
+                log.warning("link is down", peer=self._name, address=self._address, cause=problem)
             self._on_down(loop.time() - last_up)
             await asyncio.sleep(pause_s)
             pause_s = min(_RETRY_MOST_S, pause_s * 2)

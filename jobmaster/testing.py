@@ -48,7 +48,7 @@ def operator_id(vertex_name: str) -> OperatorId:
     return OperatorId(stable_id("operator", vertex_name))
 
 
-def job(*vertices: JobVertex, partitioner: Partitioner = Partitioner.HASH, edges: bool = True) -> JobGraph:
+def job(*vertices: JobVertex, partitioner: Partitioner = Partitioner.REBALANCE, edges: bool = True) -> JobGraph:
     """The vertices in a row, each feeding the next."""
     pairs = itertools.pairwise(vertices) if edges else ()
     return JobGraph(

@@ -1,0 +1,25 @@
+"""flink_jobmanager_job_*, from the job's states."""
+
+from __future__ import annotations
+
+from firesteel.errors import ErrorInfo
+from firesteel.states import ExecutionState
+from jobmaster.details import job_details
+from jobmaster.job_metrics import samples
+from jobmaster.settings import JobSettings
+from jobmaster.testing import World, job, vertex
+
+
+def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:
+    world = World(job(vertex("a", 1)), JobSettings(restart_strategy="fixed-delay", restart_delay_s=1.0))
+    world.run(("te-1", 1))
+    world.now += 4.0
+    world.report(world.executions(), ExecutionState.FAILED, error=ErrorInfo(summary="boom"))
+    world.pass_time(1.0)
+    values = {name: value for name, _, value in samples(world.core, "host")}
+    assert values["flink_jobmanager_job_numRestarts"] == 1.0
+    assert values["flink_jobmanager_job_restartingTime"] == 1000.0
+    details = job_details(world.core, {}, world.now)
+    failed, current = details.vertices[0].subtasks[0].attempts
+    assert (failed.error.summary, failed.attempt, current.attempt) == ("boom", 0, 1)
+    assert details.exceptions[0].task_name == "a (1/1)#0"
