@@ -93,7 +93,6 @@ def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
         process.become(ProcessState.READY)
         end(table, slot, allocation.release_cause)
     elif table.jobs[allocation.job_id].single_use:
-        process.replacing = True
         kill(table, slot, "its job had installed Python packages that the next job must not see")
     else:
         allocation.reset_deadline = now + table.settings.clean_timeout_s

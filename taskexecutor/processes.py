@@ -44,10 +44,8 @@ def _replace_misfit(table: Table, slot: Slot, shape: ProcessShape | None) -> Non
     if process is None or process.state not in (ProcessState.STARTING, ProcessState.READY):
         return
     if shape is None:
-        process.replacing = True
         allocation.kill(table, slot, "its memory is allocated to other slots")
     elif not fits(process.shape, shape):
-        process.replacing = True
         allocation.kill(table, slot, "it does not fit the profile or environment that its slot needs now")
 
 
@@ -96,7 +94,8 @@ def died(table: Table, event: ProcessDied, now: float) -> None:
     else:
         reason = f"the PySpark executor of {where} died: {event.cause}"
     slot.story.append(reason.splitlines()[0])
-    if before is ProcessState.STARTING or (before is ProcessState.READY and now - process.ready_at < SETTLED_S):
+    soon = before is ProcessState.READY and now - process.ready_at < SETTLED_S
+    if before is ProcessState.STARTING or soon or process.too_large_idle:
         _back_off(table, slot, reason, now)
     else:
         slot.start_failures = 0
@@ -132,6 +131,8 @@ def memory_sampled(table: Table, event: MemorySampled) -> None:
         return
     limit = table.limit(slot)
     if event.used_bytes > limit.total_bytes:
+        if slot.process is not None and slot.process.state is ProcessState.READY:
+            slot.process.too_large_idle = True
         reason = over_limit_text(slot.index, table.settings.task_executor_id, event.used_bytes, limit)
         allocation.kill(table, slot, reason)
 

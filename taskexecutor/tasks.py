@@ -189,8 +189,6 @@ def kill_overdue(table: Table, now: float) -> None:
             )
         elif held.reset_deadline is not None and now >= held.reset_deadline:
             held.reset_deadline = None
-            if slot.process is not None:
-                slot.process.replacing = True
             allocation.kill(table, slot, f"it was not clean {table.settings.clean_timeout_s:g} s after its job had left")
 
 

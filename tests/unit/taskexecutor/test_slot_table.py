@@ -545,3 +545,14 @@ def test_at_the_end_masters_are_told_and_everything_is_killed():
     world.die(1)
     assert world.none(m.StartProcess)
     assert not world.request("b").accepted
+
+
+def test_slots_too_small_for_an_idle_process_are_refused_with_the_numbers_and_tried_ever_more_rarely():
+    world = World(slots=1)
+    for pause_s in (1, 2, 4):
+        world.ready()
+        world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1410 * MIB))
+        world.die()
+        assert world.none(m.StartProcess)
+        assert "its limit is 1,408 MiB" in world.request(f"a{pause_s}").reason
+        assert isinstance(world.pass_time(pause_s)[0], m.StartProcess)
