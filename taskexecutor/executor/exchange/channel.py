@@ -106,6 +106,10 @@ RECEIVER_TRANSITIONS: dict[ReceiverState, frozenset[ReceiverState]] = {
     _R.CLOSED: frozenset(),
 }
 
+# Tuples: they are looked into for every element, and hashing an Enum's member is slow.
+_SENDER_ENDS = tuple(state for state, following in SENDER_TRANSITIONS.items() if not following)
+_RECEIVER_ENDS = tuple(state for state, following in RECEIVER_TRANSITIONS.items() if not following)
+
 State = TypeVar("State", SenderState, ReceiverState)
 
 
@@ -254,7 +258,7 @@ class SenderChannel:
 
     @property
     def over(self) -> bool:
-        return not SENDER_TRANSITIONS[self.state]
+        return self.state in _SENDER_ENDS
 
     @property
     def waiting(self) -> bool:
@@ -379,7 +383,7 @@ class ReceiverChannel:
 
     @property
     def over(self) -> bool:
-        return not RECEIVER_TRANSITIONS[self.state]
+        return self.state in _RECEIVER_ENDS
 
     @property
     def queued_bytes(self) -> int:

@@ -16,7 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.types as types
 
-from firesteel.elements import StreamEvent
+from firesteel.elements import StreamElement, StreamEvent
 
 from .channel import Parcel, SenderChannel, SenderState
 from .errors import ExchangeClosed, ExchangeError, PartitionAbandoned, RemoteProtocolError, SchemaChanged
@@ -141,6 +141,11 @@ class ResultPartition:
     def out_pool_usage(self) -> float:
         """Share of all windows that is in use, 0 to 1 (more while a single batch larger than its window is under way)."""
         return sum(channel.outstanding_bytes for channel in self._channels) / (len(self._channels) * self._window_bytes or 1)
+
+    def queued(self, channel: int) -> tuple[StreamElement, ...]:
+        """What waits in a channel and has not been sent, oldest first."""
+        with self._lock:
+            return self._channels[channel].queued
 
     # -- the carriers' side
 
