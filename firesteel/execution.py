@@ -80,9 +80,9 @@ class JobResult:
         if isinstance(sink, str):
             operator_id = sink
         elif sink is not None:
-            from firesteel.plan.job_graph import _operator_id
+            from firesteel.plan.job_graph import operator_id_of
 
-            operator_id = _operator_id(sink._node)
+            operator_id = operator_id_of(sink._node)
         elif len(collecting) == 1:
             operator_id = collecting[0]
         else:

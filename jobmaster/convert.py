@@ -190,8 +190,16 @@ class Deployments:
                 out_parallelism=[consumer.parallelism for consumer in consumers],
                 out_max_parallelism=[consumer.max_parallelism for consumer in consumers],
                 output_schemas=[schemas.get(OperatorId(operator.operator_id), b"") for operator in vertex.operators],
+                input_schemas=[self._schema_of(edge, schemas) for edge in in_edges],
             )
         return known
+
+    def _schema_of(self, edge: JobEdge, schemas: dict[OperatorId, bytes]) -> bytes:
+        """Of what travels on an edge; empty where it is not known before data flows (side outputs)."""
+        if edge.side_output_tag:
+            return b""
+        producer = self._vertices[edge.source_vertex_id].operators[edge.source_operator]
+        return schemas.get(OperatorId(producer.operator_id), b"")
 
     def _located(self, locations: commands.ResultLocations) -> bytes:
         known = self._locations.get(locations.result_id)

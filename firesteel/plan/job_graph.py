@@ -30,7 +30,7 @@ def build_job_graph(
         raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
     graph = stream_graph.resolved(default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism)
     grouped = chains(graph, enabled=chaining_enabled)
-    operator_ids = {node: _operator_id(node) for node in graph.nodes}
+    operator_ids = {node: operator_id_of(node) for node in graph.nodes}
     place: dict[StreamNode, tuple[VertexId, int]] = {}
     vertices = []
     for chain in grouped:
@@ -45,7 +45,7 @@ def build_job_graph(
     return JobGraph(job_id=job_id, name=name, vertices=tuple(vertices), edges=edges, config=config)
 
 
-def _operator_id(node: StreamNode) -> OperatorId:
+def operator_id_of(node: StreamNode) -> OperatorId:
     words = ("uid", node.uid) if node.uid else ("position", str(node.index), node.kind)
     return OperatorId(stable_id(*words))
 
