@@ -69,9 +69,9 @@ class ExecutorProcesses:
     def knows(self, executor_id: ExecutorId) -> bool:
         return executor_id in self._running
 
-    def slot_of(self, executor_id: ExecutorId) -> int | None:
+    def started(self, executor_id: ExecutorId) -> bool:
         running = self._running.get(executor_id)
-        return running.slot_index if running else None
+        return running is not None and running.child is not None
 
     def start(self, command: m.StartProcess) -> None:
         task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")

@@ -72,9 +72,12 @@ def ready(table: Table, event: ProcessReady, now: float) -> None:
 
 def ending(table: Table, event: ProcessEnding) -> None:
     slot = table.slot_running(event.executor_id)
-    if slot is not None:
-        where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
-        allocation.kill(table, slot, f"the PySpark executor of {where} ended: {event.reason}")
+    if slot is None or slot.process is None:
+        return
+    where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
+    slot.process.unusable = slot.process.state is ProcessState.STARTING
+    how = "could not start" if slot.process.unusable else "ended"
+    allocation.kill(table, slot, f"the PySpark executor of {where} {how}: {event.reason}")
 
 
 def died(table: Table, event: ProcessDied, now: float) -> None:
@@ -94,8 +97,8 @@ def died(table: Table, event: ProcessDied, now: float) -> None:
     else:
         reason = f"the PySpark executor of {where} died: {event.cause}"
     slot.story.append(reason.splitlines()[0])
-    soon = before is ProcessState.READY and now - process.ready_at < SETTLED_S
-    if before is ProcessState.STARTING or soon or process.too_large_idle:
+    useless = process.unusable or before is ProcessState.STARTING
+    if useless or (before is ProcessState.READY and now - process.ready_at < SETTLED_S):
         _back_off(table, slot, reason, now)
     else:
         slot.start_failures = 0
@@ -103,7 +106,7 @@ def died(table: Table, event: ProcessDied, now: float) -> None:
         case SlotState.FREE:
             pass
         case SlotState.ALLOCATED:
-            if before is ProcessState.STARTING:  # the next attempt would hardly do better: let the JobMaster know why
+            if useless:  # the next attempt would hardly do better: let the JobMaster know why
                 allocation.lose(table, slot, reason)
                 allocation.end(table, slot, reason.splitlines()[0])
         case SlotState.ACTIVE:
@@ -132,7 +135,7 @@ def memory_sampled(table: Table, event: MemorySampled) -> None:
     limit = table.limit(slot)
     if event.used_bytes > limit.total_bytes:
         if slot.process is not None and slot.process.state is ProcessState.READY:
-            slot.process.too_large_idle = True
+            slot.process.unusable = True
         reason = over_limit_text(slot.index, table.settings.task_executor_id, event.used_bytes, limit)
         allocation.kill(table, slot, reason)
 

@@ -227,7 +227,7 @@ class TaskExecutor:
         """Without its link a process is of no use; as a rule it has died, and this only makes sure."""
         self._samples.pop(executor_id, None)
         self._serving.pop(executor_id, None)
-        if self._processes is not None:
+        if self._processes is not None and self._processes.started(executor_id):  # else its log will say why it ended
             self._processes.kill(executor_id, "its link is broken")
 
     # -- what others are told

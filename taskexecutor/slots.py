@@ -100,7 +100,7 @@ class SlotProcess:
     ready_at: float = 0.0
     data_address: str = ""  # Arrow Flight; known once READY
     stop_reason: str = ""  # why it is being killed; empty when nobody here wanted it
-    too_large_idle: bool = False  # over its slot's limit before it had done anything: another one would be, too
+    unusable: bool = False  # it could not start, or was over its slot's limit while idle: another one would hardly do better
 
     def become(self, state: ProcessState) -> None:
         if state not in PROCESS_TRANSITIONS[self.state]:

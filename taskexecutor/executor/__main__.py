@@ -9,13 +9,16 @@ import argparse
 import json
 import os
 import signal
-import sys
 import threading
+import traceback
 
 from firesteel import logs, options
 from firesteel.config import Configuration
+from firesteel.errors import summary_of
 from firesteel.process import announce_ready, watch_lifeline
 from taskexecutor.executor import CONFIG_VARIABLE
+
+FLUSH_TIMEOUT_S = 2.0
 
 
 def main() -> None:
@@ -64,8 +67,10 @@ def main() -> None:
     _import_what_tasks_need()
     starting.join()
     if failures:
-        log.error("Spark could not be started", exc_info=failures[0])
-        print(f"Spark could not be started: {failures[0]}", file=sys.stderr, flush=True)
+        reason = _reason(failures[0])
+        log.error("Spark could not be started", reason=reason)
+        link.send(executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=reason)))
+        link.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
     ready = executor_pb2.ExecutorReady(
         executor_id=arguments.executor_id, data_address=exchange.address, pid=os.getpid(), jvm_pid=engine.jvm_pid
@@ -76,6 +81,14 @@ def main() -> None:
     host.serve()
     # The link is gone: so is, or will be, the TaskExecutor. Nobody can use what runs here any more.
     os._exit(0)
+
+
+def _reason(failure: BaseException) -> str:
+    try:
+        traceback.print_exception(failure)
+        return summary_of(failure)
+    except Exception:  # Py4J asks the JVM for an error's text, and that may be gone
+        return f"Spark's JVM failed ({type(failure).__name__}); the slot's log says why"
 
 
 def _import_what_tasks_need() -> None:

@@ -134,7 +134,7 @@ def test_a_profile_must_fit_into_what_is_left():
 def test_a_heap_that_spark_cannot_run_in_is_refused():
     world = World()
     answer = world.request(profile=replace(DEFAULT, heap_bytes=100 * MIB))
-    assert "Spark needs 450 MiB" in answer.reason
+    assert "Spark needs 468 MiB" in answer.reason
 
 
 def test_a_stale_resource_manager_is_not_heard():
@@ -556,3 +556,14 @@ def test_slots_too_small_for_an_idle_process_are_refused_with_the_numbers_and_tr
         assert world.none(m.StartProcess)
         assert "its limit is 1,408 MiB" in world.request(f"a{pause_s}").reason
         assert isinstance(world.pass_time(pause_s)[0], m.StartProcess)
+
+
+def test_a_process_that_says_why_it_cannot_start_is_quoted_and_not_tried_at_once():
+    world = World(slots=1)
+    world.request()
+    world.connect()
+    world.tell(m.ProcessEnding(executor_id=world.executor(), reason="bad spark.master"))
+    world.die()
+    assert "could not start: bad spark.master" in world.only(m.ReportSlotLost).reason
+    assert world.none(m.StartProcess)
+    assert "bad spark.master" in world.request("b").reason
