@@ -79,7 +79,7 @@ def _sql_tree(text: str) -> exp.Expression:
         raise InvalidProgram(
             f"aggregate(): this does not parse: an unfinished text or name\n{_caret(text, _unclosed(text))}"
         ) from None
-    if not isinstance(select, exp.Select) or set(key for key, value in select.args.items() if value) - {"expressions", "kind"}:
+    if not isinstance(select, exp.Select) or {key for key, value in select.args.items() if value} - {"expressions", "kind"}:
         raise InvalidProgram(f"aggregate(): this is not one expression:\n{_caret(text, 0)}")
     if len(select.expressions) != 1:
         raise InvalidProgram(

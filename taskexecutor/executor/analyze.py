@@ -212,6 +212,7 @@ def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
 
 
 def _file_schema(session: SparkSession, source: FileSource) -> StructType:
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.types import StructType
 
@@ -231,7 +232,7 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
             schema = plans.read_files(session, source, paths, None).schema
     except ParseException as error:
         raise FiresteelError(f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}") from error
-    except AnalysisException as error:
+    except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
         raise FiresteelError(f"FileSource {', '.join(source.paths)} as {source.format}: {summary_of(error)}") from error
     if not schema.fields:
         raise FiresteelError(f"FileSource {', '.join(source.paths)}: the files have no columns")

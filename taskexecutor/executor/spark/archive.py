@@ -7,12 +7,14 @@ version and the jars, and ignores it otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pyspark
@@ -21,6 +23,7 @@ from firesteel.java import java_home
 from taskexecutor.executor.spark.launch import class_path, jvm_options, spark_home
 
 _MODULE = "taskexecutor.executor.spark.archive"
+_UNUSED_S = 30 * 86_400  # by the time of the last read, as well as the file system keeps it
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 
@@ -45,9 +48,11 @@ def use_options() -> list[str]:
     """JVM options for a start with the archive, if there is one."""
     try:
         path = archive_path()
-        return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_QUIET] if path.exists() else []
+        if not path.exists():
+            return []
     except (OSError, RuntimeError):  # no home directory
         return []
+    return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_QUIET]
 
 
 def build(path: Path | None = None) -> bool:
@@ -69,11 +74,18 @@ def build(path: Path | None = None) -> bool:
             subprocess.run([sys.executable, "-m", _MODULE, "--record", str(made)], check=True, timeout=600)
             made.chmod(0o644)
             made.replace(path)
-        for old in path.parent.glob("spark-*.jsa"):  # of other versions
-            if old != path:
-                old.unlink(missing_ok=True)
-                old.with_suffix(".lock").unlink(missing_ok=True)
+        _remove_unused(path.parent)
     return True
+
+
+def _remove_unused(folder: Path) -> None:
+    """Archives that no start has touched for long: of versions and environments that are no more."""
+    for archive in folder.glob("spark-*.jsa"):
+        with contextlib.suppress(OSError):
+            used = archive.stat()
+            if time.time() - max(used.st_atime, used.st_mtime) > _UNUSED_S:
+                archive.unlink()
+                archive.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _record(path: Path) -> None:

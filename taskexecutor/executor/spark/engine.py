@@ -239,6 +239,8 @@ class _RunningGroups:
             self._thread.join(1.0)
 
     def _watch(self) -> None:
+        # How often a group has been cancelled: repeated, because its job may have been about to start, but ever less often.
+        rounds: dict[str, tuple[int, int]] = {}  # group -> (looks to skip, times cancelled)
         while True:
             with self._condition:
                 while not self._groups and not self._stopped:
@@ -246,10 +248,15 @@ class _RunningGroups:
                 if self._stopped:
                     return
                 groups = list(self._groups.items())
+            rounds = {group: rounds[group] for group, _ in groups if group in rounds}
             for group, cancelled in groups:
-                if cancelled():
-                    # Repeated until the task has left Spark: the job may have been about to start.
+                if not cancelled():
+                    continue
+                skip, times = rounds.get(group, (0, 0))
+                if skip == 0:
                     self._engine.cancel(group)
+                    skip, times = min(2**times, 40), times + 1
+                rounds[group] = (skip - 1, times)
             with self._condition:
                 self._condition.wait_for(lambda: self._stopped, _CANCEL_INTERVAL_S)
 

@@ -89,7 +89,6 @@ def test_a_full_disk_is_named_and_the_unfinished_file_goes(tmp_path: Path, monke
     harness = OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open()
     with pytest.raises(FiresteelError, match="the disk is full"):
         harness.process(BATCH)
-        harness.finish()
     harness.close()
     assert list(tmp_path.iterdir()) == []
 

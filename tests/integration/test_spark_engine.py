@@ -1,0 +1,277 @@
+"""A real SparkEngine: schemas that survive the round trip, sources, bundles, cancellation, analysis, the JVM's death."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pyarrow as pa
+import pytest
+
+from firesteel import Environment, Tumbling, Watermarks
+from firesteel._proto import tasks_pb2
+from firesteel.connectors import FileSink, FileSource
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import TransformSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
+from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.spark.stage import SparkTransformStage
+
+DAY_US = 86_400_000_000
+RICH = pa.schema(
+    [
+        ("flag", pa.bool_()),
+        ("small", pa.int16()),
+        ("number", pa.int64()),
+        ("ratio", pa.float64()),
+        ("price", pa.decimal128(12, 3)),
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("list", pa.list_(pa.int64())),
+        ("record", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])),
+        ("map", pa.map_(pa.string(), pa.float64())),
+    ]
+)
+ROWS: list[dict[str, Any]] = [
+    {
+        "flag": True,
+        "small": 3,
+        "number": 2**60,
+        "ratio": 0.1,
+        "price": Decimal("12.345"),
+        "text": "ü",
+        "raw": b"\x00\xff",
+        "day": date(2013, 1, 1),
+        "at": datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC),
+        "local": datetime(2013, 3, 10, 2, 30),
+        "list": [1, None],
+        "record": {"a": None, "b": ["x", None]},
+        "map": [("k", 1.0), ("l", None)],
+    },
+    dict.fromkeys(RICH.names),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def stage(engine: SparkEngine, function: Any, schema: pa.Schema, output: pa.Schema | None = None) -> OperatorHarness:
+    operator = SparkTransformStage([TransformSpec(function=function)], output or schema)
+    return OperatorHarness(operator, [schema], output_schema=output or schema, spark=engine.session).open()
+
+
+@pytest.mark.parametrize("copies", [1, LOCAL_ROWS])
+def test_schemas_and_values_survive_the_round_trip(engine: SparkEngine, copies: int) -> None:
+    table = pa.Table.from_pylist(ROWS * copies, schema=RICH)
+    way = BundleWay(engine.session, engine.bundles, RICH)
+    with way.dataframe(table.to_batches()) as frame:
+        batches = list(collect(frame, to_arrow(frame.schema)))
+    assert to_arrow(to_spark(RICH)).equals(RICH)
+    assert all(batch.schema.equals(RICH) for batch in batches)
+    assert pa.Table.from_batches(batches).to_pylist() == table.to_pylist()
+    assert list(engine.bundles.folder.iterdir()) == []
+
+
+def test_batches_wait_for_a_flush_and_go_before_their_watermark(engine: SparkEngine) -> None:
+    schema = pa.schema([("x", pa.int64())])
+    harness = stage(engine, lambda df: df.where("x > 1").selectExpr("x * 2 AS x"), schema)
+    for x in range(4):
+        harness.process(pa.record_batch([[x]], schema=schema))
+    assert harness.batches == []
+    harness.watermark(7)
+    assert [row["x"] for row in harness.rows()] == [4, 6]
+    assert harness.elements.index(harness.batches[0]) < len(harness.elements) - 1
+    harness.process(pa.record_batch([[5]], schema=schema))
+    harness.end()
+    assert [row["x"] for row in harness.rows()] == [4, 6, 10]
+
+
+def test_a_transform_that_changes_its_columns_fails(engine: SparkEngine) -> None:
+    schema = pa.schema([("x", pa.int64())])
+    harness = stage(engine, lambda df: df.withColumnRenamed("x", "y"), schema)
+    harness.process(pa.record_batch([[1]], schema=schema))
+    with pytest.raises(FiresteelError, match="expected x; got y"):
+        harness.flush()
+    harness.close()
+
+
+def test_cancellation_ends_what_spark_is_doing(engine: SparkEngine) -> None:
+    schema = pa.schema([("x", pa.int64())])
+    slow = "aggregate(sequence(x, x + 200000), 0D, (a, v) -> a + sqrt(v) * sin(v)) > x"  # some 20 ms a row
+    harness = stage(engine, lambda df: df.where(slow), schema)
+    # More than a local relation: Spark evaluates those while it plans, where there is no job to cancel.
+    harness.process(pa.record_batch([list(range(2 * LOCAL_ROWS))], schema=schema))
+    timer = threading.Timer(1.0, harness.cancel)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(Exception, match="(?i)cancel"):
+        harness.flush()
+    timer.join()
+    harness.close()
+    assert time.monotonic() - started < 15
+    assert engine.session.range(3).count() == 3
+
+
+# -- the daily delays' shape, on a few rows
+
+
+def write_days(folder: Path) -> None:
+    folder.mkdir()
+    for month in (1, 2):
+        lines = [
+            f"2013-{month:02d}-{day:02d}T{hour:02d}:00:00Z,{origin},{delay}" for day in (1, 2) for hour, origin, delay in HOURS
+        ]
+        (folder / f"{month}.csv").write_text("\n".join(["time_hour,origin,dep_delay", *lines, ""]))
+
+
+HOURS = [(5, "EWR", "1.0"), (23, "EWR", "3.0"), (6, "JFK", ""), (7, "JFK", "8.0")]
+
+
+def program(
+    folder: Path, key: str = "origin", column: str = "time_hour", aggregate: str = "avg(dep_delay) AS a", **source: Any
+) -> Any:
+    env = Environment()
+    stream = env.from_source(
+        FileSource(f"{folder}/*.csv", format=source.pop("format", "csv"), header=True, **source),
+        watermarks=Watermarks.bounded(column, max_out_of_orderness="1 h"),
+    )
+    (
+        stream.transform(lambda df: df.where("dep_delay IS NOT NULL"))
+        .key_by(key)
+        .window(Tumbling("1 day"))
+        .aggregate("count(*) AS flights", aggregate)
+        .sink_to(FileSink(str(folder.parent / "out")))
+    )
+    return env.job_graph("daily")
+
+
+def opened(graph: Any, engine: SparkEngine) -> list[OpenedOperator]:
+    found = {s.operator_id: s.schema for s in analyze(graph, engine)}
+    return [
+        OpenedOperator(o, cloudpickle.loads(o.spec), _read(found[o.operator_id]))
+        for vertex in graph.vertices
+        for o in vertex.operators
+    ]
+
+
+def _read(schema: bytes) -> pa.Schema | None:
+    return pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None
+
+
+def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
+    write_days(tmp_path / "in")
+    source, transform, partial, window, _ = opened(program(tmp_path / "in"), engine)
+    reader = OperatorHarness(
+        build([source, transform, partial]), [], spark=engine.session, output_schema=partial.output_schema
+    ).open()
+    assert reader.poll() and reader.operator.waiting  # type: ignore[attr-defined]
+    for month in (1, 2):
+        reader.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")})))
+        assert reader.poll()
+        assert len(reader.sent) == month + 1  # the next split is asked for before this one is read
+    reader.deliver(tasks_pb2.NoMoreSplits())
+    assert not reader.poll()
+    latest = int(datetime(2013, 2, 2, 23, tzinfo=UTC).timestamp()) * 1_000_000
+    assert reader.watermarks_us[-1] == latest - 3_600_000_000 - 1
+    merged = OperatorHarness(build([window]), [partial.output_schema], output_schema=window.output_schema).open()
+    for element in reader.elements:
+        if isinstance(element, pa.RecordBatch):
+            merged.process(element)
+        else:
+            merged.watermark(element.timestamp_us)  # type: ignore[union-attr]
+    merged.end()
+    assert [(r["origin"], r["window_start"].strftime("%m-%d"), r["flights"], r["a"]) for r in merged.rows()] == [
+        (origin, f"{month}-{day}", flights, average)
+        for month in ("01", "02")
+        for day in ("01", "02")
+        for origin, flights, average in (("EWR", 2, 2.0), ("JFK", 1, 8.0))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"key": "orign"},
+            r'key_by\("orign"\): no such column; the stream has: time_hour, origin, dep_delay; did you mean \'origin\'',
+        ),
+        ({"column": "when"}, "column 'when': no such column"),
+        ({"column": "origin"}, "is string, and event time must be a timestamp; read it as one"),
+        ({"column": "time_hour", "schema": "time_hour DATE, origin STRING, dep_delay DOUBLE"}, "is date, and event time must be"),
+        ({"aggregate": "sum(dep_dely) AS s"}, r"aggregate\('sum\(dep_dely\) AS s'\).*dep_dely"),
+        ({"format": "xslx"}, "xslx"),
+        ({"schema": "a b c"}, "does not parse"),
+    ],
+)
+def test_what_is_wrong_is_found_before_data_flows(
+    engine: SparkEngine, tmp_path: Path, change: dict[str, str], message: str
+) -> None:
+    write_days(tmp_path / "in")
+    with pytest.raises(FiresteelError, match=message):
+        analyze(program(tmp_path / "in", **change), engine)
+
+
+def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:
+    with pytest.raises(FiresteelError, match=r"no such file: .*/nowhere/\*.csv"):
+        analyze(program(tmp_path / "nowhere"), engine)
+
+
+def test_analysis_is_quick_and_tells_the_plan(engine: SparkEngine, tmp_path: Path) -> None:
+    write_days(tmp_path / "in")
+    graph = program(tmp_path / "in", schema="time_hour TIMESTAMP, origin STRING, dep_delay DOUBLE")
+    analyze(graph, engine)
+    durations = []
+    for _ in range(3):
+        started = time.monotonic()
+        schemas = analyze(graph, engine)
+        durations.append(time.monotonic() - started)
+    assert min(durations) < 0.5
+    plans = [schema.plan for schema in schemas if schema.plan]
+    assert len(plans) == 1
+    assert "Read csv" in plans[0] and "isnotnull(dep_delay)" in plans[0]
+
+
+def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("time_hour,origin,dep_delay\n,EWR,1.0\n")
+    graph = program(tmp_path / "in", schema="time_hour TIMESTAMP, origin STRING, dep_delay DOUBLE")
+    source, transform, partial, *_ = opened(graph, engine)
+    reader = OperatorHarness(
+        build([source, transform, partial]), [], spark=engine.session, output_schema=partial.output_schema
+    ).open()
+    reader.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "in" / "1.csv")})))
+    with pytest.raises(FiresteelError, match="'time_hour' is null"):
+        reader.poll()
+    reader.close()
+
+
+def test_the_death_of_the_jvm_is_told(engine: SparkEngine) -> None:
+    """Last: the engine is gone afterwards."""
+    schema = pa.schema([("x", pa.int64())])
+    harness = stage(engine, lambda df: df, schema)
+    harness.process(pa.record_batch([[1]], schema=schema))
+    psutil.Process(engine.jvm_pid).kill()
+    with pytest.raises(SparkLost, match=r"killed by signal 9"):
+        harness.flush()
+    assert not engine.is_alive()
+    harness.close()
