@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from firesteel import options
 from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
 from firesteel.ids import AllocationId, AttemptId, ExecutorId, OperatorId, ResultId, TaskExecutorId, VertexId
 from firesteel.jobgraph import JobEdge
@@ -137,9 +140,27 @@ def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_
     return event
 
 
-def declaration(command: commands.DeclareRequirements) -> resource_manager_pb2.DeclareRequirements:
+# Read once, when a session starts; other spark.sql.* values are set in the running session.
+_STATIC_SQL = ("spark.sql.extensions", "spark.sql.catalogImplementation", "spark.sql.warehouse.dir")
+
+
+def environment(config: Mapping[str, str]) -> dict[str, str]:
+    """What of a job's own configuration its slots' processes have to be started with."""
+
+    def at_start(key: str) -> bool:
+        if key.startswith("spark."):
+            return not key.startswith("spark.sql.") or key in _STATIC_SQL
+        return key == options.PYTHON_EXECUTABLE.key
+
+    return {key: value for key, value in config.items() if at_start(key)}
+
+
+def declaration(
+    command: commands.DeclareRequirements, environment: Mapping[str, str]
+) -> resource_manager_pb2.DeclareRequirements:
     return resource_manager_pb2.DeclareRequirements(
         sequence=command.sequence,
+        environment=environment,
         requirements=[
             resource_manager_pb2.ResourceRequirement(profile=profile_to_proto(required.profile), count=required.count)
             for required in command.requirements

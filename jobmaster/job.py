@@ -157,7 +157,8 @@ class RunningJob:
                 goodbye = self._to_task_executor(goodbye=job_master_pb2.Goodbye(cause=command.cause))
                 self._sessions.dismiss(command.task_executor_id, goodbye)
             case commands.DeclareRequirements():
-                self.resource_manager.send(self._to_resource_manager(declare=convert.declaration(command)))
+                declare = convert.declaration(command, convert.environment(self.job_graph.config))
+                self.resource_manager.send(self._to_resource_manager(declare=declare))
             case commands.ListPaths():
                 asyncio.get_running_loop().run_in_executor(None, list_files, command.paths).add_done_callback(
                     lambda listed: self._paths_listed(command, listed)
