@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 import grpc
@@ -42,7 +43,17 @@ class AddressTaken(Exception):
 
 
 def bind(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Binds (port 0: any free one) and returns the address, host:port."""
+    """Binds (port 0: any free one) and returns the address, host:port. Raises AddressTaken, saying why it cannot."""
+    if not 0 <= port <= 65535:
+        raise AddressTaken(f"cannot listen on {host}:{port}: ports are 0 to 65535")
+    try:
+        # gRPC's own error is two lines of C++ without the reason; a plain socket tells it.
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+    except OSError as error:
+        raise AddressTaken(f"cannot listen on {host}:{port}: {error.strerror}") from error
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
