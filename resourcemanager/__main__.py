@@ -102,7 +102,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         workers = LocalDriver(directory=directory, arguments=["--host", host, *conf.to_arguments()])
     core = SlotManager(_settings(conf, arguments.driver, arguments.task_executors), IdSource())
     service = ResourceManagerService(core, workers)
-    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(service, server)
+    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
 
     registry = Registry.from_configuration(conf)
     labels = {"host": socket.gethostname()}

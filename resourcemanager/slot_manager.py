@@ -116,6 +116,7 @@ class SlotManager:
                 total=event.total,
                 default_slot=event.default_slot,
                 metrics_address=event.metrics_address,
+                leaving=event.worker_id in self.workers.ending,
             )
             self.table.add(executor, (status.slot_index for status in event.slots))
         executor.address, executor.metrics_address, executor.pid = event.address, event.metrics_address, event.pid
@@ -127,7 +128,7 @@ class SlotManager:
             self._cancel(Deadline.WORKER_START, executor.worker_id)
         self._commands.append(e.Welcome(connection=event.connection))
         if executor.leaving:  # the old connection may have taken it with it
-            self._commands.append(e.Shutdown(connection=event.connection, cause="it was told so before"))
+            self._commands.append(e.Shutdown(connection=event.connection, cause="it was given up before"))
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # asked on the old connection, and not seen
@@ -198,6 +199,7 @@ class SlotManager:
             else:
                 self._tell_lost(job.connection, executor.task_executor_id, cause)
         if executor.worker_id is not None and self.workers.failed(executor.worker_id, cause, self._now):
+            self.workers.released(executor.worker_id)
             self._commands.append(e.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
@@ -275,6 +277,7 @@ class SlotManager:
     def _worker_ended(self, worker_id: WorkerId, cause: str) -> None:
         self._cancel(Deadline.WORKER_START, worker_id)
         self.workers.failed(worker_id, cause, self._now)
+        self.workers.ending.discard(worker_id)
         for executor in [x for x in self.table.executors.values() if x.worker_id == worker_id]:
             self._lose_executor(executor, cause)
         self._unsettled = True
@@ -427,6 +430,7 @@ class SlotManager:
                     cause = f"it did not register within {WORKER_START_TIMEOUT_S:g} s"
                     self._commands.append(e.ReleaseWorker(worker_id=WorkerId(subject), cause=cause))
                     self._worker_ended(WorkerId(subject), cause)
+                    self.workers.released(WorkerId(subject))
                 case Deadline.SETTLE:
                     self._unsettled = True
                 case _:

@@ -76,6 +76,7 @@ class Workers:
         self.max_slots = max_slots  # of all TaskExecutors together; 0: the initial workers and no more
         self.spec = spec  # None: no driver, TaskExecutors are started by hand
         self.known: dict[WorkerId, Worker] = {}
+        self.ending: set[WorkerId] = set()  # given up, but the driver has not yet said that they are gone
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.not_before = 0.0  # no start before that
         self._failures_in_a_row = 0
@@ -129,8 +130,9 @@ class Workers:
         self.last_failure = ""
 
     def released(self, worker_id: WorkerId) -> None:
-        """It is no longer wanted; its end is no failure."""
+        """It is no longer wanted; its end is no failure. Should its TaskExecutor register once more, it is turned away."""
         self.known.pop(worker_id, None)
+        self.ending.add(worker_id)
 
     def failed(self, worker_id: WorkerId, cause: str, now: float) -> bool:
         """It did not start, or it is gone unasked. False: it was not expected to live any more."""

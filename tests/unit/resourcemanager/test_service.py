@@ -10,9 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from firesteel._proto import common_pb2
+from firesteel._proto import common_pb2, resource_manager_pb2_grpc
 from firesteel._proto import resource_manager_pb2 as pb
-from firesteel._proto import resource_manager_pb2_grpc
 from firesteel.ids import Epoch, IdSource
 from firesteel.rpc.convert import profile_to_proto
 from firesteel.rpc.server import aio_channel, bind, new_server

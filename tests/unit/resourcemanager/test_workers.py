@@ -225,3 +225,23 @@ def test_what_a_worker_brings_corrects_the_configuration() -> None:
     rm.register(worker, 4, worker_id=worker, slot=SLOT)
     rm.submit("job", 12)
     assert len(requested(rm)) == 2
+
+
+def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
+    rm, [first] = cluster(1, max_slots=4, idle_timeout_s=5.0)
+    rm.submit("job", 4)
+    [extra] = requested(rm)
+    rm.declare("job", 2)
+    rm.register(extra, worker_id=extra)
+    rm.advance(5.0)
+    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [extra]
+    rm.close(extra)
+    rm.register(extra, worker_id=extra)
+    assert [x.connection for x in rm.told(e.Shutdown)] == [rm.connection(extra)]
+    rm.declare("job", 4)
+    assert rm.told(e.RequestSlot) == []
+    assert requested(rm) == []  # as long as it is there, its slots count for the limit
+    rm.handle(e.WorkerExited(worker_id=extra, cause="code 0"))
+    assert len(requested(rm)) == 1  # another one instead
+    assert rm.core.workers.not_before == 0.0  # its end was no failure
+    assert first in rm.core.workers.known
