@@ -90,6 +90,13 @@ def _sql_tree(text: str) -> exp.Expression:
 
 
 _SELECT = "SELECT "
+_FUNCTIONS: dict[type[exp.Expression], str] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Min: "min",
+    exp.Max: "max",
+    exp.Avg: "avg",
+}
 
 
 class _Split:
@@ -117,7 +124,7 @@ class _Split:
                 return self._call(tree, condition=None)
 
     def _call(self, call: exp.Expression, condition: exp.Expression | None) -> exp.Expression:
-        kind = {exp.Count: "count", exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg"}.get(type(call))  # type: ignore[call-overload]
+        kind = _FUNCTIONS.get(type(call))
         if kind is None:
             if isinstance(call, exp.Window):
                 raise _wrong(self._text, call, "OVER has no place here: the window is the stream's")
@@ -182,7 +189,9 @@ _Evaluator = Callable[[Mapping[str, pa.Array], pa.DataType], Any]
 
 @lru_cache(maxsize=1024)
 def _compiled(final: str) -> _Evaluator:
-    return _compile(sqlglot.parse_one(final, dialect="spark"))
+    tree = sqlglot.parse_one(final, dialect="spark")
+    assert isinstance(tree, exp.Expression)
+    return _compile(tree)
 
 
 def _compile(tree: exp.Expression) -> _Evaluator:

@@ -37,7 +37,7 @@ from firesteel.plan.specs import (
 from taskexecutor.executor.connectors.file_sink import FORMATS
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import declared, missing_column, shown, to_arrow, to_ipc, to_spark
+from taskexecutor.executor.spark.schemas import declared, from_ddl, missing_column, shown, to_arrow, to_ipc, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,9 +120,10 @@ class _Analysis:
         for edge in self._graph.edges:
             if edge.source_vertex_id != vertex.vertex_id or edge.source_operator != index or edge.side_output_tag:
                 continue
-            for key in edge.key_columns if found.schema is not None else ():
-                if key not in found.schema.names:
-                    raise missing_column(f'key_by("{key}")', key, found.schema.names)
+            names = found.schema.names if found.schema is not None else list(edge.key_columns)
+            for key in edge.key_columns:
+                if key not in names:
+                    raise missing_column(f'key_by("{key}")', key, names)
 
     def _ends_group(self, vertex: JobVertex, index: int) -> bool:
         consumers = [i for i, o in enumerate(vertex.operators) if any(index in chained for chained in o.inputs)]
@@ -204,10 +205,10 @@ def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
     """No rows, but not known to the optimiser to have none, so that plans stay what they are."""
     from pyspark.sql import DataFrame
 
-    java: Any = session._jsparkSession  # type: ignore[attr-defined]
+    java: Any = session._jsparkSession
     context: Any = session.sparkContext._jsc
     frame = DataFrame(java.createDataFrame(context.emptyRDD(), java.parseDataType(schema.json())), session)
-    frame._schema = schema  # type: ignore[attr-defined]
+    frame._schema = schema
     return frame
 
 
@@ -224,7 +225,7 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
         paths += files
     try:
         if source.schema is not None:
-            schema = StructType.fromDDL(source.schema)
+            schema = from_ddl(source.schema)
             reader = session.read.format(source.format)  # an unknown format is found when it is loaded
             if source.format not in (*INFERRED_FORMATS, "parquet", "orc", "text"):
                 reader.schema(schema).options(**source.options).load(paths)

@@ -221,6 +221,7 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
         ({"aggregate": "sum(dep_dely) AS s"}, r"aggregate\('sum\(dep_dely\) AS s'\).*dep_dely"),
         ({"format": "xslx"}, "xslx"),
         ({"schema": "a b c"}, "does not parse"),
+        ({"schema": "int"}, "does not parse|names no columns"),
     ],
 )
 def test_what_is_wrong_is_found_before_data_flows(

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ class BundleWay:
             path.unlink(missing_ok=True)
 
 
-def collect(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
     """Runs the plan and yields its rows as they come, each batch with exactly `schema`; batches without rows are left out.
 
     Partitions come in the order in which they are done. Close the generator to give the rest up.
@@ -88,7 +88,8 @@ def collect(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
     from pyspark.util import _create_local_socket  # as PySpark's own toArrow
 
-    port, secret, server = frame._jdf.collectAsArrowToPython()  # type: ignore[attr-defined]
+    port, secret, server = frame._jdf.collectAsArrowToPython()
+    file: Any
     file, sock = _create_local_socket((port, secret))
     complete = False
     try:
@@ -112,7 +113,7 @@ def _skip_order(file: Any) -> None:
     """The stream's tail: the batches' original order, which does not matter here, or word of an error."""
     from pyspark.serializers import read_int
 
-    count = read_int(file)
+    count: int = read_int(file)  # type: ignore[no-untyped-call]
     if count > 0:
         file.read(4 * count)
 

@@ -277,9 +277,10 @@ def _forget_gateway(jvm: Jvm) -> None:
     """PySpark keeps its gateway for ever; a second engine in the same process (tests) needs a new one."""
     from pyspark import SparkContext
 
-    if SparkContext._gateway is jvm.gateway:
+    gateway: Any = jvm.gateway
+    if SparkContext._gateway is gateway:
         with contextlib.suppress(Exception):
-            jvm.gateway.shutdown()
+            gateway.shutdown()
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None

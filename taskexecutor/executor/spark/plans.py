@@ -108,5 +108,5 @@ def column(name: str) -> Column:
 
 def plan_text(frame: DataFrame) -> str:
     """The optimised plan, for people."""
-    execution: Any = frame._jdf.queryExecution()  # type: ignore[attr-defined]
+    execution: Any = frame._jdf.queryExecution()
     return str(execution.optimizedPlan().toString()).rstrip()

@@ -62,8 +62,18 @@ def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
     if isinstance(schema, StructType):
         return to_arrow(schema)
     if isinstance(schema, str):
-        return to_arrow(StructType.fromDDL(schema))
+        return to_arrow(from_ddl(schema))
     raise FiresteelError(f"a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(schema).__name__}")
+
+
+def from_ddl(text: str) -> StructType:
+    """Raises FiresteelError for a text that names a type but no columns; Spark's ParseException for one that does not parse."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(text)
+    if not isinstance(schema, StructType):
+        raise FiresteelError(f'schema {text!r} names no columns; write, for example, "origin STRING, dep_delay DOUBLE"')
+    return schema
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
