@@ -277,10 +277,9 @@ def _forget_gateway(jvm: Jvm) -> None:
     """PySpark keeps its gateway for ever; a second engine in the same process (tests) needs a new one."""
     from pyspark import SparkContext
 
-    gateway: Any = jvm.gateway
-    if SparkContext._gateway is gateway:
+    if SparkContext._gateway is not None and SparkContext._gateway is jvm.gateway:
         with contextlib.suppress(Exception):
-            gateway.shutdown()
+            SparkContext._gateway.shutdown()
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None

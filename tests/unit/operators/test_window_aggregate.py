@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.plan.aggregates import parse_aggregates
@@ -156,6 +156,7 @@ def _streams(draw: st.DrawFn) -> list[list[Row] | int]:
     return draw(st.lists(st.lists(row, min_size=1, max_size=6) | st.integers(0, 70), max_size=12))
 
 
+@settings(deadline=None)
 @given(_streams(), st.sampled_from([0, 7]))
 def test_any_interleaving_equals_the_oracle(stream: list[list[Row] | int], lateness_us: int) -> None:
     """Row by row: a record counts unless its window's end and lateness were passed when it came."""
