@@ -29,6 +29,7 @@ test-unit: $(READY) ## the fast ones
 
 lint: $(READY) ## ruff, and strict mypy on the cores
 	@$(PYTHON_IN_VENV) -m ruff check .
+	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@$(PYTHON_IN_VENV) -m mypy
 
 bench: $(READY) ## all benchmarks, or one: make bench ONLY=exchange

@@ -1,7 +1,7 @@
 """Firesteel: Apache Flink's runtime for PySpark pipelines.
 
-    from firesteel import Environment, Tumbling, Watermarks
-    from firesteel.connectors import FileSink, FileSource
+from firesteel import Environment, Tumbling, Watermarks
+from firesteel.connectors import FileSink, FileSource
 """
 
 from typing import TYPE_CHECKING, Any

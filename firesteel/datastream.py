@@ -54,7 +54,9 @@ class _Configurable:
 
     def _configured(self) -> StreamNode:
         if self._node is None:
-            raise InvalidProgram("uid(), name() and the like set the operator just added: call them right after it, not after key_by() or union()")
+            raise InvalidProgram(
+                "uid(), name() and the like set the operator just added: call them right after it, not after key_by() or union()"
+            )
         return self._node
 
     def uid(self: _Self, uid: str) -> _Self:
@@ -96,7 +98,7 @@ class _Configurable:
         return self
 
     def resource_group(self: _Self, group: str) -> _Self:
-        """Keeps the operator out of slots of other resource groups, with the profile registered by `Environment.resource_group`."""
+        """Keeps the operator out of slots of other resource groups; `Environment.resource_group` gave its profile."""
         node = self._configured()
         node.resources = self._environment._resource_profile(group)
         node.resource_group = group
@@ -111,7 +113,9 @@ class _Configurable:
 class DataStream(_Configurable):
     """A stream of records, in Arrow batches."""
 
-    def __init__(self, environment: Environment, upstreams: tuple[_Upstream, ...], *, time_columns: frozenset[str], node: StreamNode | None) -> None:
+    def __init__(
+        self, environment: Environment, upstreams: tuple[_Upstream, ...], *, time_columns: frozenset[str], node: StreamNode | None
+    ) -> None:
         self._environment = environment
         self._upstreams = upstreams
         self._time_columns = time_columns  # event-time columns of the sources it comes from
@@ -125,7 +129,9 @@ class DataStream(_Configurable):
         Runs on the slot's Spark; chained transforms become one Catalyst plan.
         """
         _callable("transform", function)
-        return self._add(name or _function_name("Transform", function), TransformSpec(function=function), uid=uid, runs_on_spark=True)
+        return self._add(
+            name or _function_name("Transform", function), TransformSpec(function=function), uid=uid, runs_on_spark=True
+        )
 
     def map_in_arrow(self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = "") -> DataStream:
         """PySpark's mapInArrow function: an iterator of record batches to an iterator of record batches of `schema`.
@@ -133,11 +139,11 @@ class DataStream(_Configurable):
         `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the input's schema.
         """
         _callable("map_in_arrow", function)
-        return self._add(name or _function_name("MapInArrow", function), MapInArrowSpec(function=function, schema=schema), uid=uid)
+        return self._add(
+            name or _function_name("MapInArrow", function), MapInArrowSpec(function=function, schema=schema), uid=uid
+        )
 
-    def operator(
-        self, name: str, factory: Callable[[], StreamOperator], schema: Any = None, *, uid: str = ""
-    ) -> DataStream:
+    def operator(self, name: str, factory: Callable[[], StreamOperator], schema: Any = None, *, uid: str = "") -> DataStream:
         """An operator of your own: `factory` makes one per subtask. `schema` of its output; without one, the input's."""
         _callable("operator", factory)
         return self._add(name, CustomSpec(factory=factory, inputs=1, schema=schema), uid=uid)
@@ -247,7 +253,10 @@ class KeyedStream(DataStream):
         self._unkeyed = stream
 
     def window(self, window: Tumbling, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
-        """Groups each key's records by event time. Records later than `allowed_lateness` after their window fired are dropped and counted."""
+        """Groups each key's records by event time.
+
+        Records that come when their window has fired, and `allowed_lateness` has passed, are dropped and counted.
+        """
         if not isinstance(window, Tumbling):
             raise InvalidProgram(f"window() takes a Tumbling window, not {type(window).__name__}")
         return WindowedStream(self, window, duration_us(allowed_lateness, "allowed_lateness"))
@@ -273,7 +282,9 @@ class WindowedStream:
         title = name or f"Window(Tumbling {self._window.size})"
         partial = keyed._unkeyed._add(
             f"{title} partial",
-            PartialWindowAggregateSpec(key_columns=keyed.key_columns, window=window, time_column=time_column, aggregates=aggregates),
+            PartialWindowAggregateSpec(
+                key_columns=keyed.key_columns, window=window, time_column=time_column, aggregates=aggregates
+            ),
             uid=f"{uid}-partial" if uid else "",
             runs_on_spark=True,
         )
@@ -310,7 +321,9 @@ class ConnectedStreams:
         """Keys both streams, so that equal keys of the two meet in one subtask."""
         return ConnectedStreams(self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second)))
 
-    def map_in_arrow(self, first: ArrowFunction, second: ArrowFunction, schema: Any, *, name: str = "CoMapInArrow", uid: str = "") -> DataStream:
+    def map_in_arrow(
+        self, first: ArrowFunction, second: ArrowFunction, schema: Any, *, name: str = "CoMapInArrow", uid: str = ""
+    ) -> DataStream:
         """One mapInArrow function per input; both yield batches of `schema`."""
         _callable("map_in_arrow", first)
         _callable("map_in_arrow", second)

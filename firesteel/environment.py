@@ -109,7 +109,9 @@ class Environment:
     def _resource_profile(self, group: str) -> ResourceProfile:
         if group not in self._resource_groups:
             known = ", ".join(sorted(self._resource_groups)) or "none yet"
-            raise InvalidProgram(f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first")
+            raise InvalidProgram(
+                f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first"
+            )
         return self._resource_groups[group]
 
 

@@ -83,9 +83,7 @@ class JobCanceled(FiresteelError):
         super().__init__(f"job {job_id}{f' ({job_name})' if job_name else ''} was cancelled")
 
 
-def error_info(
-    exc: BaseException, *, location: str = "", task_name: str = "", user_code_roots: Sequence[str] = ()
-) -> ErrorInfo:
+def error_info(exc: BaseException, *, location: str = "", task_name: str = "", user_code_roots: Sequence[str] = ()) -> ErrorInfo:
     """Describes an exception. Files under `user_code_roots` are the user's wherever these folders are."""
     roots = tuple(str(Path(root).resolve()) + "/" for root in user_code_roots)
     return ErrorInfo(

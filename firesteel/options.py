@@ -33,6 +33,7 @@ def _option(key: str, kind: Kind, default: T, doc: str, choices: tuple[str, ...]
 
 MIB = 2**20
 
+# fmt: off
 # -- addresses
 RPC_ADDRESS = _option("jobmanager.rpc.address", "string", "localhost", "Host of the Dispatcher.")
 RPC_PORT = _option("jobmanager.rpc.port", "int", 6123, "Port of the Dispatcher; 0: any free one.", minimum=0)

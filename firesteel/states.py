@@ -1,19 +1,19 @@
 """Job and task states with every legal transition (spec 002).
 
-    task:
-                ┌──────────────────────────── RECONCILING (re-adopted by a new master)
-                ▼
-    CREATED ─▶ SCHEDULED ─▶ DEPLOYING ─▶ INITIALIZING ─▶ RUNNING ─▶ FINISHED
-       │           │            │             │             │
-       └───────────┴────────────┴──▶ CANCELING ──▶ CANCELED │     (any non-terminal state) ─▶ FAILED
-                                 ▲────────────┴─────────────┘
+task:
+            ┌──────────────────────────── RECONCILING (re-adopted by a new master)
+            ▼
+CREATED ─▶ SCHEDULED ─▶ DEPLOYING ─▶ INITIALIZING ─▶ RUNNING ─▶ FINISHED
+   │           │            │             │             │
+   └───────────┴────────────┴──▶ CANCELING ──▶ CANCELED │     (any non-terminal state) ─▶ FAILED
+                             ▲────────────┴─────────────┘
 
-    job:
-    INITIALIZING ─▶ CREATED ─▶ RUNNING ─▶ FINISHED
-                       │ ▲        │ ▲
-                       │ │        ▼ └ RECONCILING
-                       │ └─ RESTARTING ◀─ FAILING ─▶ FAILED
-                       └──▶ CANCELLING ─▶ CANCELED        (any non-globally-terminal state) ─▶ SUSPENDED
+job:
+INITIALIZING ─▶ CREATED ─▶ RUNNING ─▶ FINISHED
+                   │ ▲        │ ▲
+                   │ │        ▼ └ RECONCILING
+                   │ └─ RESTARTING ◀─ FAILING ─▶ FAILED
+                   └──▶ CANCELLING ─▶ CANCELED        (any non-globally-terminal state) ─▶ SUSPENDED
 """
 
 from __future__ import annotations
@@ -42,40 +42,52 @@ _TERMINAL_TASK = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, Ex
 
 _T = ExecutionState
 TASK_TRANSITIONS: dict[ExecutionState, frozenset[ExecutionState]] = {
-    _T.CREATED: frozenset({
-        _T.SCHEDULED,  # the scheduler asks for its slot
-        _T.CANCELED,  # cancelled before anything was asked for it
-        _T.FAILED,  # its slot can never be had
-        _T.RECONCILING,  # a new master waits for the workers' reports
-    }),
-    _T.SCHEDULED: frozenset({
-        _T.DEPLOYING,  # slot given, deployment sent
-        _T.CANCELED,  # cancelled while waiting for a slot: nothing runs yet
-        _T.FAILED,  # no slot within slot.request.timeout, or the plan's analysis found an error
-    }),
-    _T.DEPLOYING: frozenset({
-        _T.INITIALIZING,  # the slot's process accepted it and restores state, opens operators
-        _T.RUNNING,  # seen when the report of INITIALIZING was lost
-        _T.FINISHED,  # seen when the reports between were lost
-        _T.CANCELING,  # cancel sent
-        _T.FAILED,  # rejected, or its slot died
-    }),
-    _T.INITIALIZING: frozenset({
-        _T.RUNNING,  # all operators are open
-        _T.FINISHED,  # seen when the report of RUNNING was lost
-        _T.CANCELING,  # cancel sent
-        _T.FAILED,  # an operator raised, or its slot died
-    }),
-    _T.RUNNING: frozenset({
-        _T.FINISHED,  # end of all input, closed
-        _T.CANCELING,  # cancel sent
-        _T.FAILED,  # an operator raised, or its slot died
-    }),
-    _T.CANCELING: frozenset({
-        _T.CANCELED,  # the task has closed, or its slot is gone
-        _T.FINISHED,  # it ended by itself before the cancel reached it
-        _T.FAILED,  # it raised while closing
-    }),
+    _T.CREATED: frozenset(
+        {
+            _T.SCHEDULED,  # the scheduler asks for its slot
+            _T.CANCELED,  # cancelled before anything was asked for it
+            _T.FAILED,  # its slot can never be had
+            _T.RECONCILING,  # a new master waits for the workers' reports
+        }
+    ),
+    _T.SCHEDULED: frozenset(
+        {
+            _T.DEPLOYING,  # slot given, deployment sent
+            _T.CANCELED,  # cancelled while waiting for a slot: nothing runs yet
+            _T.FAILED,  # no slot within slot.request.timeout, or the plan's analysis found an error
+        }
+    ),
+    _T.DEPLOYING: frozenset(
+        {
+            _T.INITIALIZING,  # the slot's process accepted it and restores state, opens operators
+            _T.RUNNING,  # seen when the report of INITIALIZING was lost
+            _T.FINISHED,  # seen when the reports between were lost
+            _T.CANCELING,  # cancel sent
+            _T.FAILED,  # rejected, or its slot died
+        }
+    ),
+    _T.INITIALIZING: frozenset(
+        {
+            _T.RUNNING,  # all operators are open
+            _T.FINISHED,  # seen when the report of RUNNING was lost
+            _T.CANCELING,  # cancel sent
+            _T.FAILED,  # an operator raised, or its slot died
+        }
+    ),
+    _T.RUNNING: frozenset(
+        {
+            _T.FINISHED,  # end of all input, closed
+            _T.CANCELING,  # cancel sent
+            _T.FAILED,  # an operator raised, or its slot died
+        }
+    ),
+    _T.CANCELING: frozenset(
+        {
+            _T.CANCELED,  # the task has closed, or its slot is gone
+            _T.FINISHED,  # it ended by itself before the cancel reached it
+            _T.FAILED,  # it raised while closing
+        }
+    ),
     _T.RECONCILING: frozenset({_T.RUNNING, _T.INITIALIZING, _T.FINISHED, _T.CANCELED, _T.FAILED}),  # as the worker reports
     _T.FINISHED: frozenset(),
     _T.CANCELED: frozenset(),
@@ -111,32 +123,40 @@ _TERMINAL_JOB = frozenset({JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAI
 
 _J = JobStatus
 JOB_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
-    _J.INITIALIZING: frozenset({
-        _J.CREATED,  # the JobMaster has built the ExecutionGraph
-        _J.FAILED,  # the JobMaster could not be started
-        _J.CANCELLING,  # cancelled before its JobMaster was up
-        _J.SUSPENDED,
-    }),
-    _J.CREATED: frozenset({
-        _J.RUNNING,  # scheduling begins
-        _J.FAILING,
-        _J.CANCELLING,
-        _J.RECONCILING,  # a new master found the job running
-        _J.SUSPENDED,
-    }),
-    _J.RUNNING: frozenset({
-        _J.FINISHED,  # every task FINISHED
-        _J.FAILING,  # a failure that must not, or can no more, be restarted
-        _J.RESTARTING,  # a region is restarted
-        _J.CANCELLING,
-        _J.SUSPENDED,
-    }),
-    _J.FAILING: frozenset({
-        _J.FAILED,  # all tasks terminal, not restartable
-        _J.RESTARTING,  # all tasks terminal, restartable
-        _J.CANCELLING,
-        _J.SUSPENDED,
-    }),
+    _J.INITIALIZING: frozenset(
+        {
+            _J.CREATED,  # the JobMaster has built the ExecutionGraph
+            _J.FAILED,  # the JobMaster could not be started
+            _J.CANCELLING,  # cancelled before its JobMaster was up
+            _J.SUSPENDED,
+        }
+    ),
+    _J.CREATED: frozenset(
+        {
+            _J.RUNNING,  # scheduling begins
+            _J.FAILING,
+            _J.CANCELLING,
+            _J.RECONCILING,  # a new master found the job running
+            _J.SUSPENDED,
+        }
+    ),
+    _J.RUNNING: frozenset(
+        {
+            _J.FINISHED,  # every task FINISHED
+            _J.FAILING,  # a failure that must not, or can no more, be restarted
+            _J.RESTARTING,  # a region is restarted
+            _J.CANCELLING,
+            _J.SUSPENDED,
+        }
+    ),
+    _J.FAILING: frozenset(
+        {
+            _J.FAILED,  # all tasks terminal, not restartable
+            _J.RESTARTING,  # all tasks terminal, restartable
+            _J.CANCELLING,
+            _J.SUSPENDED,
+        }
+    ),
     _J.CANCELLING: frozenset({_J.CANCELED, _J.FAILED, _J.SUSPENDED}),
     _J.RESTARTING: frozenset({_J.CREATED, _J.RUNNING, _J.FAILING, _J.CANCELLING, _J.SUSPENDED}),
     _J.RECONCILING: frozenset({_J.RUNNING, _J.FAILING, _J.CANCELLING, _J.SUSPENDED}),

@@ -19,7 +19,9 @@ def duration_us(duration: Duration, what: str) -> int:
     try:
         return round(parse_duration_s(duration) * 1_000_000)
     except (ValueError, TypeError):
-        raise InvalidProgram(f"{what} is {duration!r}; give a duration such as '1 day', '90 s' or '250 ms', or a timedelta") from None
+        raise InvalidProgram(
+            f"{what} is {duration!r}; give a duration such as '1 day', '90 s' or '250 ms', or a timedelta"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ def _leaves_and_returns(graph: StreamGraph, chain_of: dict[StreamNode, Chain], m
     return False
 
 
-def _topological(graph: StreamGraph, chain_of: dict[StreamNode, Chain], ordered: list[list[StreamNode]]) -> list[list[StreamNode]]:
+def _topological(
+    graph: StreamGraph, chain_of: dict[StreamNode, Chain], ordered: list[list[StreamNode]]
+) -> list[list[StreamNode]]:
     waiting = {id(chain_of[chain[0]]): chain for chain in sorted(ordered, key=lambda c: c[0].index)}
     producers: dict[int, set[int]] = {key: set() for key in waiting}
     for edge in graph.edges:

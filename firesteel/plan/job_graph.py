@@ -92,7 +92,8 @@ def _vertex(graph: StreamGraph, chain: list[StreamNode], vertex_id: VertexId, id
 
 def _pickled(node: StreamNode) -> bytes:
     try:
-        return cloudpickle.dumps(node.spec)
+        pickled: bytes = cloudpickle.dumps(node.spec)
+        return pickled
     except Exception as error:
         raise InvalidProgram(
             f"operator {node} cannot be shipped: {error}; its function refers to something that cannot be pickled "

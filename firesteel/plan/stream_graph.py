@@ -152,7 +152,8 @@ def _check_uids(graph: StreamGraph) -> None:
     for node in graph.nodes:
         if node.uid and node.uid in seen:
             raise InvalidProgram(
-                f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and {node.name!r}; uids are unique in a job"
+                f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and {node.name!r}; "
+                "uids are unique in a job"
             )
         if node.uid:
             seen[node.uid] = node

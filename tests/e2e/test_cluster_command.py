@@ -35,11 +35,15 @@ def test_a_cluster_is_started_once_used_and_stopped(tmp_path: Path) -> None:
         address = re.search(r"127\.0\.0\.1:\d+|localhost:\d+", status.stdout)
         assert address, status.stdout
         job = tmp_path / "job.py"
-        job.write_text("from firesteel import Environment\nenv = Environment()\nenv.from_sequence(0, 9).print('n=')\nenv.execute('nine')\n")
+        job.write_text(
+            "from firesteel import Environment\nenv = Environment()\nenv.from_sequence(0, 9).print('n=')\nenv.execute('nine')\n"
+        )
         done = firesteel("run", "-m", address[0], str(job))
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", done.stdout)
-        assert any("n=" in path.read_text(errors="replace") for path in tmp_path.rglob("*.log")), "printed rows are in a slot's log"
+        assert any("n=" in path.read_text(errors="replace") for path in tmp_path.rglob("*.log")), (
+            "printed rows are in a slot's log"
+        )
     finally:
         stopped = firesteel("cluster", "stop", "--dir", str(tmp_path))
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
@@ -82,7 +86,9 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
 def test_kill_9_of_an_embedded_run_leaves_nothing_behind(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text("import time\ntime.sleep(100)\n")
-    run = subprocess.Popen([sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1", str(job)], cwd=ROOT)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1", str(job)], cwd=ROOT
+    )
     eventually(lambda: len(psutil.Process(run.pid).children(recursive=True)) >= 5, "the embedded cluster's processes")
     family = psutil.Process(run.pid).children(recursive=True)
     run.kill()

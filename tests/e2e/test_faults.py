@@ -78,7 +78,9 @@ def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(session: Session
         yield from batches
 
     env = Environment(parallelism=1)
-    env.from_sequence(0, 10**15).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(through_spark).map_in_arrow(nothing_left).print()
+    env.from_sequence(0, 10**15).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(through_spark).map_in_arrow(
+        nothing_left
+    ).print()
     job_id = session.submit(env)
     victim, _ = busy_slot(session, job_id)
     jvms = [p for p in victim.children(recursive=True) if p.name() == "java"]
@@ -115,10 +117,12 @@ def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session
         yield from ()
 
     env = Environment()
-    env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=256 * MIB, off_heap_bytes=512 * MIB))
-    env.from_sequence(0, 1_000).slot_sharing_group("s").map_in_arrow(greedy, name="Greedy").rebalance().resource_group("small").print()
+    env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=480 * MIB, off_heap_bytes=544 * MIB))
+    env.from_sequence(0, 1_000).slot_sharing_group("s").map_in_arrow(greedy, name="Greedy").rebalance().resource_group(
+        "small"
+    ).print()
     job_id = session.submit(env)
-    with pytest.raises(JobFailed, match=r"MiB.*768 MiB"):
+    with pytest.raises(JobFailed, match=r"MiB.*1,024 MiB"):
         session.client.wait(job_id)
 
 
@@ -142,8 +146,8 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
 def test_nothing_outlives_its_cluster(tmp_path: Path, number: int) -> None:
     conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
     with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path) as cluster:
-        cluster.wait_for_slots()
         supervisor = supervisor_of(tmp_path)
+        eventually(lambda: "java" in {p.name() for p in supervisor.children(recursive=True)}, "the slot's JVM")
         family = supervisor.children(recursive=True)
         names = " ".join(map(command, family))
         for module in ("dispatcher", "resourcemanager", "jobmaster", "taskexecutor", "taskexecutor.executor"):

@@ -11,14 +11,16 @@ import pyarrow.parquet as pq
 from .conftest import ROOT, firesteel
 
 sys.path.insert(0, str(ROOT / "examples"))
-from daily_delays import read_flights  # noqa: E402
+from daily_delays import read_flights
 
 
 def expected_rows() -> pd.DataFrame:
     flights = read_flights()
     departed = flights[flights["dep_delay"].notna()]
     day = pd.to_datetime(departed["time_hour"]).dt.floor("D")
-    rows = departed.groupby(["origin", day.rename("window_start")])["dep_delay"].agg(flights="size", avg_delay="mean", max_delay="max")
+    rows = departed.groupby(["origin", day.rename("window_start")])["dep_delay"].agg(
+        flights="size", avg_delay="mean", max_delay="max"
+    )
     return rows.reset_index()
 
 

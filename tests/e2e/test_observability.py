@@ -53,7 +53,15 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     for name in ("numRecordsOut", "numBytesInPerSecond", "busyTimeMsPerSecond", "isBackPressured", "currentInputWatermark"):
         assert f"flink_taskmanager_job_task_{name}{{" in served
     line = next(li for li in served.splitlines() if li.startswith("flink_taskmanager_job_task_numRecordsIn{"))
-    for label in ("host=", "tm_id=", f'job_id="{job_id}"', 'job_name="measured"', "task_name=", "subtask_index=", "task_attempt_num="):
+    for label in (
+        "host=",
+        "tm_id=",
+        f'job_id="{job_id}"',
+        'job_name="measured"',
+        "task_name=",
+        "subtask_index=",
+        "task_attempt_num=",
+    ):
         assert label in line
     assert "# TYPE flink_taskmanager_job_task_numRecordsIn gauge" in served
     assert "flink_taskmanager_Status_JVM_Memory_Heap_Used" in served
@@ -79,7 +87,11 @@ def test_logs_carry_job_vertex_subtask_and_attempt(session: Session) -> None:
     session.client.cancel(job_id)
 
     def logged() -> bool:
-        lines = [line for path in session.cluster.directory.rglob("*.log") for line in path.read_text(errors="replace").splitlines()]
-        return any(all(f"{key}=" in line for key in ("job_id", "vertex", "subtask", "attempt")) and job_id in line for line in lines)
+        lines = [
+            line for path in session.cluster.directory.rglob("*.log") for line in path.read_text(errors="replace").splitlines()
+        ]
+        return any(
+            all(f"{key}=" in line for key in ("job_id", "vertex", "subtask", "attempt")) and job_id in line for line in lines
+        )
 
     eventually(logged, "a log line with job, vertex, subtask and attempt")

@@ -74,7 +74,7 @@ def test_a_job_that_lacks_slots_waits_for_them(session: Session) -> None:
     env = Environment(parallelism=2)
     env.from_sequence(0, 100).map_in_arrow(nothing_left).print()
     second = session.submit(env, "second")
-    waiting = session.wait_until(second, lambda d: bool(d.waiting_for))
+    waiting = session.wait_until(second, lambda d: "slot" in d.waiting_for)
     assert set(waiting.states) == {ExecutionState.SCHEDULED}
     assert "2" in waiting.waiting_for
     session.client.cancel(first)
@@ -83,7 +83,7 @@ def test_a_job_that_lacks_slots_waits_for_them(session: Session) -> None:
 
 def test_a_waiting_job_can_be_cancelled(session: Session) -> None:
     job_id = session.submit(endless(SLOTS + 1))
-    session.wait_until(job_id, lambda d: bool(d.waiting_for))
+    session.wait_until(job_id, lambda d: "slot" in d.waiting_for)
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)

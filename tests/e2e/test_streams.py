@@ -123,7 +123,9 @@ def test_windows_equal_pandas_whatever_the_files_look_like(session: Session, tmp
         )
         .key_by("key")
         .window(Tumbling("6 hours"))
-        .aggregate("count(*) AS all_rows", "count(n) AS filled", "sum(n) AS total", "min(n) AS low", "max(n) AS high", "avg(n) AS mean")
+        .aggregate(
+            "count(*) AS all_rows", "count(n) AS filled", "sum(n) AS total", "min(n) AS low", "max(n) AS high", "avg(n) AS mean"
+        )
     )
     ours = collected(session, stream).to_pandas().sort_values(["key", "window_start"], ignore_index=True)
     groups = rows.groupby(["key", rows["at"].dt.floor("6h").rename("window_start")])["n"]

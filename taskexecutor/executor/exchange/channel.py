@@ -65,21 +65,27 @@ class ReceiverState(Enum):
 
 _S = SenderState
 SENDER_TRANSITIONS: dict[SenderState, frozenset[SenderState]] = {
-    _S.WAITING: frozenset({
-        _S.OPEN,  # the consumer has asked for the channel
-        _S.ABORTED,  # the producer failed or was cancelled first
-        _S.ABANDONED,  # the stream broke while it was asking
-    }),
-    _S.OPEN: frozenset({
-        _S.ENDED,  # EndOfPartition is on its way
-        _S.ABORTED,
-        _S.ABANDONED,  # the consumer closed its gate, or its process died
-    }),
-    _S.ENDED: frozenset({
-        _S.FINISHED,  # the consumer has taken EndOfPartition
-        _S.ABORTED,  # cancelled before the consumer was done
-        _S.ABANDONED,
-    }),
+    _S.WAITING: frozenset(
+        {
+            _S.OPEN,  # the consumer has asked for the channel
+            _S.ABORTED,  # the producer failed or was cancelled first
+            _S.ABANDONED,  # the stream broke while it was asking
+        }
+    ),
+    _S.OPEN: frozenset(
+        {
+            _S.ENDED,  # EndOfPartition is on its way
+            _S.ABORTED,
+            _S.ABANDONED,  # the consumer closed its gate, or its process died
+        }
+    ),
+    _S.ENDED: frozenset(
+        {
+            _S.FINISHED,  # the consumer has taken EndOfPartition
+            _S.ABORTED,  # cancelled before the consumer was done
+            _S.ABANDONED,
+        }
+    ),
     _S.FINISHED: frozenset(),
     _S.ABORTED: frozenset(),
     _S.ABANDONED: frozenset(),
@@ -87,20 +93,26 @@ SENDER_TRANSITIONS: dict[SenderState, frozenset[SenderState]] = {
 
 _R = ReceiverState
 RECEIVER_TRANSITIONS: dict[ReceiverState, frozenset[ReceiverState]] = {
-    _R.OPENING: frozenset({
-        _R.OPEN,  # the first element is there
-        _R.FAILED,  # no such partition, or its process cannot be reached
-        _R.CLOSED,  # the consumer was cancelled
-    }),
-    _R.OPEN: frozenset({
-        _R.ENDED,  # EndOfPartition was received; elements may still wait to be taken
-        _R.FAILED,  # the producer aborted, died, or broke the protocol
-        _R.CLOSED,
-    }),
-    _R.ENDED: frozenset({
-        _R.FINISHED,  # the consumer has taken EndOfPartition
-        _R.CLOSED,
-    }),
+    _R.OPENING: frozenset(
+        {
+            _R.OPEN,  # the first element is there
+            _R.FAILED,  # no such partition, or its process cannot be reached
+            _R.CLOSED,  # the consumer was cancelled
+        }
+    ),
+    _R.OPEN: frozenset(
+        {
+            _R.ENDED,  # EndOfPartition was received; elements may still wait to be taken
+            _R.FAILED,  # the producer aborted, died, or broke the protocol
+            _R.CLOSED,
+        }
+    ),
+    _R.ENDED: frozenset(
+        {
+            _R.FINISHED,  # the consumer has taken EndOfPartition
+            _R.CLOSED,
+        }
+    ),
     _R.FINISHED: frozenset(),
     _R.FAILED: frozenset(),
     _R.CLOSED: frozenset(),

@@ -55,7 +55,9 @@ def test_the_partial_aggregate_joins_the_source_and_the_merge_joins_the_sink() -
 
 def test_ids_are_the_same_every_time_the_program_is_built() -> None:
     first, second = daily_delays(Environment(parallelism=2)), daily_delays(Environment(parallelism=4))
-    assert [o.operator_id for v in first.vertices for o in v.operators] == [o.operator_id for v in second.vertices for o in v.operators]
+    assert [o.operator_id for v in first.vertices for o in v.operators] == [
+        o.operator_id for v in second.vertices for o in v.operators
+    ]
     assert first.job_id != second.job_id
 
 
@@ -104,8 +106,14 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
     [
         (lambda env: env.from_sequence(0, 1).key_by(), "name at least one column"),
         (lambda env: env.from_sequence(0, 1).transform("x > 1"), r"transform\(\) takes a function, not str"),
-        (lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("1 day")).aggregate("count(*) AS n"), "no watermarks"),
-        (lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("soon")).aggregate("count(*) AS n"), "'soon'; give a duration"),
+        (
+            lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("1 day")).aggregate("count(*) AS n"),
+            "no watermarks",
+        ),
+        (
+            lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("soon")).aggregate("count(*) AS n"),
+            "'soon'; give a duration",
+        ),
         (lambda env: env.from_sequence(0, 1).map_in_arrow(iter).set_parallelism(0), "at least 1"),
         (lambda env: env.from_sequence(0, 1).resource_group("none"), "no resource group 'none'"),
         (lambda env: env.from_sequence(0, 1).key_by("value").uid("x"), "right after it"),
