@@ -118,9 +118,7 @@ def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session
 
     env = Environment()
     env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=480 * MIB, off_heap_bytes=544 * MIB))
-    env.from_sequence(0, 1_000).slot_sharing_group("s").map_in_arrow(greedy, name="Greedy").rebalance().resource_group(
-        "small"
-    ).print()
+    env.from_sequence(0, 1_000).rebalance().map_in_arrow(greedy, name="Greedy").resource_group("small").print()
     job_id = session.submit(env)
     with pytest.raises(JobFailed, match=r"MiB.*1,024 MiB"):
         session.client.wait(job_id)
@@ -145,7 +143,7 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_its_cluster(tmp_path: Path, number: int) -> None:
     conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
-    with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path) as cluster:
+    with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path):
         supervisor = supervisor_of(tmp_path)
         eventually(lambda: "java" in {p.name() for p in supervisor.children(recursive=True)}, "the slot's JVM")
         family = supervisor.children(recursive=True)
