@@ -255,15 +255,18 @@ class SlotPool:
         self.pending_count -= 1
 
     def _choose_pending(self, task_executor_id: TaskExecutorId, offered: ResourceProfile) -> ExecutionSlotSharingGroup | None:
-        """The group that ran there before, else the most demanding one that fits (so that small ones do not take
-        large slots from it), the UNKNOWN ones last."""
+        """The group that ran there before, else one that asked for just this size, else one that asked for none.
+
+        What was asked for in bytes is allocated in just those bytes, so another size was meant for UNKNOWN; only when
+        no such group waits does the most demanding one that fits take it.
+        """
         for group in self._pending_by_previous.get(task_executor_id, {}).values():
             if group.profile.fits_in(offered):
                 return group
         fitting = [profile for profile in self._pending if profile.fits_in(offered)]
         if not fitting:
             return None
-        best = max(fitting, key=lambda p: (not p.unknown, p.total_bytes, p.cpu_cores)) if len(fitting) > 1 else fitting[0]
+        best = max(fitting, key=lambda p: (p == offered, p.unknown, p.total_bytes, p.cpu_cores))
         return next(iter(self._pending[best].values()))
 
     def _drop(self, allocation_id: AllocationId) -> Slot | None:

@@ -34,8 +34,8 @@ class Job:
 def unmet(requirements: Sequence[Requirement], held: Sequence[ResourceProfile]) -> tuple[Requirement, ...]:
     """What of `requirements` is not met by slots of the `held` profiles.
 
-    A slot meets one requirement: of exactly its size if there is one, else a known one that it is large enough for
-    (the largest first), else an UNKNOWN one.
+    A slot meets one requirement: of exactly its size if there is one, else an UNKNOWN one, else one that it is large
+    enough for (the largest first). JobMasters give their slots away in the same order.
     """
     lacking = [r.count for r in requirements]
     if sum(lacking) == 0:
@@ -51,10 +51,9 @@ def unmet(requirements: Sequence[Requirement], held: Sequence[ResourceProfile]) 
         else:
             lacking[exact] -= 1
     for profile in sorted(spare, key=lambda p: p.total_bytes):  # large slots are kept for large requirements
-        known = [i for i in order if lacking[i] and not requirements[i].profile.unknown]
-        enough = next((i for i in known if requirements[i].profile.fits_in(profile)), None)
+        enough = next((i for i in order if lacking[i] and requirements[i].profile.unknown), None)
         if enough is None:
-            enough = next((i for i in order if lacking[i] and requirements[i].profile.unknown), None)
+            enough = next((i for i in order if lacking[i] and requirements[i].profile.fits_in(profile)), None)
         if enough is not None:
             lacking[enough] -= 1
     return _nonzero(requirements, lacking)

@@ -150,10 +150,10 @@ def test_unmet_counts_only_when_sizes_do_not_matter() -> None:
     assert unmet(requirements((UNKNOWN, 2)), [SLOT, SLOT, SLOT]) == ()
 
 
-def test_unmet_prefers_the_exact_size_then_a_larger_one_then_unknown() -> None:
+def test_unmet_prefers_the_exact_size_then_unknown_then_a_larger_one() -> None:
     wanted = requirements((SLOT, 1), (BIG, 1), (UNKNOWN, 1))
     assert unmet(wanted, [BIG]) == requirements((SLOT, 1), (UNKNOWN, 1))
-    assert unmet(wanted, [BIG, BIG]) == requirements((UNKNOWN, 1))
+    assert unmet(wanted, [BIG, BIG]) == requirements((SLOT, 1))
     assert unmet(wanted, [SLOT, SLOT]) == requirements((BIG, 1))
 
 
