@@ -131,6 +131,7 @@ class TaskExecutorOverview:
     pid: int
     slots: int
     slots_free: int
+    slots_warm: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,7 @@ class ClusterOverview:
     resource_manager_problem: str  # empty: it answers
     slots_total: int
     slots_free: int
+    slots_warm: int  # their processes are up with their SparkSessions
     slots_missing: int
     jobs_running: int
     jobs_finished: int
@@ -184,6 +186,7 @@ def cluster_overview(message: dispatcher_pb2.ClusterOverview) -> ClusterOverview
         resource_manager_problem=message.resource_manager_problem,
         slots_total=resources.slots_total,
         slots_free=resources.slots_free,
+        slots_warm=resources.slots_warm,
         slots_missing=resources.slots_missing,
         jobs_running=message.jobs_running,
         jobs_finished=message.jobs_finished,
@@ -201,6 +204,7 @@ def _task_executor(message: resource_manager_pb2.TaskExecutorInfo) -> TaskExecut
         pid=message.pid,
         slots=len(message.slots),
         slots_free=sum(not slot.allocation_id for slot in message.slots),
+        slots_warm=sum(slot.warm for slot in message.slots),
     )
 
 

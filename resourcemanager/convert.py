@@ -133,12 +133,14 @@ def _slot_status(message: pb.SlotStatus) -> e.SlotStatus:
     if bool(message.allocation_id) != bool(message.job_id):
         raise PeerError(f"slot {message.slot_index}: allocation_id and job_id are set together or not at all")
     if not message.allocation_id:
-        return e.SlotStatus(slot_index=message.slot_index, profile=_profile(message.profile, "SlotStatus.profile"))
+        profile = _profile(message.profile, "SlotStatus.profile")
+        return e.SlotStatus(slot_index=message.slot_index, profile=profile, warm=message.warm)
     return e.SlotStatus(
         slot_index=message.slot_index,
         profile=_profile(message.profile, "SlotStatus.profile"),
         allocation_id=AllocationId(_id(message.allocation_id, "SlotStatus.allocation_id")),
         job_id=JobId(_id(message.job_id, "SlotStatus.job_id")),
+        warm=message.warm,
     )
 
 
@@ -229,6 +231,7 @@ def overview(core: SlotManager) -> pb.ResourceOverview:
         slots_total=core.table.total,
         slots_free=core.table.count(SlotState.FREE),
         slots_missing=core.missing,
+        slots_warm=sum(slot.warm for executor in core.table.executors.values() for slot in executor.slots.values()),
     )
 
 
@@ -245,6 +248,7 @@ def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
                 profile=profile_to_proto(slot.profile),
                 allocation_id=slot.allocation_id or "",
                 job_id=slot.job_id or "",
+                warm=slot.warm,
             )
             for slot in executor.slots.values()
         ],

@@ -25,6 +25,7 @@ class SlotStatus:
     profile: ResourceProfile  # UNKNOWN while free
     allocation_id: AllocationId | None = None  # None: free
     job_id: JobId | None = None  # set exactly when allocation_id is
+    warm: bool = False  # its process is up: shown to people, decides nothing
 
 
 Environment = tuple[tuple[str, str], ...]  # what a job's processes are started with; passed on to TaskExecutors unread

@@ -73,6 +73,7 @@ class Slot:
     job_id: JobId | None = None
     profile: ResourceProfile = UNKNOWN  # decided with the allocation; UNKNOWN otherwise
     requests_sent: int = 0  # PENDING only
+    warm: bool = False  # as last reported
 
     def __str__(self) -> str:
         holder = f" for job {self.job_id} as {self.allocation_id}" if self.allocation_id else ""
@@ -199,6 +200,7 @@ class SlotTable:
             slot = executor.slots.get(status.slot_index)
             if slot is None:
                 continue  # its number of slots is fixed by its registration
+            slot.warm = status.warm
             if status.allocation_id is None:
                 changed |= self._reported_free(slot)
                 continue

@@ -71,6 +71,7 @@ def slot_statuses(statuses: tuple[m.SlotStatus, ...]) -> list[resource_manager_p
             profile=profile_to_proto(status.profile),
             allocation_id=status.allocation_id or "",
             job_id=status.job_id or "",
+            warm=status.warm,
         )
         for status in statuses
     ]

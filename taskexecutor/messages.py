@@ -240,6 +240,7 @@ class SlotStatus:
     profile: ResourceProfile
     allocation_id: AllocationId | None
     job_id: JobId | None
+    warm: bool  # its process is up with its SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

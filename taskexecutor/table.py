@@ -147,6 +147,7 @@ class Table:
                 profile=slot.profile,
                 allocation_id=slot.allocation.allocation_id if slot.allocation else None,
                 job_id=slot.allocation.job_id if slot.allocation else None,
+                warm=slot.process is not None and slot.process.state in (ProcessState.READY, ProcessState.BUSY),
             )
             for slot in self.slots
         )

@@ -14,6 +14,7 @@ from firesteel.cluster.directory import ClusterDirectory, ClusterState, default_
 from firesteel.config import Configuration
 
 if TYPE_CHECKING:
+    from firesteel.client import Client
     from firesteel.job_details import ClusterOverview
 
 directory_option = click.option(
@@ -39,9 +40,9 @@ def cluster() -> None:
 @click.option("--slots", type=click.IntRange(min=1), help="Slots of each, one PySpark executor per slot. [default: 2]")
 @directory_option
 @definitions_option()
-@click.option("--wait/--no-wait", default=True, help="Whether to wait until all slots are registered. [default: wait]")
+@click.option("--wait/--no-wait", default=True, help="Whether to wait until all slots are warm. [default: wait]")
 def start(task_executors: int, slots: int | None, directory: Path | None, definitions: tuple[str, ...], wait: bool) -> None:
-    """Starts a cluster, and returns when all of its slots are registered; their Spark sessions warm up meanwhile."""
+    """Starts a cluster, and returns when the Spark sessions of all its slots are warm."""
     from firesteel.client import Client
     from firesteel.cluster import start_detached
 
@@ -54,27 +55,26 @@ def start(task_executors: int, slots: int | None, directory: Path | None, defini
     click.echo(f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}.")
     if wait:
         with Client(state.dispatcher_address, conf=conf) as client:
-            _show_registering(client, task_executors * conf.get(options.TASK_SLOTS), begin)
+            _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)
     _show_next_steps(state, where, conf, directory)
 
 
-def _show_registering(client: object, slots: int, begin: float) -> None:
+def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: float) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from firesteel.cli.render import console
     from firesteel.cluster import wait_for_slots
 
-    columns = (TextColumn("Registering slots"), BarColumn(), TextColumn("{task.completed} of {task.total}"), TimeElapsedColumn())
-    with Progress(*columns, console=console(), transient=True) as bar:
+    columns = (BarColumn(), TextColumn("{task.completed} of {task.total} slots warm"), TimeElapsedColumn())
+    out = console()
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("", total=slots)
 
         def update(overview: ClusterOverview) -> None:
-            bar.update(task, completed=min(slots, overview.slots_total))
+            bar.update(task, completed=min(slots, overview.slots_warm))
 
-        wait_for_slots(client, slots, timeout_s=SLOTS_TIMEOUT_S, progress=update)  # type: ignore[arg-type]
-    # The ResourceManager is not told whether a slot's process is warm: say no more than is known.
-    took = f"{time.monotonic() - begin:.1f} s"
-    click.echo(f"{slots} slots are registered after {took}; a job gets one when its Spark session is warm.")
+        wait_for_slots(client, slots, logs=where.logs, timeout_s=SLOTS_TIMEOUT_S, progress=update)
+    click.echo(f"{slots} of {slots} slots warm after {time.monotonic() - begin:.1f} s.")
 
 
 def _show_next_steps(state: ClusterState, where: ClusterDirectory, conf: Configuration, directory: Path | None) -> None:

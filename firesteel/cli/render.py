@@ -290,11 +290,15 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
         yield Text(overview.resource_manager_problem, style="bold red")
         return
     missing = f", {overview.slots_missing} missing" if overview.slots_missing else ""
-    yield f"Slots: {overview.slots_free} free of {overview.slots_total}{missing}"
+    yield f"Slots: {overview.slots_free} free of {overview.slots_total}, {overview.slots_warm} warm{missing}"
     if overview.task_executors:
-        table = _table("TaskExecutor", "Address", "Host", "Pid", "Slots", "Free", right=("Pid", "Slots", "Free"))
+        right = ("Pid", "Slots", "Free", "Warm")
+        table = _table("TaskExecutor", "Address", "Host", *right, right=right)
         for worker in overview.task_executors:
             table.add_row(
-                worker.task_executor_id, worker.address, worker.host, str(worker.pid), str(worker.slots), str(worker.slots_free)
+                worker.task_executor_id,
+                worker.address,
+                worker.host,
+                *map(str, (worker.pid, worker.slots, worker.slots_free, worker.slots_warm)),
             )
         yield table

@@ -109,11 +109,9 @@ class LocalCluster:
         return client
 
     def wait_for_slots(self, count: int | None = None, *, timeout_s: float = 120.0, progress: Progress | None = None) -> None:
-        """Until that many slots (all, if None) are registered; a slot serves a job once its process is warm, too.
-
-        Raises FiresteelError when they are not within `timeout_s`.
-        """
-        wait_for_slots(self.client(), self.slots if count is None else count, timeout_s=timeout_s, progress=progress)
+        """Until that many slots (all, if None) are warm. Raises FiresteelError when they are not within `timeout_s`."""
+        count = self.slots if count is None else count
+        wait_for_slots(self.client(), count, logs=self.directory / "logs", timeout_s=timeout_s, progress=progress)
 
     def keep_directory(self) -> Path:
         """Leaves a temporary directory with its logs when the cluster ends."""
@@ -199,18 +197,19 @@ def end(supervisor: subprocess.Popen[bytes], lifeline: int, cluster_id: str) -> 
         end_processes(cluster_id, timeout_s=10.0)
 
 
-def wait_for_slots(client: Client, count: int, *, timeout_s: float, progress: Progress | None = None) -> None:
+def wait_for_slots(client: Client, count: int, *, logs: Path, timeout_s: float, progress: Progress | None = None) -> None:
+    """Until `count` slots are warm: a job that gets them need not wait for a SparkSession."""
     deadline = time.monotonic() + timeout_s
     while True:
         overview = client.cluster_overview()
         if progress is not None:
             progress(overview)
-        if overview.slots_total >= count:
+        if overview.slots_warm >= count:
             return
         if time.monotonic() > deadline:
             raise FiresteelError(
-                f"only {overview.slots_total} of {count} slots were registered after {timeout_s:g} s;"
-                " the TaskExecutors' logs say why (in the cluster's logs folder)"
+                f"only {overview.slots_warm} of {count} slots are warm after {timeout_s:g} s"
+                f" ({overview.slots_total} are registered); the logs in {logs} tell why"
             )
         time.sleep(0.1)
 

@@ -157,13 +157,16 @@ def state_of(pid: int) -> ClusterState:
 
 
 def test_cluster_status_shows_slots_and_workers() -> None:
-    worker = TaskExecutorOverview(task_executor_id="e" * 32, address="127.0.0.1:7001", host="node", pid=77, slots=2, slots_free=1)
+    worker = TaskExecutorOverview(
+        task_executor_id="e" * 32, address="127.0.0.1:7001", host="node", pid=77, slots=2, slots_free=1, slots_warm=2
+    )
     overview = ClusterOverview(
         version="0",
         resource_manager_address="127.0.0.1:7000",
         resource_manager_problem="",
         slots_total=2,
         slots_free=1,
+        slots_warm=2,
         slots_missing=3,
         jobs_running=1,
         jobs_finished=2,
@@ -172,9 +175,9 @@ def test_cluster_status_shows_slots_and_workers() -> None:
         task_executors=(worker,),
     )
     text = printed(render.cluster(state_of(5), overview, Path("/logs")))
-    assert "Slots: 1 free of 2, 3 missing" in text
+    assert "Slots: 1 free of 2, 2 warm, 3 missing" in text
     assert "Jobs: 1 running, 2 finished" in text
-    assert re.search(r"e{32} +127.0.0.1:7001 +node +77 +2 +1", text)
+    assert re.search(r"e{32} +127.0.0.1:7001 +node +77 +2 +1 +2", text)
 
 
 def test_a_second_cluster_on_the_same_folder_is_refused_with_folder_and_pid(tmp_path: Path) -> None:

@@ -124,3 +124,12 @@ def test_overview() -> None:
     overview = convert.overview(rm.core)
     assert (overview.slots_total, overview.slots_free, overview.slots_missing) == (2, 0, 2)
     assert [s.job_id for s in overview.task_executors[0].slots] == [job_id("job"), job_id("more")]
+
+
+def test_overview_tells_which_slots_are_warm() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    assert convert.overview(rm.core).slots_warm == 0
+    rm.report("a", *convert._slot_statuses([slot(slot_index=0), slot(slot_index=1, warm=True)]))
+    overview = convert.overview(rm.core)
+    assert (overview.slots_warm, [s.warm for s in overview.task_executors[0].slots]) == (1, [False, True])

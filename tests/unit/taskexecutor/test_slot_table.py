@@ -22,6 +22,23 @@ def test_slots_get_their_processes_at_the_start_two_at_a_time():
     assert world.only(m.StartProcess).slot_index == 2
 
 
+def test_a_slot_is_reported_warm_from_when_its_process_is_ready_until_it_is_gone():
+    def warm() -> list[bool]:
+        return [status.warm for status in world.only(m.ReportSlots).slots]
+
+    world = World(slots=2)
+    assert warm() == [False, False]
+    world.ready(1)
+    assert warm() == [False, True]
+    world.ready(0)
+    assert warm() == [True, True]
+    world.request(index=0)
+    world.connect()  # now it serves a job
+    assert world.core.table.statuses()[0].warm
+    world.die(0)
+    assert warm() == [False, True]
+
+
 def test_a_slot_that_a_job_waits_for_is_started_before_free_ones():
     world = World(slots=4)
     world.request(index=3)
@@ -528,7 +545,7 @@ def test_a_process_that_does_not_get_clean_is_replaced():
     world.submit("t")
     world.states(t=E.FINISHED)
     world.free("a")
-    assert [type(c) for c in world.pass_time(10.1)] == [m.KillProcess]
+    assert [type(c) for c in world.pass_time(10.1)] == [m.KillProcess, m.ReportSlots]  # and it is not warm any more
     world.die()
     assert world.reported() == [""]
     assert world.none(m.ReportSlotLost)
