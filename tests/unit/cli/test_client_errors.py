@@ -25,6 +25,7 @@ def serve() -> Iterator[Callable[[bytes | None], str]]:
     """Starts a server that answers everybody with these bytes, or with silence, and returns its address."""
     listeners: list[socket.socket] = []
     connections: list[socket.socket] = []
+    threads: list[threading.Thread] = []
 
     def start(answer: bytes | None) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -41,10 +42,15 @@ def serve() -> Iterator[Callable[[bytes | None], str]]:
                 except OSError:
                     return
 
-        threading.Thread(target=accept, daemon=True).start()
+        threads.append(threading.Thread(target=accept, daemon=True))
+        threads[-1].start()
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
     yield start
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)  # closing it would not wake who accepts
+    for thread in threads:
+        thread.join()
     for each in [*listeners, *connections]:
         each.close()
 
