@@ -247,6 +247,7 @@ class MemoryPartition:
         self, exchange: MemoryExchange, result_id: str, producer: int, attempt: int, routing: Any, channels: list[_Channel]
     ) -> None:
         self.records_out = self.bytes_out = self.blocked_ns = self.write_ns = 0
+        self.blocked = False
         self.out_pool_usage = 0.0
         self.sent: list[StreamElement] = []  # whatever was emitted, in order
         self.closed = False

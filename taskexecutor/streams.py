@@ -61,13 +61,14 @@ class _Stream:
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._outgoing: _Outgoing | None = None
         self._task: asyncio.Task[None] | None = None
-        self._over = False  # the peer wants no more of us
+        self._over = False  # the peer wants no more of us, or we of it
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def close(self, flush_s: float = 0.0) -> None:
-        """Ends the stream; what was sent before gets `flush_s` to reach the peer."""
+        """Ends the stream; what was sent before gets `flush_s` to reach the peer. It does not connect again."""
+        self._over = True
         if self._outgoing is not None and flush_s > 0 and self._task is not None:
             self._outgoing.close()
             await asyncio.wait([self._task], timeout=flush_s)

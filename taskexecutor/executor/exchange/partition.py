@@ -65,11 +65,13 @@ class ResultPartition:
         self.id = partition_id
         self.records_out = 0
         self.bytes_out = 0
-        self.blocked_ns = 0  # waiting for credit
         self.write_ns = 0  # partitioning and handing over, without that wait
         self._routing = routing
         self._window_bytes = window_bytes
         self._on_close = on_close
+        # Waiting for credit: the time of all waits that are over, and when the present one began (0: it does not wait). One
+        # tuple, so that whoever reads it sees both as they were at one moment.
+        self._blocked: tuple[int, int] = (0, 0)
         self._schema: pa.Schema | None = None
         self._row_bits: int | None = None
         self._coalesce = False
@@ -92,13 +94,13 @@ class ResultPartition:
         Raises ExchangeClosed after abort(), PartitionAbandoned when a consumer is gone, SchemaChanged.
         """
         started_ns = time.perf_counter_ns()
-        blocked_before_ns = self.blocked_ns
+        blocked_before_ns, _ = self._blocked
         self._check_schema(batch)
         offers = [(index, piece, self._size_bytes(piece)) for index, piece in self._routing.route(batch)]
         self._offer_all(offers)
         self.records_out += batch.num_rows
         self.bytes_out += sum(size_bytes for _, _, size_bytes in offers)
-        self.write_ns += time.perf_counter_ns() - started_ns - (self.blocked_ns - blocked_before_ns)
+        self.write_ns += time.perf_counter_ns() - started_ns - (self._blocked[0] - blocked_before_ns)
 
     def emit_event(self, event: StreamEvent) -> None:
         """Sends an event to every channel, behind what was emitted before. Raises as `emit` does."""
@@ -132,6 +134,17 @@ class ResultPartition:
         """Why consumers that come now will get nothing."""
         with self._lock:
             return next((channel.reason for channel in self._channels if channel.state is SenderState.ABORTED), None)
+
+    @property
+    def blocked_ns(self) -> int:
+        """How long the task has waited for credit so far, a wait that still lasts included."""
+        waited_ns, since_ns = self._blocked
+        return waited_ns + (time.perf_counter_ns() - since_ns if since_ns else 0)
+
+    @property
+    def blocked(self) -> bool:
+        """The task waits for credit now."""
+        return self._blocked[1] != 0
 
     @property
     def channels(self) -> int:
@@ -222,11 +235,12 @@ class ResultPartition:
                 wakeup()
             if not offers:
                 return
-            started_ns = time.perf_counter_ns()
+            waited_ns, started_ns = self._blocked[0], time.perf_counter_ns()
+            self._blocked = (waited_ns, started_ns)
             with self._lock:
                 if self._changes == seen:
                     self._changed.wait()
-            self.blocked_ns += time.perf_counter_ns() - started_ns
+            self._blocked = (waited_ns + time.perf_counter_ns() - started_ns, 0)
 
     def _offer_what_fits(
         self, offers: list[tuple[int, pa.RecordBatch | StreamEvent, int]], wakeups: list[Wakeup]

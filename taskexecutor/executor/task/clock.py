@@ -47,6 +47,11 @@ class TaskClock:
         self._mark_ns = now_ns
         self._kind = self._stack.pop()
 
+    @property
+    def kind(self) -> TimeKind:
+        """What the task is at now."""
+        return self._kind
+
     def read_ns(self) -> list[int]:
         """Time spent so far, by kind, the current stretch included."""
         kind, mark_ns = self._kind, self._mark_ns

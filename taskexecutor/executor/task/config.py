@@ -61,8 +61,15 @@ class ResultPartition(Protocol):
 
     records_out: int
     bytes_out: int
-    blocked_ns: int
     write_ns: int
+
+    @property
+    def blocked_ns(self) -> int:
+        """Waiting for credit, the present wait included."""
+
+    @property
+    def blocked(self) -> bool:
+        """The task waits for credit now."""
 
     @property
     def out_pool_usage(self) -> float: ...

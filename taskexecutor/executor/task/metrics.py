@@ -21,7 +21,7 @@ TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
 LATE_RECORDS = "numLateRecordsDropped"
 RATE_WINDOW_S = 5.0
-BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured
+BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured, also between two waits
 
 
 class OperatorCounter:
@@ -66,6 +66,11 @@ class TaskMetricGroup:
         metrics = OperatorMetrics(operator_id, operator_name)
         self.operators.append(metrics)
         return metrics
+
+    @property
+    def blocked(self) -> bool:
+        """The task can do nothing now: no credit, or no answer from a coordinator."""
+        return self.clock.kind is TimeKind.BLOCKED or any(partition.blocked for partition in self.partitions)
 
     def read(self) -> common_pb2.TaskMetrics:
         """Cumulative since the task was made. Safe from any thread."""
@@ -130,7 +135,7 @@ class TaskMeters:
         task("busyTimeMsPerSecond", rates["busy_ms"])
         task("idleTimeMsPerSecond", rates["idle_ms"])
         task("backPressuredTimeMsPerSecond", rates["back_pressured_ms"])
-        task("isBackPressured", float(rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS))
+        task("isBackPressured", float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS))
         task(
             "currentInputWatermark",
             MIN_TIMESTAMP_US if metrics.watermark_us == MIN_TIMESTAMP_US else metrics.watermark_us // 1000,

@@ -173,8 +173,9 @@ class StreamTask:
         chain.emit_end_of_partition()
         self._timers.shut_down()
         kind.cleanup()
-        for partition in self._partitions:
-            partition.finish()
+        with self._clock.spans[TimeKind.IDLE]:  # the consumers have yet to take EndOfPartition
+            for partition in self._partitions:
+                partition.finish()
         self._close_partitions()
         self._mailbox.close()
 

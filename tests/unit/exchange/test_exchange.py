@@ -206,8 +206,11 @@ def test_a_producer_blocks_at_its_window_and_goes_on_with_credit(
     emitted = partition.bytes_out
     time.sleep(0.05)
     assert partition.bytes_out == emitted <= WINDOW_BYTES, "it must wait now"
+    assert partition.blocked
+    assert partition.blocked_ns >= 40_000_000, "a wait that is not over counts too"
     assert rows(consumer.drain()) == list(range(100_000))
     assert producer.wait() is None
+    assert not partition.blocked
     assert partition.blocked_ns >= 50_000_000
     assert partition.write_ns < partition.blocked_ns * 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -85,6 +86,50 @@ def test_a_task_that_is_out_of_credit_is_cancelled(exchanges: list[Exchange], sa
     pair.sink.task.cancel()
     pair.sink.join()
     assert pair.sink.states[-1] is ExecutionState.CANCELED
+
+
+def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(exchanges: list[Exchange]) -> None:
+    pair = Pair(exchanges[0], exchanges[0])  # the sink is not there: the window fills up
+
+    def shown(name: str) -> float:
+        return next(s.value for s in pair.source.task.samples() if s.name == f"flink_taskmanager_job_task_{name}")
+
+    pair.source.start()
+    pair.source.wait_for(ExecutionState.RUNNING)
+    deadline = time.monotonic() + 10
+    while not shown("isBackPressured"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shown("backPressuredTimeMsPerSecond")
+    before = pair.source.task.metrics()
+    time.sleep(0.1)
+    after = pair.source.task.metrics()
+    assert after.back_pressured_ms - before.back_pressured_ms >= 90
+    assert after.busy_ms - before.busy_ms < 50
+    assert shown("backPressuredTimeMsPerSecond") > 0
+    pair.source.task.cancel()
+    pair.source.join()
+    assert pair.source.states[-1] is ExecutionState.CANCELED
+
+
+@pytest.mark.parametrize("consumer_in_its_process", [True, False])
+def test_a_producer_without_consumers_and_a_consumer_without_producers_can_be_cancelled(
+    exchanges: list[Exchange], consumer_in_its_process: bool
+) -> None:
+    """Also when the job was released over there, so that nobody will ever answer."""
+    pair = Pair(exchanges[0], exchanges[0 if consumer_in_its_process else 1])
+    exchanges[0].release_job(pair.sink.config.job_id)
+    pair.sink.start()
+    pair.sink.wait_for(ExecutionState.RUNNING)
+    pair.sink.task.cancel()
+    pair.sink.join()
+    assert pair.sink.states[-1] is ExecutionState.CANCELED
+    pair.source.start()  # its consumer has come and gone
+    pair.source.wait_for(ExecutionState.RUNNING)
+    pair.source.task.cancel()
+    pair.source.join()
+    assert pair.source.states[-1] is ExecutionState.CANCELED
+    assert exchanges[0].partitions_awaited == 0
 
 
 @pytest.mark.parametrize("same_process", [True, False])
