@@ -15,6 +15,7 @@ from jobmaster.coordinators.messages import (
     ChunkAcknowledged,
     ChunkCollected,
     OperatorMessage,
+    Resend,
     SplitAssigned,
     SplitRequested,
     SplitsExhausted,
@@ -115,7 +116,7 @@ def _state(number: int) -> ExecutionState:
 def operator_message(event: tasks_pb2.OperatorEvent) -> OperatorMessage:
     match event.WhichOneof("event"):
         case "request_split":
-            return SplitRequested()
+            return SplitRequested(received=event.request_split.received)
         case "collect_chunk":
             return ChunkCollected(sequence=event.collect_chunk.sequence, ipc_stream=event.collect_chunk.ipc_stream)
         case kind:
@@ -127,7 +128,8 @@ def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_
         job_id=job_id, operator_id=command.operator_id, subtask=command.subtask, attempt_id=command.attempt_id
     )
     match command.message:
-        case SplitAssigned(split_json=split_json):
+        case SplitAssigned(number=number, split_json=split_json):
+            event.assign_split.number = number
             event.assign_split.split_json = split_json
         case SplitsExhausted():
             event.no_more_splits.SetInParent()
@@ -135,6 +137,8 @@ def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_
             event.collect_ack.sequence = sequence
             event.collect_ack.error = error
             event.collect_ack.SetInParent()
+        case Resend():
+            event.resend.SetInParent()
         case other:
             raise ValueError(f"{type(other).__name__} goes the other way")
     return event

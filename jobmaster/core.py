@@ -289,6 +289,7 @@ class JobMasterCore:
         if lost:
             self._executions_lost(lost, self._error(now, "its TaskExecutor came back without the task"), now)
         self.tasks.cancel_unwanted(who, event.tasks)
+        self._out.extend(self.coordinators.reconnected(e for e in self.tasks.deployed_in(held) if e.attempt_id in known))
         if returning and self._analyzing is not None and self._analyzing.task_executor_id == who:
             self._analyze(self._analyzing)  # the request may have been lost with the old stream
 

@@ -44,12 +44,11 @@ class Session:
 
 
 class Sessions:
-    """The open streams, by TaskExecutor. Messages to one without a stream are dropped: the core says all that still
-    matters again when it is back. Only operator messages exist once, so they wait for it."""
+    """The open streams, by TaskExecutor. Messages to one without a stream are dropped: the core says, or asks for, all
+    that still matters when it is back."""
 
     def __init__(self) -> None:
         self.by_id: dict[TaskExecutorId, Session] = {}
-        self._undelivered: dict[TaskExecutorId, list[job_master_pb2.JobMasterToTaskExecutor]] = {}
         self._connections = itertools.count(1)
 
     def open(self, task_executor_id: TaskExecutorId) -> Session:
@@ -58,30 +57,20 @@ class Sessions:
             self.close(task_executor_id, old)
             old.outbox.put_nowait(None)
         session = Session(next(self._connections))
-        for message in self._undelivered.pop(task_executor_id, ()):
-            session.outbox.put_nowait(message)
         self.by_id[task_executor_id] = session
         return session
 
     def close(self, task_executor_id: TaskExecutorId, session: Session) -> None:
-        if self.by_id.get(task_executor_id) is not session:
-            return
-        del self.by_id[task_executor_id]
-        while not session.outbox.empty():
-            message = session.outbox.get_nowait()
-            if message is not None and message.HasField("operator_event"):
-                self._undelivered.setdefault(task_executor_id, []).append(message)
+        if self.by_id.get(task_executor_id) is session:
+            del self.by_id[task_executor_id]
 
     def send(self, task_executor_id: TaskExecutorId, message: job_master_pb2.JobMasterToTaskExecutor) -> None:
         session = self.by_id.get(task_executor_id)
         if session is not None:
             session.outbox.put_nowait(message)
-        elif message.HasField("operator_event"):
-            self._undelivered.setdefault(task_executor_id, []).append(message)
 
     def dismiss(self, task_executor_id: TaskExecutorId, goodbye: job_master_pb2.JobMasterToTaskExecutor) -> None:
         """Says goodbye and ends the stream; nothing more will be sent on it."""
-        self._undelivered.pop(task_executor_id, None)
         session = self.by_id.pop(task_executor_id, None)
         if session is not None:
             session.outbox.put_nowait(goodbye)

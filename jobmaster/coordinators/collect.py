@@ -16,6 +16,7 @@ class CollectCoordinator:
     def __init__(self) -> None:
         self._next: dict[AttemptId, int] = {}  # by attempt: the sequence it shall send next
         self._acknowledged: dict[AttemptId, int] = {}  # by attempt: how many were kept
+        self._problems: dict[AttemptId, str] = {}  # by attempt: why no more can be kept
 
     @property
     def ready(self) -> bool:
@@ -31,6 +32,8 @@ class CollectCoordinator:
     def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
         if not isinstance(message, ChunkCollected):
             raise UnexpectedMessage(f"a collect sink sent {type(message).__name__}")
+        if problem := self._problems.get(attempt_id):
+            return (ChunkAcknowledged(sequence=message.sequence, error=problem),)
         expected = self._next.get(attempt_id, 0)
         if message.sequence < expected:  # sent again: keep it once, but do acknowledge it once it is kept
             kept = message.sequence < self._acknowledged.get(attempt_id, 0)
@@ -41,14 +44,18 @@ class CollectCoordinator:
         return (Spool(sequence=message.sequence, ipc_stream=message.ipc_stream),)
 
     def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
-        if not problem:
+        if problem:
+            self._problems[attempt_id] = problem
+        else:
             self._acknowledged[attempt_id] = sequence + 1
         return (ChunkAcknowledged(sequence=sequence, error=problem),)
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._next.pop(attempt_id, None)
         self._acknowledged.pop(attempt_id, None)
+        self._problems.pop(attempt_id, None)
 
     def start_over(self) -> None:
         self._next.clear()
         self._acknowledged.clear()
+        self._problems.clear()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from firesteel.ids import OperatorId
 from firesteel.jobgraph import JobGraph
 from jobmaster.commands import Command, ListPaths, Say, SendOperatorMessage, SpoolChunk
 from jobmaster.coordinators import Coordinator, create
 from jobmaster.coordinators.base import Spool, UnexpectedMessage
-from jobmaster.coordinators.messages import OperatorMessage
+from jobmaster.coordinators.messages import OperatorMessage, Resend
 from jobmaster.execution_graph import Execution
 
 
@@ -53,6 +53,17 @@ class Coordinators:
     def spooled(self, execution: Execution, operator_id: OperatorId, sequence: int, problem: str) -> list[Command]:
         answers = self.by_operator[operator_id].spooled(execution.attempt_id, sequence, problem)
         return [self._command(execution, operator_id, answer) for answer in answers]
+
+    def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
+        """The stream to these broke and is there again: what was under way, either way, may be lost."""
+        if not self.by_operator:
+            return []
+        return [
+            self._command(execution, operator.operator_id, Resend())
+            for execution in executions
+            for operator in execution.vertex.job_vertex.vertex.operators
+            if operator.operator_id in self.by_operator
+        ]
 
     def attempt_ended(self, execution: Execution) -> None:
         """It failed or was cancelled."""

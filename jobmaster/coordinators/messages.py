@@ -8,11 +8,14 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequested:
-    """A source subtask has nothing to read."""
+    """A source subtask has nothing to read. Said again, it is answered the same."""
+
+    received: int  # splits the attempt has had so far: this is the number of the one it asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitAssigned:
+    number: int  # per attempt, from 0
     split_json: str
 
 
@@ -33,4 +36,9 @@ class ChunkAcknowledged:
     error: str = ""  # set: it could not be kept
 
 
-OperatorMessage: TypeAlias = SplitRequested | SplitAssigned | SplitsExhausted | ChunkCollected | ChunkAcknowledged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """Messages may have been lost with a broken stream: say again what was not answered."""
+
+
+OperatorMessage: TypeAlias = SplitRequested | SplitAssigned | SplitsExhausted | ChunkCollected | ChunkAcknowledged | Resend

@@ -13,6 +13,9 @@ from jobmaster.coordinators.messages import OperatorMessage, SplitAssigned, Spli
 class SplitEnumerator:
     """Splits are numbered from 0; a subclass tells how many there are and what each one is.
 
+    A request says how many splits its attempt has had. So one that is said again, because an answer may be lost, is
+    answered with the split that was assigned before.
+
     An attempt that ends without finishing gives back all it was assigned: without a checkpoint, nothing that it read
     counts. Those splits are handed out again first, in order.
     """
@@ -46,6 +49,11 @@ class SplitEnumerator:
     def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
         if not isinstance(message, SplitRequested):
             raise UnexpectedMessage(f"a source sent {type(message).__name__} to its split enumerator")
+        owned = self._owned.setdefault(attempt_id, [])
+        if message.received > len(owned):
+            raise UnexpectedMessage(f"a source claims to have had {message.received} splits; it was assigned {len(owned)}")
+        if message.received < len(owned):
+            return (SplitAssigned(number=message.received, split_json=self.split_json(owned[message.received])),)
         if self._returned:
             number = heapq.heappop(self._returned)
         elif self._next < self.split_count():
@@ -53,8 +61,8 @@ class SplitEnumerator:
             self._next += 1
         else:
             return (SplitsExhausted(),)
-        self._owned.setdefault(attempt_id, []).append(number)
-        return (SplitAssigned(split_json=self.split_json(number)),)
+        owned.append(number)
+        return (SplitAssigned(number=message.received, split_json=self.split_json(number)),)
 
     def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
         return ()

@@ -186,7 +186,9 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     ).open()
     assert reader.poll() and reader.operator.waiting  # type: ignore[attr-defined]
     for month in (1, 2):
-        reader.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")})))
+        reader.deliver(
+            tasks_pb2.AssignSplit(number=month - 1, split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")}))
+        )
         assert reader.poll()
         assert len(reader.sent) == month + 1  # the next split is asked for before this one is read
     reader.deliver(tasks_pb2.NoMoreSplits())

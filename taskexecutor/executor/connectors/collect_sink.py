@@ -1,7 +1,8 @@
 """CollectSink: rows to the client, by way of the coordinator in the JobMaster, which spools and acknowledges them.
 
-At most `WINDOW` chunks are under way: with the window full the operator waits for an acknowledgement, running the task's
-mails while it does, so a cancellation reaches it.
+At most `WINDOW` chunks are under way, and kept here until they are acknowledged: they may have to be sent again. With
+the window full the operator waits for an acknowledgement, running the task's mails while it does, so a cancellation
+reaches it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class CollectWriter(StreamOperator):
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._next_sequence = 0
-        self._unacknowledged: deque[int] = deque()
+        self._unacknowledged: deque[tasks_pb2.CollectChunk] = deque()
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -51,7 +52,7 @@ class CollectWriter(StreamOperator):
         self._gathered, self._gathered_bytes = [], 0
         self._wait_until(WINDOW - 1)
         chunk = tasks_pb2.CollectChunk(sequence=self._next_sequence, ipc_stream=sink.getvalue().to_pybytes())
-        self._unacknowledged.append(self._next_sequence)
+        self._unacknowledged.append(chunk)
         self._next_sequence += 1
         self.context.send_to_coordinator(chunk)
 
@@ -60,8 +61,11 @@ class CollectWriter(StreamOperator):
             case tasks_pb2.CollectAck():
                 if event.error:
                     raise FiresteelError(f"the collected rows could not be kept: {event.error}")
-                while self._unacknowledged and self._unacknowledged[0] <= event.sequence:
+                while self._unacknowledged and self._unacknowledged[0].sequence <= event.sequence:
                     self._unacknowledged.popleft()
+            case tasks_pb2.Resend():
+                for chunk in tuple(self._unacknowledged):
+                    self.context.send_to_coordinator(chunk)
             case _:
                 raise FiresteelError(f"unexpected event {type(event).__name__} from the collect coordinator")
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from firesteel._proto import tasks_pb2
 from firesteel.connectors import SequenceSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.plan.specs import WatermarkSpec
+from taskexecutor.executor.connectors.splits import Splits
 
 BATCH_ROWS = 65_536
 
@@ -30,29 +29,20 @@ class SequenceReader(SourceOperator):
             )
         self._schema = pa.schema([(source.column, pa.int64())])
         self._next = self._end = 0
-        self._splits: list[tuple[int, int]] = []
-        self._requested = False
-        self._exhausted = False
+        self._splits = Splits()
 
     def handle_coordinator_event(self, event: Any) -> None:
-        self._requested = False
-        match event:
-            case tasks_pb2.AssignSplit():
-                split = json.loads(event.split_json)
-                self._splits.append((split["start"], split["end"]))
-            case tasks_pb2.NoMoreSplits():
-                self._exhausted = True
-            case _:
-                raise FiresteelError(f"unexpected event {type(event).__name__} from the source's coordinator")
+        self._splits.handle(event, self.context)
 
     def poll(self, max_wait_s: float) -> bool:
-        if self._next >= self._end and self._splits:
-            self._next, self._end = self._splits.pop(0)
-        if not self._splits and not self._requested and not self._exhausted:
-            self._requested = True
-            self.context.send_to_coordinator(tasks_pb2.RequestSplit())
+        splits = self._splits
+        if self._next >= self._end and splits.waiting:
+            split = splits.waiting.popleft()
+            self._next, self._end = split["start"], split["end"]
+        if not splits.waiting:
+            splits.ask(self.context)
         if self._next >= self._end:
-            self.waiting = not (self._exhausted and not self._splits)
+            self.waiting = not (splits.exhausted and not splits.waiting)
             return self.waiting
         self.waiting = False
         stop = min(self._next + BATCH_ROWS, self._end)

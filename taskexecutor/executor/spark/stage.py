@@ -7,8 +7,6 @@ so nothing waits for more to come and no watermark overtakes a row.
 
 from __future__ import annotations
 
-import json
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel import options
-from firesteel._proto import tasks_pb2
 from firesteel.config import Configuration
 from firesteel.connectors import FileSource, SequenceSource
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator
 from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
+from taskexecutor.executor.connectors.splits import Splits
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, engine_of
@@ -97,39 +95,26 @@ class SparkSourceStage(_SparkStage, SourceOperator):
         super().__init__(specs, output_schema)
         self._source = source
         self._source_schema = None if source_schema is None else to_spark(source_schema)
-        self._splits: deque[dict[str, Any]] = deque()
-        self._requested = False
-        self._exhausted = False
+        self._splits = Splits()
         self._watermark_us: int | None = None
 
     def handle_coordinator_event(self, event: Any) -> None:
-        match event:
-            case tasks_pb2.AssignSplit():
-                self._requested = False
-                self._splits.append(json.loads(event.split_json))
-            case tasks_pb2.NoMoreSplits():
-                self._requested = False
-                self._exhausted = True
-            case _:
-                raise FiresteelError(
-                    f"{self.context.operator_name}: unexpected event {type(event).__name__} from its coordinator"
-                )
+        self._splits.handle(event, self.context)
 
     def poll(self, max_wait_s: float) -> bool:
         self.waiting = False
         self._request()
-        if not self._splits:
-            self.waiting = not self._exhausted
-            return not self._exhausted
-        split = self._splits.popleft()
+        if not self._splits.waiting:
+            self.waiting = not self._splits.exhausted
+            return not self._splits.exhausted
+        split = self._splits.waiting.popleft()
         self._request()  # the next one is on its way while this one is read
         self._read(split)
         return True
 
     def _request(self) -> None:
-        if not self._requested and not self._exhausted and not self._splits:
-            self._requested = True
-            self.context.send_to_coordinator(tasks_pb2.RequestSplit())
+        if not self._splits.waiting:
+            self._splits.ask(self.context)
 
     def _read(self, split: dict[str, Any]) -> None:
         with self._on_spark():

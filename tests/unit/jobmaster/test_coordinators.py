@@ -20,11 +20,14 @@ from jobmaster.testing import vertex
 A, B = AttemptId("a"), AttemptId("b")
 
 
-def ask(enumerator: SplitEnumerator, attempt: AttemptId) -> dict[str, object] | None:
-    (answer,) = enumerator.receive(attempt, 0, SplitRequested())
+def ask(enumerator: SplitEnumerator, attempt: AttemptId, *, received: int | None = None) -> dict[str, object] | None:
+    """The next split of an attempt that has had `received`; None: all that were assigned to it."""
+    had = len(enumerator._owned.get(attempt, ())) if received is None else received
+    (answer,) = enumerator.receive(attempt, 0, SplitRequested(received=had))
     if isinstance(answer, SplitsExhausted):
         return None
     assert isinstance(answer, SplitAssigned)
+    assert answer.number == had
     return json.loads(answer.split_json)  # type: ignore[no-any-return]
 
 
@@ -62,6 +65,22 @@ def test_what_an_ended_attempt_owned_is_handed_out_again_first() -> None:
     ]
 
 
+def test_a_request_said_again_is_answered_with_the_same_split() -> None:
+    enumerator = SequenceSourceEnumerator(start=0, end=30, split_rows=10)
+    first = ask(enumerator, A, received=0)
+    assert ask(enumerator, A, received=0) == first == {"start": 0, "end": 10}
+    assert ask(enumerator, B, received=0) == {"start": 10, "end": 20}
+    assert ask(enumerator, A, received=1) == {"start": 20, "end": 30}
+    assert ask(enumerator, A, received=0) == first, "a request that was long under way"
+    assert ask(enumerator, A, received=2) is None
+    assert ask(enumerator, A, received=2) is None
+
+
+def test_a_source_cannot_have_had_more_than_it_was_given() -> None:
+    with pytest.raises(UnexpectedMessage, match="had 1 splits; it was assigned 0"):
+        ask(SequenceSourceEnumerator(start=0, end=30, split_rows=10), A, received=1)
+
+
 def test_starting_over_begins_at_the_first_split() -> None:
     enumerator = SequenceSourceEnumerator(start=0, end=20, split_rows=10)
     ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)
@@ -92,7 +111,9 @@ def test_a_missing_chunk_is_an_error() -> None:
 def test_a_chunk_that_cannot_be_kept_is_answered_with_the_problem() -> None:
     collect = CollectCoordinator()
     collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows"))
-    assert collect.spooled(A, 0, "the disk is full") == (ChunkAcknowledged(sequence=0, error="the disk is full"),)
+    told = (ChunkAcknowledged(sequence=0, error="the disk is full"),)
+    assert collect.spooled(A, 0, "the disk is full") == told
+    assert collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows")) == told  # the answer was lost
 
 
 @pytest.mark.parametrize(

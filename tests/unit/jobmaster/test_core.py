@@ -9,7 +9,7 @@ from firesteel.ids import TaskExecutorId
 from firesteel.resources import UNKNOWN
 from firesteel.states import ExecutionState, JobStatus
 from jobmaster import commands, events
-from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, SplitAssigned, SplitRequested
+from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, Resend, SplitAssigned, SplitRequested
 from jobmaster.execution_graph import Execution
 from jobmaster.settings import JobSettings
 from jobmaster.slot_pool import Requirement
@@ -461,15 +461,29 @@ def test_splits_go_to_whoever_asks_and_not_to_the_dead() -> None:
                 task_executor_id=TaskExecutorId("te-1"),
                 operator_id=operator_id("src"),
                 attempt_id=execution.attempt_id,  # type: ignore[attr-defined]
-                message=SplitRequested(),
+                message=SplitRequested(received=0),
             )
         )
 
     answer = world.one(commands.SendOperatorMessage, ask(second))
-    assert (answer.subtask, answer.message) == (1, SplitAssigned(split_json='{"start": 0, "end": 10}'))
+    assert (answer.subtask, answer.message) == (1, SplitAssigned(number=0, split_json='{"start": 0, "end": 10}'))
     world.report([second], S.FAILED)
     assert ask(second) == []
     assert world.core.stale_messages
+
+
+def test_after_a_broken_stream_operators_are_asked_to_say_again_what_was_not_answered() -> None:
+    source = vertex("src", 2, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10}))
+    world = World(job(source, vertex("sink", 2)))
+    world.run(("te-1", 1), ("te-2", 1))
+    here = [e for e in world.executions() if e.slot is not None and e.slot.task_executor_id == "te-1"]
+    held = [offer(0)]
+    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
+    sent = world.connect("te-1", held, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in here])
+    asked = world.of(commands.SendOperatorMessage, sent)
+    assert [(a.operator_id, a.attempt_id, a.message) for a in asked] == [
+        (operator_id("src"), next(e.attempt_id for e in here if e.vertex.job_vertex.vertex.name == "src"), Resend())
+    ]
 
 
 def test_collected_rows_are_written_then_acknowledged() -> None:

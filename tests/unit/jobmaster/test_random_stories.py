@@ -55,6 +55,7 @@ class Peers:
         self.connections = 0
         self.unlisted: list[commands.ListPaths] = []
         self.splits: Counter[str] = Counter()
+        self.received: Counter[AttemptId] = Counter()  # by attempt: how many splits it has had
         self.exited = False
         self.did: list[str] = []
 
@@ -103,8 +104,11 @@ class Peers:
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
                     executor.analyses.append(command.allocation_id)
-            case commands.SendOperatorMessage(message=SplitAssigned(split_json=split)):
-                self.splits[f"{self.core.restarts}:{split}"] += 1
+            case commands.SendOperatorMessage(message=SplitAssigned(number=number, split_json=split)):
+                executor = self.executors.get(command.task_executor_id)
+                if executor is not None and executor.connected and number == self.received[command.attempt_id]:
+                    self.received[command.attempt_id] += 1  # else it is lost, or had before
+                    self.splits[f"{self.core.restarts}:{split}"] += 1
             case _:
                 pass
 
@@ -286,7 +290,7 @@ class Peers:
                     task_executor_id=execution.slot.task_executor_id,
                     operator_id=operator_id("src"),
                     attempt_id=execution.attempt_id,
-                    message=SplitRequested(),
+                    message=SplitRequested(received=self.received[execution.attempt_id]),
                 )
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -95,7 +96,7 @@ class StubTaskExecutor:
 
     async def bring_slots(self, count: int) -> None:
         await self.say(hello=job_master_pb2.TaskExecutorHello(task_executor_id="te-1", address="te-1", host="localhost"))
-        slots = [
+        self.slots = [
             job_master_pb2.SlotOffer(
                 allocation_id=f"{number:032x}",
                 slot_index=number,
@@ -105,7 +106,7 @@ class StubTaskExecutor:
             )
             for number in range(count)
         ]
-        await self.say(offer_slots=job_master_pb2.OfferSlots(slots=slots))
+        await self.say(offer_slots=job_master_pb2.OfferSlots(slots=self.slots))
         answer = await self.hear("slots_answer")
         assert len(answer.accepted) == count
 
@@ -263,6 +264,44 @@ async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cl
         assert list((await executor.hear("cancel")).attempt_ids) == [submit.tasks[0].attempt_id]
         await executor.report(submit, common_pb2.TASK_CANCELED)
         await cluster.dispatcher.until(common_pb2.JOB_CANCELED)
+
+
+async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluster: Cluster) -> None:
+    graph = job(vertex("src", 1, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10})))
+    await cluster.start_job(graph)
+    async with cluster.channel() as channel:
+        executor = StubTaskExecutor(channel, graph.job_id)
+        await executor.bring_slots(1)
+        await executor.analyze()
+        submit = await executor.hear("submit")
+        await executor.report(submit, common_pb2.TASK_INITIALIZING, common_pb2.TASK_RUNNING)
+        request = tasks_pb2.OperatorEvent(
+            job_id=graph.job_id,
+            operator_id=operator_id("src"),
+            attempt_id=submit.tasks[0].attempt_id,
+            request_split=tasks_pb2.RequestSplit(received=0),
+        )
+        await executor.say(operator_event=request)
+        await cluster.dispatcher.until(common_pb2.JOB_RUNNING)
+        executor.stream.cancel()  # the answer goes with it
+
+        again = StubTaskExecutor(channel, graph.job_id)
+        await again.say(
+            hello=job_master_pb2.TaskExecutorHello(
+                task_executor_id="te-1",
+                address="te-1",
+                host="localhost",
+                slots=[executor.slots[0]],
+                tasks=[job_master_pb2.RunningTask(attempt_id=request.attempt_id, state=common_pb2.TASK_RUNNING)],
+            )
+        )
+        assert (await again.hear("operator_event")).WhichOneof("event") == "resend"
+        await again.say(operator_event=request)
+        answer = (await again.hear("operator_event")).assign_split
+        assert (answer.number, json.loads(answer.split_json)) == (0, {"start": 0, "end": 10})
+        request.request_split.received = 1
+        await again.say(operator_event=request)
+        assert json.loads((await again.hear("operator_event")).assign_split.split_json) == {"start": 10, "end": 20}
 
 
 async def test_a_task_executor_that_vanishes_fails_the_job_in_seconds(cluster: Cluster) -> None:

@@ -122,6 +122,21 @@ def test_collected_rows_wait_for_their_acknowledgement() -> None:
     assert pa.ipc.open_stream(harness.sent[0].collect_chunk.ipc_stream).read_all().num_rows == 2
 
 
+def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
+    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    for _ in range(3):
+        harness.process(BATCH)
+        harness.flush()
+    harness.deliver(tasks_pb2.CollectAck(sequence=0))
+    harness.deliver(tasks_pb2.Resend())
+    harness.run_mails()
+    assert [event.collect_chunk.sequence for event in harness.sent] == [0, 1, 2, 1, 2]
+    assert harness.sent[3] == harness.sent[1]
+    acknowledge_what_is_sent(harness)
+    harness.deliver(tasks_pb2.Resend())
+    harness.end()
+
+
 def test_a_cancelled_task_does_not_wait_for_acknowledgements() -> None:
     harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
     harness.process(BATCH)
@@ -162,7 +177,7 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
     harness.deliver(tasks_pb2.AssignSplit(split_json='{"start": 0, "end": 150000}'))
     assert harness.poll()
     assert len(harness.sent) == 2
-    harness.deliver(tasks_pb2.AssignSplit(split_json='{"start": 150000, "end": 200000}'))
+    harness.deliver(tasks_pb2.AssignSplit(number=1, split_json='{"start": 150000, "end": 200000}'))
     while len(harness.batches) < 4:
         assert harness.poll()
     harness.deliver(tasks_pb2.NoMoreSplits())
@@ -170,3 +185,23 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
     numbers = [row["n"] for row in harness.rows()]
     assert numbers == list(range(200_000))
     assert max(batch.num_rows for batch in harness.batches) == 65_536
+
+
+def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_once() -> None:
+    harness = OperatorHarness(SequenceReader(SequenceSource(0, 200, "n")), []).open()
+    harness.poll()
+    harness.deliver(tasks_pb2.Resend())
+    harness.poll()
+    assert [event.request_split.received for event in harness.sent] == [0, 0]
+    for _ in range(2):  # both requests arrived after all
+        harness.deliver(tasks_pb2.AssignSplit(number=0, split_json='{"start": 0, "end": 100}'))
+    harness.poll()
+    harness.poll()
+    harness.deliver(tasks_pb2.Resend())
+    harness.run_mails()
+    assert [event.request_split.received for event in harness.sent] == [0, 0, 1, 1]
+    harness.deliver(tasks_pb2.NoMoreSplits())
+    harness.deliver(tasks_pb2.Resend())
+    assert not harness.poll()
+    assert len(harness.sent) == 4
+    assert [row["n"] for row in harness.rows()] == list(range(100))
