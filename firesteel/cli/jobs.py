@@ -91,5 +91,5 @@ def show(job: str, full: bool, address: str | None) -> None:
     with connect(address) as client:
         details = client.job_details(resolve_job(client, job))
     console = render.console()
-    for part in render.job(details, full=full):
+    for part in render.job(details, full=full, width=console.width):
         console.print(part)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -32,6 +34,7 @@ _STYLES = {
     "CANCELLING": "yellow",
 }
 _PLAIN_WIDTH = 160  # of tables that go into a file or a pipe
+_WIDE = 115  # from here on tables have all their columns
 
 
 def console() -> Console:
@@ -71,17 +74,59 @@ def _clock(ms: int) -> str:
     return time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(ms / 1000)) if ms else "-"
 
 
-def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+def amount(count: float) -> str:
+    """`1,131`, `12.3 M`: never more than nine characters."""
+    if count < 10_000_000:
+        return f"{count:,.0f}"
+    for unit in ("M", "G", "T"):
+        count /= 1000_000 if unit == "M" else 1000
+        if count < 1000:
+            break
+    return f"{count:.1f} {unit}"
+
+
+def rate(per_s: float) -> str:
+    if per_s < 10_000:
+        return f"{per_s:,.0f}/s"
+    return f"{per_s / 1e6:.1f} M/s" if per_s >= 1e6 else f"{per_s / 1e3:.0f} k/s"
+
+
+def _table(*columns: str, right: Iterable[str] = (), gives_way: str = "") -> Table:
+    """`gives_way`: the column that a narrow terminal takes from (see `_cut`); all others keep their width."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
+        table.add_column(
+            column, justify="right" if column in set(right) else "left", no_wrap=column != gives_way, overflow="fold"
+        )
     return table
+
+
+def _cut(text: str) -> Text:
+    """Ends in an ellipsis where there is no room for more, instead of going on in the next line."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _names(vertices: Iterable[Vertex]) -> RenderableType:
+    """What the numbers of vertices stand for."""
+    return Text("\n").join(Text(f"[{number}] {vertex.name}") for number, vertex in enumerate(vertices, 1))
 
 
 # ---- a running job
 
 
-def progress(details: JobDetails, *, cancelling: bool = False) -> RenderableType:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What a vertex did lately: since a few seconds ago, or, of an ended job, all the time."""
+
+    records_in_per_s: float = 0.0
+    records_out_per_s: float = 0.0
+    busy: float = 0.0  # shares of its tasks' time
+    idle: float = 0.0
+    back_pressured: float = 0.0
+
+
+def progress(details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool = False) -> RenderableType:
+    """`paces`: by vertex id; a vertex without one has not run long enough to have one."""
     now_ms = details.end_ms or time.time() * 1000
     head = Text.assemble("Job ", (details.name, "bold"), "  ", state_text(details.status))
     head.append(f"  {duration(max(0.0, (now_ms - details.start_ms) / 1000))}")
@@ -89,26 +134,39 @@ def progress(details: JobDetails, *, cancelling: bool = False) -> RenderableType
         head.append(f"  waiting for {details.waiting_for}", style="yellow")
     if cancelling and not details.status.globally_terminal:
         head.append("  cancelling; Ctrl-C again to leave", style="yellow")
-    return Group(head, _vertices(details.vertices))
+    return Group(head, _vertices(details.vertices, paces))
 
 
-def _vertices(vertices: Iterable[Vertex]) -> Table:
-    counts = ("Records in", "Records out", "Busy")
-    table = _table("Vertex", "Tasks", "States", *counts, right=("Tasks", *counts))
-    for vertex in vertices:
-        metrics = vertex.metrics
+def _vertices(vertices: Sequence[Vertex], paces: Mapping[str, Pace]) -> Table:
+    counts = ("Records in", "", "Records out", " ")  # with their rates
+    table = _table("Vertex", "Tasks", *counts, "Mostly", right=counts, gives_way="Vertex")
+    consumed = {vertex_id for vertex in vertices for vertex_id in vertex.input_vertex_ids}
+    for number, vertex in enumerate(vertices, 1):
+        metrics, pace = vertex.metrics, paces.get(vertex.vertex_id, Pace())
         states = Text(", ").join(
             Text(f"{count} {state.name}", style=_STYLES.get(state.name, "")) for state, count in _ordered(vertex.states)
         )
         table.add_row(
-            vertex.name,
-            str(vertex.parallelism),
-            states,
-            f"{metrics.records_in:,}",
-            f"{metrics.records_out:,}",
-            _share(metrics.busy_ms, metrics),
+            _cut(f"[{number}] {vertex.name}"),
+            states or str(vertex.parallelism),
+            *_count(metrics.records_in, pace.records_in_per_s, counted=bool(vertex.input_vertex_ids)),
+            *_count(metrics.records_out, pace.records_out_per_s, counted=vertex.vertex_id in consumed),
+            mostly(pace),
         )
     return table
+
+
+def _count(records: int, per_s: float, *, counted: bool) -> tuple[str, str]:
+    """Where nothing comes in or goes out by nature there is nothing to show, rather than zero."""
+    if not records and not counted:
+        return "-", ""
+    return amount(records), rate(per_s) if per_s else ""
+
+
+def mostly(pace: Pace) -> str:
+    """What most of the time goes into: `82% busy`, `95% idle`, `60% blocked` (by back-pressure)."""
+    share, word = max((pace.busy, "busy"), (pace.idle, "idle"), (pace.back_pressured, "blocked"))
+    return f"{share:.0%} {word}" if share > 0 else ""
 
 
 def _ordered(states: Counter[ExecutionState]) -> Iterator[tuple[ExecutionState, int]]:
@@ -123,8 +181,8 @@ def _share(part_ms: float, metrics: TaskMetrics) -> str:
 # ---- show
 
 
-def job(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
-    """All that `show` shows, errors first."""
+def job(details: JobDetails, *, full: bool = False, width: int = _PLAIN_WIDTH) -> Iterator[RenderableType]:
+    """All that `show` shows, errors first. `width`: columns of the terminal; narrow ones get fewer of the table's."""
     head = Text.assemble("Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status))
     if details.waiting_for:
         head.append(f", waiting for {details.waiting_for}", style="yellow")
@@ -135,75 +193,93 @@ def job(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
         + (f"ended {_clock(details.end_ms)}, " if details.end_ms else "")
         + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
     )
-    for number, error in enumerate(details.exceptions):
+    for number, (error, tasks) in enumerate(_distinct(details.exceptions)):
         yield ""
-        yield exception(error, full=full, title="Error" if number == 0 else "Earlier error")
-    if details.vertices:
+        yield exception(error, full=full, title="Error" if number == 0 else "Earlier error", also_in=tasks)
+    for number, vertex in enumerate(details.vertices, 1):
         yield ""
-        yield _vertices(details.vertices)
-        for vertex in details.vertices:
-            if vertex.subtasks:
-                yield ""
-                yield _subtasks(vertex)
-        yield ""
-        yield _operators(details.vertices, full=full)
+        yield Text(f"[{number}] {vertex.name}", style="bold")
+        yield _of_vertex(vertex, details.vertices, full=full)
+        if vertex.subtasks:
+            yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 4))
 
 
-def exception(error: ErrorInfo, *, full: bool, title: str = "Error") -> RenderableType:
+def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
+    """Errors with the other tasks that had the very same."""
+    found: dict[tuple[str, str], tuple[ErrorInfo, list[str]]] = {}
+    for error in errors:
+        _, tasks = found.setdefault((error.summary, error.user_traceback), (error, []))
+        if error is not found[error.summary, error.user_traceback][0]:
+            tasks.append(error.task_name or error.location or "the job")
+    return list(found.values())
+
+
+def exception(error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Sequence[str] = ()) -> RenderableType:
     """The user's traceback first: it is what they can mend."""
-    where = ", ".join(filter(None, [error.task_name, error.location, _clock(error.timestamp_ms)]))
-    parts: list[RenderableType] = [Text(f"{title} in {where}:" if error.task_name else f"{title} ({where}):", style="bold red")]
+    parts: list[RenderableType] = [Text(f"{title} in {error.task_name}:" if error.task_name else f"{title}:", style="bold red")]
     parts.append(Text(error.user_traceback.rstrip() or error.summary))
     if error.user_traceback and error.summary not in error.user_traceback:
         parts.append(Text(error.summary))
+    parts.append(Text(" on ".join(filter(None, [_clock(error.timestamp_ms), error.location])), style="dim"))
+    if also_in:
+        parts.append(Text(f"The same in {', '.join(also_in)}.", style="dim"))
     if full and error.traceback:
         parts += [Text("The whole traceback:", style="dim"), Text(error.traceback.rstrip(), style="dim")]
     return Group(*parts)
 
 
-def _subtasks(vertex: Vertex) -> RenderableType:
-    right = ("Records in", "Records out", "Bytes in", "Bytes out", "Busy", "Idle", "Back-pressured", "Late")
-    table = _table("Subtask", "Attempt", "State", "Slot", *right, right=right)
-    for subtask in vertex.subtasks:
-        for attempt in subtask.attempts:
-            m = attempt.metrics
-            table.add_row(
-                f"{subtask.index + 1}/{vertex.parallelism}",
-                f"#{attempt.number}",
-                state_text(attempt.state),
-                _slot(attempt),
-                f"{m.records_in:,}",
-                f"{m.records_out:,}",
-                size(m.bytes_in),
-                size(m.bytes_out),
-                _share(m.busy_ms, m),
-                _share(m.idle_ms, m),
-                _share(m.back_pressured_ms, m),
-                f"{m.late_records_dropped:,}",
-            )
-    return Group(Text(vertex.name, style="bold"), table)
+def _subtasks(vertex: Vertex, *, wide: bool) -> Table:
+    attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
+    columns: dict[str, Callable[[TaskMetrics], str]] = {
+        "Records in": lambda m: amount(m.records_in),
+        "Records out": lambda m: amount(m.records_out),
+    }
+    if wide:
+        columns["Bytes in"], columns["Bytes out"] = lambda m: size(m.bytes_in), lambda m: size(m.bytes_out)
+    columns["Busy"], columns["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
+    columns["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
+    if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
+        columns["Late"] = lambda m: amount(m.late_records_dropped)
+    table = _table("Task", "Attempt" if wide else "#", "State", "Slot", *columns, right=columns)
+    for subtask, attempt in attempts:
+        table.add_row(
+            f"{subtask.index + 1}/{vertex.parallelism}",
+            f"#{attempt.number}",
+            state_text(attempt.state),
+            _slot(attempt, wide=wide),
+            *(cell(attempt.metrics) for cell in columns.values()),
+        )
+    return table
 
 
-def _slot(attempt: Attempt) -> str:
-    return f"{attempt.host} {attempt.task_executor_id[:8]}/{attempt.slot_index}" if attempt.task_executor_id else "-"
+def _slot(attempt: Attempt, *, wide: bool) -> str:
+    if not attempt.task_executor_id:
+        return "-"
+    return f"{attempt.host} " * wide + f"{attempt.task_executor_id[:8]}/{attempt.slot_index}"
 
 
-def _operators(vertices: Iterable[Vertex], *, full: bool) -> Tree:
-    tree = Tree("Operators", hide_root=False, guide_style="dim")
-    for vertex in vertices:
-        branch = tree.add(Text(f"{vertex.name} (slot sharing group {vertex.slot_sharing_group or 'default'})"))
-        for operator in vertex.operators:
-            leaf = branch.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
-            if full and operator.plan:
-                leaf.add(Text(operator.plan, style="dim"))
+def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tree:
+    """Where it runs, what it consumes, and its chain."""
+    numbers = {other.vertex_id: f"[{number}]" for number, other in enumerate(vertices, 1)}
+    parts = [f"parallelism {vertex.parallelism} (max {vertex.max_parallelism})"]
+    parts.append(f"slot sharing group {vertex.slot_sharing_group or 'default'}")
+    if vertex.input_vertex_ids:
+        parts.append(f"reads from {', '.join(numbers[vertex_id] for vertex_id in vertex.input_vertex_ids)}")
+    tree = Tree(Text(", ".join(parts)), guide_style="dim")
+    for operator in vertex.operators:
+        leaf = tree.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
+        if full and operator.plan:
+            leaf.add(Text(operator.plan, style="dim"))
     return tree
 
 
 def _operator(name: str, kind: str, uid: str, runs_on_spark: bool) -> Text:
-    text = Text.assemble(name, (f"  {kind}", "dim"))
+    text = Text(name)
+    if kind and kind not in name:
+        text.append(f"  {kind}", "dim")
     if runs_on_spark:
         text.append("  on Spark", style="cyan")
-    if uid:
+    if uid and uid != name:
         text.append(f"  uid {uid}", style="dim")
     return text
 
@@ -261,19 +337,19 @@ def timing(result: JobResult) -> RenderableType:
     for name, seconds in result.parts_s().items():
         parts.add_row(f"  {name}", duration(max(0.0, seconds)))
     parts.add_row("  from submission to the end", duration(result.duration_s))
-    columns = ("Tasks", "Records in", "Records out", "Spark", "Python", "Exchange", "Idle", "Back-pressured")
-    vertices = _table("Vertex (times: sum over its tasks)", *columns, right=columns)
-    for vertex in result.details.vertices:
+    columns = ("Tasks", "Records in", "Records out", "Spark", "Python", "Exchange", "Idle", "Blocked")
+    vertices = _table("Vertex", *columns, right=columns)
+    for number, vertex in enumerate(result.details.vertices, 1):
         m = vertex.metrics
-        times = (m.spark_ms, m.python_ms, m.exchange_ms, m.idle_ms, m.back_pressured_ms)
         vertices.add_row(
-            vertex.name,
+            f"[{number}]",
             str(vertex.parallelism),
-            f"{m.records_in:,}",
-            f"{m.records_out:,}",
-            *(duration(ms / 1000) for ms in times),
+            amount(m.records_in) if m.records_in else "-",
+            amount(m.records_out) if m.records_out else "-",
+            *(duration(ms / 1000) for ms in (m.spark_ms, m.python_ms, m.exchange_ms, m.idle_ms, m.back_pressured_ms)),
         )
-    return Group("", parts, "", vertices)
+    legend = Text("Times are sums over a vertex's tasks; blocked: waiting for whoever consumes its output.", style="dim")
+    return Group("", parts, "", _names(result.details.vertices), vertices, legend)
 
 
 # ---- the cluster
@@ -293,10 +369,10 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
     yield f"Slots: {overview.slots_free} free of {overview.slots_total}, {overview.slots_warm} warm{missing}"
     if overview.task_executors:
         right = ("Pid", "Slots", "Free", "Warm")
-        table = _table("TaskExecutor", "Address", "Host", *right, right=right)
+        table = _table("TaskExecutor", "Address", "Host", *right, right=right, gives_way="TaskExecutor")
         for worker in overview.task_executors:
             table.add_row(
-                worker.task_executor_id,
+                _cut(worker.task_executor_id),
                 worker.address,
                 worker.host,
                 *map(str, (worker.pid, worker.slots, worker.slots_free, worker.slots_warm)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from firesteel.cli import render
 from firesteel.cli.jobs import job_line
-from firesteel.cli.progress import PlainDisplay
+from firesteel.cli.progress import Paces, PlainDisplay
 from firesteel.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
 from firesteel.errors import ErrorInfo
 from firesteel.job_details import (
@@ -64,8 +65,8 @@ def details(
     return JobDetails(job_id=JOB, name="my job", status=status, start_ms=1000, vertices=(vertex,), **fields)
 
 
-def printed(parts: object) -> str:
-    console = Console(width=200, markup=False, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def printed(parts: object, width: int = 200) -> str:
+    console = Console(width=width, markup=False, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     for part in parts:
         console.print(part)
     console.file.close()
@@ -84,8 +85,10 @@ def test_show_has_subtasks_attempts_slots_and_counters() -> None:
     assert "Source: [numbers] -> Map" in text
     assert re.search(r"1/2 +#0 +FAILED +node cccccccc/1", text)
     assert re.search(r"1/2 +#1 +RUNNING +node cccccccc/1 +1,234 +0 +2.0 KiB", text)
+    narrow = printed(render.job(details(), width=80), width=80)
+    assert re.search(r"1/2 +#1 +RUNNING +cccccccc/1 +1,234 +0 +30% +70%", narrow)
+    assert max(map(len, narrow.splitlines())) <= 80
     assert "30%" in text
-    assert "2 RUNNING" in text
     assert "on Spark" in text
     assert "Scan" not in text
     assert "Scan" in printed(render.job(details(), full=True))
@@ -101,9 +104,74 @@ def test_an_error_begins_with_the_users_traceback() -> None:
         task_name="Map (1/2)#0",
     )
     text = printed(render.job(details(JobStatus.FAILED, exceptions=(error,), end_ms=3000)))
-    assert text.index("Error in Map (1/2)#0") < text.index('File "job.py", line 3') < text.index("Subtask")
+    assert text.index("Error in Map (1/2)#0") < text.index('File "job.py", line 3') < text.index("on Spark")
     assert "the runtime's own" not in text
     assert "the runtime's own" in printed(render.job(details(JobStatus.FAILED, exceptions=(error,)), full=True))
+
+
+def test_the_same_error_in_many_tasks_is_told_once() -> None:
+    errors = tuple(
+        ErrorInfo(
+            summary="ValueError: no",
+            user_traceback="Traceback\nValueError: no",
+            traceback="",
+            timestamp_ms=1,
+            location="node",
+            task_name=f"Map ({n}/2)#0",
+        )
+        for n in (1, 2)
+    )
+    text = printed(render.job(details(JobStatus.FAILED, exceptions=errors, end_ms=3000)))
+    assert text.count("ValueError: no") == 1
+    assert "The same in Map (2/2)#0." in text
+
+
+def moving(records: int, busy_ms: float, idle_ms: float, status: JobStatus = JobStatus.RUNNING, **fields: object) -> JobDetails:
+    job = details(status, **fields)
+    current = replace(attempt(ExecutionState.RUNNING), metrics=TaskMetrics(records_in=records, busy_ms=busy_ms, idle_ms=idle_ms))
+    [vertex] = job.vertices
+    return replace(job, vertices=(replace(vertex, subtasks=(Subtask(index=0, attempts=(current,)),)),))
+
+
+def test_rates_are_those_of_the_last_seconds_and_at_the_end_of_the_whole_job() -> None:
+    paces = Paces()
+    vertex_id = details().vertices[0].vertex_id
+    assert paces.update(moving(0, 0, 0), 100.0) == {}
+    assert paces.update(moving(1000, 900, 100), 101.0)[vertex_id] == render.Pace(records_in_per_s=1000, busy=0.9, idle=0.1)
+    for second in range(2, 9):  # then nothing comes any more
+        last = paces.update(moving(1000, 900, 100 + 1000 * second), 100.0 + second)
+    assert last[vertex_id] == render.Pace(idle=1.0)
+    assert paces.update(moving(0, 0, 0), 109.0)[vertex_id].records_in_per_s == 0  # a new attempt counts from zero
+    ended = paces.update(moving(1000, 900, 100, JobStatus.FINISHED, end_ms=6000), 110.0)[vertex_id]
+    assert ended == render.Pace(records_in_per_s=200, busy=0.9, idle=0.1)  # it ran from 1 s to 6 s
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (336_776, "336,776"), (12_345_678, "12.3 M"), (9.9e11, "990.0 G"), (5e15, "5000.0 T")]
+)
+def test_amounts_stay_short(count: float, text: str) -> None:
+    assert render.amount(count) == text
+
+
+@pytest.mark.parametrize(("per_s", "text"), [(0.4, "0/s"), (1234, "1,234/s"), (56_789, "57 k/s"), (2_340_000, "2.3 M/s")])
+def test_rates_stay_short(per_s: float, text: str) -> None:
+    assert render.rate(per_s) == text
+
+
+def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
+    job = moving(123_456_789, 900, 100)
+    [vertex] = job.vertices
+    vertex = replace(
+        vertex, name="Source: a very long name -> of a chain -> with many operators -> in it", input_vertex_ids=("x",)
+    )
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(
+        render.progress(replace(job, vertices=(vertex,)), {vertex.vertex_id: render.Pace(records_in_per_s=2e6, busy=0.9)})
+    )
+    console.file.close()
+    lines = console.export_text().splitlines()
+    assert len(lines) == 3, lines
+    assert re.search(r"\[1\] Source: a.*… +1 RUNNING +123\.5 M +2\.0 M/s +- +90% busy", lines[2])
 
 
 def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,12 +189,12 @@ def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[
         "job RUNNING",
         "Source: [numbers] -> Map: 2 RUNNING (1,234 records in)",
         "job FINISHED",
-        "Source: [numbers] -> Map: 2 FINISHED (1,234 records in)",
+        "Source: [numbers] -> Map: 2 FINISHED (1,234 records in, 70% idle)",
     ]
 
 
 def test_the_live_table_shows_status_states_and_counts() -> None:
-    text = printed([render.progress(details(waiting_for="1 more slot"), cancelling=True)])
+    text = printed([render.progress(details(waiting_for="1 more slot"), {}, cancelling=True)])
     assert "my job  RUNNING" in text
     assert "waiting for 1 more slot" in text
     assert "Ctrl-C again to leave" in text
