@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+# The smallest heap of a slot: an idle session lives on 60 MiB of it, and bundles, shuffles and sorts want some for themselves.
+MINIMUM_HEAP_BYTES = 192 * 2**20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceProfile:

@@ -14,8 +14,8 @@ from firesteel.config import Configuration, parse_definitions
 from firesteel.errors import FiresteelError
 from firesteel.ids import TaskExecutorId, random_id
 from firesteel.process import announce_ready, watch_lifeline
-from firesteel.resources import ResourceProfile
-from taskexecutor.fit import MINIMUM_HEAP_BYTES, mib, total_and_default
+from firesteel.resources import MINIMUM_HEAP_BYTES, ResourceProfile
+from taskexecutor.fit import mib, total_and_default
 
 
 def resources_from(conf: Configuration) -> tuple[int, ResourceProfile, ResourceProfile]:

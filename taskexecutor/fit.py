@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 
 from firesteel.resources import ResourceProfile
 
-# Spark refuses to run in less than 450 MiB (UnifiedMemoryManager: 1.5 times its reserved 300 MiB), and what the JVM counts
-# is -Xmx less one survivor space, a thirtieth of it.
-MINIMUM_HEAP_BYTES = 468 * 2**20
 # A warm process with a larger heap than asked for is reused up to this factor: beyond it, what it may take from the
 # machine has too little to do with what its slot was accounted for.
 HEAP_SLACK = 1.25

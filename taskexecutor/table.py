@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId, TaskExecutorId
-from firesteel.resources import ResourceProfile
-from taskexecutor.fit import MINIMUM_HEAP_BYTES
+from firesteel.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from taskexecutor.messages import CloseJobMaster, Command, ReportSlots, SlotStatus, ToJobMaster
 from taskexecutor.slots import Allocation, ProcessState, Slot, SlotState, Task
 

@@ -9,7 +9,7 @@ from firesteel.ids import JobId, OperatorId, ResultId, VertexId, stable_id
 from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.plan.chaining import chains
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
-from firesteel.resources import UNKNOWN, ResourceProfile
+from firesteel.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
 
 
 def build_job_graph(
@@ -37,12 +37,28 @@ def build_job_graph(
         vertex_id = VertexId(stable_id("vertex", *(operator_ids[n] for n in chain)))
         place.update({node: (vertex_id, i) for i, node in enumerate(chain)})
         vertices.append(_vertex(graph, chain, vertex_id, operator_ids))
+    _check_heaps(vertices)
     edges = tuple(
         _job_edge(edge, place, number)
         for number, edge in enumerate(graph.edges)
         if place[edge.source][0] != place[edge.target][0]
     )
     return JobGraph(job_id=job_id, name=name, vertices=tuple(vertices), edges=edges, config=config)
+
+
+def _check_heaps(vertices: list[JobVertex]) -> None:
+    """Every slot is to be large enough for its Spark. Vertices of one slot sharing group share slots, as far as they are parallel."""
+    for vertex in vertices:
+        sharing = (vertex.slot_sharing_group, vertex.resource_group)
+        slot = UNKNOWN
+        for other in vertices:
+            if (other.slot_sharing_group, other.resource_group) == sharing and other.parallelism >= vertex.parallelism:
+                slot = slot + other.resources
+        if not slot.unknown and slot.heap_bytes < MINIMUM_HEAP_BYTES:
+            raise InvalidProgram(
+                f"{vertex.name!r} asks for slots with a heap of {slot.heap_bytes / 2**20:,.0f} MiB, but a slot's Spark needs "
+                f"{MINIMUM_HEAP_BYTES / 2**20:,.0f} MiB or more: raise heap_bytes in its ResourceProfile"
+            )
 
 
 def operator_id_of(node: StreamNode) -> OperatorId:

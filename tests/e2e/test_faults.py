@@ -117,7 +117,7 @@ def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session
         yield from ()
 
     env = Environment()
-    env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=480 * MIB, off_heap_bytes=544 * MIB))
+    env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=256 * MIB, off_heap_bytes=768 * MIB))
     env.from_sequence(0, 1_000).rebalance().map_in_arrow(greedy, name="Greedy").resource_group("small").print()
     job_id = session.submit(env)
     with pytest.raises(JobFailed, match=r"MiB.*1,024 MiB"):

@@ -12,7 +12,7 @@ from firesteel import Environment, ResourceProfile, Tumbling, Watermarks
 from firesteel.connectors import CollectSink, FileSink, FileSource, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import JobGraph, Partitioner
-from firesteel.resources import UNKNOWN
+from firesteel.resources import UNKNOWN, ResourceProfile
 
 
 def flights(env: Environment) -> object:
@@ -126,6 +126,20 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
 def test_a_wrong_program_says_what_is_wrong(wrong: object, message: str) -> None:
     with pytest.raises(InvalidProgram, match=message):
         wrong(Environment())  # type: ignore[operator]
+
+
+def test_a_slot_too_small_for_spark_is_refused_with_the_minimum() -> None:
+    def with_heaps(source_mib: int, map_mib: int, **parallelism: int) -> Environment:
+        env = Environment(**parallelism)  # type: ignore[arg-type]
+        stream = env.from_sequence(0, 1).set_resources(ResourceProfile(cpu_cores=1, heap_bytes=source_mib * 2**20))
+        stream.rebalance().map_in_arrow(iter, name="Map").set_resources(
+            ResourceProfile(cpu_cores=1, heap_bytes=map_mib * 2**20)
+        ).set_parallelism(2).print().set_parallelism(1)
+        return env
+
+    assert len(with_heaps(100, 100, parallelism=2).job_graph().vertices) == 3, "they share slots of 200 MiB"
+    with pytest.raises(InvalidProgram, match=r"'Map' asks for slots with a heap of 100 MiB.* needs 192 MiB or more"):
+        with_heaps(100, 100, parallelism=1).job_graph()  # the second Map is alone in its slot
 
 
 def test_what_cannot_be_pickled_is_named() -> None:

@@ -31,8 +31,8 @@ def test_a_given_process_size_is_divided_over_the_slots():
 
 
 def test_slots_too_small_for_spark_are_an_error_that_names_the_keys():
-    values = {"taskmanager.numberOfTaskSlots": "8", "taskmanager.memory.process.size": "2g"}
-    with pytest.raises(FiresteelError, match=r"Spark needs 468 MiB; raise taskmanager.memory.process.size"):
+    values = {"taskmanager.numberOfTaskSlots": "16", "taskmanager.memory.process.size": "2g"}
+    with pytest.raises(FiresteelError, match=r"Spark needs 192 MiB; raise taskmanager.memory.process.size"):
         resources_from(Configuration(values))
 
 

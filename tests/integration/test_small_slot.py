@@ -1,0 +1,39 @@
+"""The smallest slot that can be asked for: its Spark starts and does a job's usual work in bundles far larger than its heap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.plan.specs import TransformSpec
+from firesteel.resources import MINIMUM_HEAP_BYTES
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.stage import SparkTransformStage
+
+SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
+ROWS = 200_000
+
+
+def test_the_smallest_heap_filters_groups_and_sorts() -> None:
+    engine = SparkEngine()
+    engine.start({}, cores=1, heap_bytes=MINIMUM_HEAP_BYTES)
+    try:
+        numbers = np.arange(ROWS)
+        batch = pa.record_batch([pa.array(numbers), pa.array(numbers.astype(str))], schema=SCHEMA)
+
+        def work(df):  # type: ignore[no-untyped-def]
+            return df.where("number % 2 = 0").groupBy("text").count().orderBy("text")
+
+        output = to_arrow(work(engine.session.createDataFrame([], "number BIGINT, text STRING")).schema)
+        operator = SparkTransformStage([TransformSpec(function=work)], output)
+        harness = OperatorHarness(operator, [SCHEMA], output_schema=output, spark=engine.session).open()
+        for _ in range(10):
+            harness.process(batch)
+            harness.flush()
+        harness.end()
+        assert sum(batch.num_rows for batch in harness.batches) == 10 * ROWS // 2
+        assert engine.is_alive()
+    finally:
+        engine.stop()
