@@ -112,8 +112,8 @@ def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
     try:
         raise_unless_finished(details)
     except JobFailed as failure:
-        if embedded is not None and (failure.error is None or not failure.error.user_traceback):
-            failure.add_note(f"the logs of the embedded cluster are kept in {embedded.cluster().keep_directory() / 'logs'}")
+        if embedded is not None:
+            failure.add_note(f"The logs of this run are kept in {embedded.cluster().keep_logs()}")
         raise
     return JobResult(
         job_id=job_id,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import structlog
 
-from firesteel import logs, options
+from firesteel import logs, options, temporary
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.config import Configuration, parse_definitions
 from firesteel.errors import FiresteelError
@@ -96,7 +94,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
     server = new_server([resource_manager_pb2.DESCRIPTOR.services_by_name["ResourceManager"]])
     address = bind(server, host, port)
-    directory = arguments.dir.resolve() if arguments.dir else Path(tempfile.mkdtemp(prefix="firesteel-"))
+    directory = arguments.dir.resolve() if arguments.dir else temporary.make()
     workers: WorkerDriver = NoDriver()
     if arguments.driver == "local":
         workers = LocalDriver(directory=directory, arguments=["--host", host, *conf.to_arguments()])
@@ -123,7 +121,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         await server.stop(grace=0.5)
         registry.close()
         if arguments.dir is None:
-            shutil.rmtree(directory, ignore_errors=True)
+            temporary.remove(directory)
     log.info("the ResourceManager has stopped")
 
 

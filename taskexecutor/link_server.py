@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import grpc
 import structlog
 
+from firesteel import temporary
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.ids import ExecutorId
 from firesteel.rpc.server import new_server
@@ -42,7 +41,7 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
         self._links: dict[ExecutorId, asyncio.Queue[executor_pb2.TaskExecutorToExecutor | None]] = {}
         self._folder = directory / "link"
         if len(bytes(self._folder / "socket")) > MAX_SOCKET_PATH_BYTES:
-            self._folder = Path(tempfile.mkdtemp(prefix="firesteel-link-"))
+            self._folder = temporary.make("link")
         self._server = new_server([executor_pb2.DESCRIPTOR.services_by_name["ExecutorLink"]])
 
     async def start(self) -> str:
@@ -57,7 +56,7 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
 
     async def stop(self) -> None:
         await self._server.stop(0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        temporary.remove(self._folder)
 
     def send(self, executor_id: ExecutorId, message: executor_pb2.TaskExecutorToExecutor) -> None:
         if (link := self._links.get(executor_id)) is not None:

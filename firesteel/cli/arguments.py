@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from firesteel.client import Client
 
 address_option = click.option(
-    "-m", "--jobmanager", "address", metavar="HOST:PORT", help="The cluster's address. [default: as configured, localhost:6123]"
+    "-m",
+    "--jobmanager",
+    "address",
+    metavar="HOST:PORT",
+    help="The cluster's address. [default: as configured; else that of the cluster `cluster start` started; else localhost:6123]",
 )
 
 
@@ -31,7 +35,15 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
     return conf
 
 
-def configured_address(conf: Configuration) -> str:
+def default_address(conf: Configuration) -> str:
+    """As configured; if nothing is, where the cluster in the default directory of this machine listens."""
+    from firesteel.cluster.directory import ClusterDirectory, NoCluster, default_directory
+
+    if not {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
+        try:
+            return ClusterDirectory(default_directory()).read().dispatcher_address
+        except NoCluster:
+            pass
     return f"{conf.get(options.RPC_ADDRESS)}:{conf.get(options.RPC_PORT)}"
 
 
@@ -40,7 +52,7 @@ def connect(address: str | None) -> Client:
     from firesteel.client import Client
 
     conf = configuration()
-    return Client(address or configured_address(conf), conf=conf)
+    return Client(address or default_address(conf), conf=conf)
 
 
 def resolve_job(client: Client, job: str) -> str:

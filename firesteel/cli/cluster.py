@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel import options
-from firesteel.cli.arguments import configuration, configured_address, definitions_option
+from firesteel.cli.arguments import configuration, default_address, definitions_option
 from firesteel.cluster.directory import ClusterDirectory, ClusterState, default_directory
 from firesteel.config import Configuration
 
@@ -56,7 +56,7 @@ def start(task_executors: int, slots: int | None, directory: Path | None, defini
     if wait:
         with Client(state.dispatcher_address, conf=conf) as client:
             _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)
-    _show_next_steps(state, where, conf, directory)
+    _show_next_steps(state, where, directory)
 
 
 def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: float) -> None:
@@ -77,10 +77,9 @@ def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: fl
     click.echo(f"{slots} of {slots} slots warm after {time.monotonic() - begin:.1f} s.")
 
 
-def _show_next_steps(state: ClusterState, where: ClusterDirectory, conf: Configuration, directory: Path | None) -> None:
-    port = state.dispatcher_address.rpartition(":")[2]
-    default = port == configured_address(Configuration.load()).rpartition(":")[2]
-    at = "" if default else f" -m {state.dispatcher_address}"
+def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Path | None) -> None:
+    found = default_address(Configuration.load()) == state.dispatcher_address
+    at = "" if found else f" -m {state.dispatcher_address}"
     dir_option = "" if directory is None else f" --dir {where.path}"
     click.echo(
         "\nNext:\n"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from firesteel import options
-from firesteel.cli.arguments import address_option, configuration, configured_address, definitions_option
+from firesteel.cli.arguments import address_option, configuration, default_address, definitions_option
 from firesteel.config import Configuration, parse_definitions
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 
@@ -82,7 +82,7 @@ def run(
     context = ExecutionContext(
         mode="remote" if remote else "embedded",
         conf=conf,
-        address=address or configured_address(conf),
+        address=(address or default_address(conf)) if remote else "",
         overrides=_job_overrides(definitions, parallelism),
         attached=not detached,
         on_submitted=lambda job_id, name: _submitted(job_id, display, attached=not detached),
@@ -102,7 +102,7 @@ def run(
             sys.exit(INTERRUPTED)
         raise
     except JobFailed as error:
-        raise _traceback_first(error) from error
+        raise _traceback_first(error, context.address) from error
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
@@ -175,15 +175,23 @@ def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: in
     return EmbeddedCluster(conf, task_executors=task_executors or TASK_EXECUTORS, slots=slots)
 
 
-def _traceback_first(failure: JobFailed) -> FiresteelError:
-    """Prints the user's own frames, which are what they can mend; what is left to say is one line."""
+def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:
+    """Prints the user's own frames, which are what they can mend; what is left to say is one line, and where to look on.
+
+    `address`: of the cluster that still knows the job; empty if it is gone with the run.
+    """
     cause = failure.error
-    if cause is None or not cause.user_traceback:
-        return failure
-    click.echo(cause.user_traceback, err=True)
-    name = f" ({failure.job_name})" if failure.job_name else ""
-    where = f" in {cause.task_name}" if cause.task_name else ""
-    return FiresteelError(f"job {failure.job_id}{name} failed{where}: {cause.summary}")
+    error: FiresteelError = failure
+    if cause is not None and cause.user_traceback:
+        click.echo(cause.user_traceback.rstrip(), err=True)
+        name = f" ({failure.job_name})" if failure.job_name else ""
+        where = f" in {cause.task_name}" if cause.task_name else ""
+        error = FiresteelError(f"job {failure.job_id}{name} failed{where}: {cause.summary}")
+        for note in getattr(failure, "__notes__", ()):
+            error.add_note(note)
+    if address:
+        error.add_note(f"See `firesteel show -m {address} {failure.job_id}` for all of its tasks.")
+    return error
 
 
 def _submitted(job_id: str, display: Any, *, attached: bool) -> None:

@@ -7,18 +7,16 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from firesteel import options
+from firesteel import options, temporary
 from firesteel.cluster.directory import ClusterDirectory, ClusterState, end_processes
 from firesteel.cluster.supervisor import import_path
 from firesteel.config import Configuration
@@ -40,7 +38,7 @@ class LocalCluster:
             cluster.client().submit(job_graph)
 
     Without `directory` it lives in a temporary one, which goes with it. Whatever happens to this process, the cluster's
-    processes end with it.
+    processes end with it; a temporary directory that it could not remove is removed by the next cluster that needs one.
     """
 
     def __init__(
@@ -86,7 +84,9 @@ class LocalCluster:
     def start(self) -> LocalCluster:
         """Returns when the Dispatcher serves; slots come a little later (see `wait_for_slots`). Raises FiresteelError."""
         begin = time.monotonic()
-        path = self._given_directory or Path(tempfile.mkdtemp(prefix="firesteel-"))
+        if self._given_directory is None:
+            temporary.sweep()
+        path = self._given_directory or temporary.make()
         self._directory = ClusterDirectory(path)
         atexit.register(self.stop)
         try:
@@ -113,8 +113,8 @@ class LocalCluster:
         count = self.slots if count is None else count
         wait_for_slots(self.client(), count, logs=self.directory / "logs", timeout_s=timeout_s, progress=progress)
 
-    def keep_directory(self) -> Path:
-        """Leaves a temporary directory with its logs when the cluster ends."""
+    def keep_logs(self) -> Path:
+        """Leaves the logs of a temporary directory when the cluster ends, for a week; returns where they are."""
         self._keep = True
         return self.directory
 
@@ -127,14 +127,28 @@ class LocalCluster:
         if self._supervisor is not None:
             end(self._supervisor, self._lifeline, self._cluster_id)
             self._supervisor, self._lifeline, self._address = None, -1, ""
-        if self._directory is not None and self._given_directory is None and not self._keep:
-            shutil.rmtree(self._directory.path, ignore_errors=True)
+        if self._directory is not None and self._given_directory is None:
+            if self._keep:
+                _remove_all_but_logs(self._directory.path)
+                temporary.keep(self._directory.path)
+            else:
+                temporary.remove(self._directory.path)
 
     def __enter__(self) -> LocalCluster:
         return self if self._address else self.start()
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+
+def _remove_all_but_logs(directory: Path) -> None:
+    for folder, folders, files in os.walk(directory, topdown=False):
+        for name in files:
+            if not name.endswith(".log"):
+                Path(folder, name).unlink(missing_ok=True)
+        for name in folders:
+            with contextlib.suppress(OSError):  # not empty
+                Path(folder, name).rmdir()
 
 
 def start_detached(directory: ClusterDirectory, conf: Configuration, *, task_executors: int) -> ClusterState:
