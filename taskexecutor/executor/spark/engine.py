@@ -202,8 +202,8 @@ class SparkEngine:
             "spark.ui.retainedTasks": "10",
             "spark.sql.ui.retainedExecutions": "1",
             "spark.sql.maxPlanStringLength": "20000",
-            # What Spark leaves to everything but its own sorts and shuffles. Its default of 300 MiB, of which it wants half as much
-            # again, is meant for larger JVMs than ours: an idle session of ours lives on 60 MiB.
+            # What Spark leaves to everything but its own sorts and shuffles. Its default of 300 MiB, of which it wants half as
+            # much again, is meant for larger JVMs than ours: an idle session of ours lives on 60 MiB.
             "spark.testing.reservedMemory": str(min(300 * 2**20, self._heap_bytes // 4)),
             "spark.cleaner.periodicGC.interval": "30min",
             "spark.python.worker.reuse": "true",

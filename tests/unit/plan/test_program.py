@@ -12,7 +12,7 @@ from firesteel import Environment, ResourceProfile, Tumbling, Watermarks
 from firesteel.connectors import CollectSink, FileSink, FileSource, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import JobGraph, Partitioner
-from firesteel.resources import UNKNOWN, ResourceProfile
+from firesteel.resources import UNKNOWN
 
 
 def flights(env: Environment) -> object:
