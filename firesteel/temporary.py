@@ -15,15 +15,16 @@ import time
 from pathlib import Path
 
 PREFIX = "firesteel-"
+SHARED_MEMORY = Path("/dev/shm")
 KEPT_S = 7 * 24 * 3600.0  # how long a folder stays that was kept for people to look at
 _OWNER, _KEPT = "owner", "kept"
 
 _locks: dict[Path, int] = {}  # of this process; a lock is lost with its descriptor
 
 
-def make(purpose: str = "") -> Path:
-    """A folder of this process, as `tempfile.mkdtemp` makes it; `remove` it when it is not needed any more."""
-    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-" if purpose else PREFIX))
+def make(purpose: str = "", base: Path | None = None) -> Path:
+    """A folder of this process, as `tempfile.mkdtemp` makes it (in `base`); `remove` it when it is not needed any more."""
+    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-" if purpose else PREFIX, dir=base))
     # Locked before it has its name: no sweep may come between.
     unnamed = path / f"{_OWNER}.new"
     _locks[path] = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -48,10 +49,13 @@ def _release(path: Path) -> None:
         os.close(lock)
 
 
-def sweep() -> list[Path]:
-    """Removes the folders of processes that are no more, and returns them. Leaves alone what is not provably ours and theirs."""
+def sweep(base: Path | None = None) -> list[Path]:
+    """Removes the folders of processes that are no more, and returns them. Leaves alone what is not provably ours and theirs.
+
+    Looks in `base`, or where temporary files go.
+    """
     removed = []
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in (base or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # somebody else's, or another sweep was faster
             if not path.is_symlink() and path.stat().st_uid == os.getuid() and _is_abandoned(path):
                 shutil.rmtree(path, ignore_errors=True)

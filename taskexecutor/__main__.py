@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 from pathlib import Path
 
 import click
 
-from firesteel import logs, options
+from firesteel import logs, options, temporary
 from firesteel.config import Configuration, parse_definitions
 from firesteel.errors import FiresteelError
 from firesteel.ids import TaskExecutorId, random_id
@@ -86,8 +85,11 @@ def main(
         log.warning(warning)
     bound_host = host or conf.get(options.BIND_HOST)
     if directory is None:
-        with tempfile.TemporaryDirectory(prefix="firesteel-taskexecutor-") as temporary:
-            asyncio.run(_serve(conf, resource_manager, worker_id, bound_host, Path(temporary), slots, total, default_slot))
+        directory = temporary.make("taskexecutor")
+        try:
+            asyncio.run(_serve(conf, resource_manager, worker_id, bound_host, directory, slots, total, default_slot))
+        finally:
+            temporary.remove(directory)
     else:
         asyncio.run(_serve(conf, resource_manager, worker_id, bound_host, directory.resolve(), slots, total, default_slot))
 

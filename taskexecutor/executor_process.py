@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 import taskexecutor
-from firesteel import options
+from firesteel import options, temporary
 from firesteel.config import Configuration
 from firesteel.ids import ExecutorId
 from firesteel.process import Child, StartFailed, spawn
@@ -58,8 +58,10 @@ class ExecutorProcesses:
         self._post = post
         self._running: dict[ExecutorId, _Running] = {}
         self._watching: asyncio.Task[None] | None = None
+        shutil.rmtree(directory / "tmp", ignore_errors=True)  # of a former life
         for folder in ("log", "tmp"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
+        _sweep()
 
     def watch_memory(self) -> None:
         interval_s = self._conf.get(options.MEMORY_WATCH_INTERVAL)
@@ -124,6 +126,7 @@ class ExecutorProcesses:
             log.info("a slot's process has ended", slot=command.slot_index, executor_id=command.executor_id, cause=cause)
             self._post(m.ProcessDied(executor_id=command.executor_id, cause=cause))
             shutil.rmtree(temp_dir, ignore_errors=True)
+            _sweep()  # what it had in shared memory
 
     def _argv(self, command: m.StartProcess) -> list[str]:
         shape = command.shape
@@ -172,6 +175,13 @@ class ExecutorProcesses:
                 continue
             for pid, used_bytes in used.items():
                 self._post(m.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
+
+
+def _sweep() -> None:
+    """Memory of dead processes that is held by files is as good as used; so is the space of their other files."""
+    for folder in (temporary.SHARED_MEMORY, None):
+        for removed in temporary.sweep(folder):
+            log.info("removed what a dead process had left", folder=str(removed))
 
 
 def exit_text(code: int) -> str:

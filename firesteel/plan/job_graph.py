@@ -47,7 +47,7 @@ def build_job_graph(
 
 
 def _check_heaps(vertices: list[JobVertex]) -> None:
-    """Every slot is to be large enough for its Spark. Vertices of a slot sharing group share slots, as far as they are parallel."""
+    """Every slot is to be large enough for its Spark. What shares a slot adds up, as far as it is parallel."""
     for vertex in vertices:
         sharing = (vertex.slot_sharing_group, vertex.resource_group)
         slot = UNKNOWN

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from firesteel import temporary
 from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
 from firesteel.process import Child, spawn
 from tests.integration.task_executor_masters import Masters
@@ -93,12 +94,16 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
 
     # kill -9 of its Python: known at once, its JVM goes with it, a new process comes.
     python, jvm = cluster.named("python"), cluster.named("java")
+    in_shared_memory = f"firesteel-bundles-{python.pid}-*"
+    assert list(temporary.SHARED_MEMORY.glob(in_shared_memory))
     python.kill()
     lost = await masters.job_master.next("slot_lost", timeout_s=5)
     assert lost.allocation_id == "2" * 32
     assert "killed by SIGKILL" in lost.error.summary
     assert await gone([python, jvm])
     third = await cluster.take_slot("3")
+    assert not list(temporary.SHARED_MEMORY.glob(in_shared_memory))
+    assert not (cluster.directory / "tmp" / first.executor_id).exists()
     assert third.executor_id != first.executor_id
 
     # kill -9 of its JVM: the process says so before it goes.

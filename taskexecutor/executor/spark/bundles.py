@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from firesteel import temporary
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_spark
 
@@ -25,18 +24,14 @@ if TYPE_CHECKING:
 
 LOCAL_ROWS = 2_000
 LOCAL_BYTES = 256 * 1024
-_PREFIX = "firesteel-bundles-"
 
 
 class BundleStore:
-    """This process' folder in shared memory. Those of processes that are no more are removed on the way."""
+    """This process' folder in shared memory. Its TaskExecutor removes it if this process cannot (`temporary.sweep`)."""
 
-    def __init__(self, base: Path | None = None) -> None:
-        base = base or next((p for p in (Path("/dev/shm"),) if os.access(p, os.W_OK)), Path(tempfile.gettempdir()))
-        for folder in base.glob(f"{_PREFIX}*"):
-            if not _owner_lives(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
+    def __init__(self) -> None:
+        base = temporary.SHARED_MEMORY
+        self.folder = temporary.make(f"bundles-{os.getpid()}", base if os.access(base, os.W_OK) else None)
         self._count = 0
 
     def path(self) -> Path:
@@ -44,7 +39,7 @@ class BundleStore:
         return self.folder / f"{self._count}.parquet"
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        temporary.remove(self.folder)
 
 
 class BundleWay:
@@ -122,13 +117,3 @@ def _close(file: Any, sock: Any) -> None:
     for closable in (file, sock):
         with contextlib.suppress(OSError):
             closable.close()
-
-
-def _owner_lives(folder: Path) -> bool:
-    try:
-        os.kill(int(folder.name.removeprefix(_PREFIX).split("-")[0]), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, OSError):
-        return True  # not ours to judge
-    return True

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firesteel import temporary
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark import archive
 from taskexecutor.executor.spark.bundles import BundleStore
@@ -68,7 +67,7 @@ class SparkEngine:
         """
         self.cores = max(1, cores)
         self._heap_bytes = heap_bytes
-        self._temp_dir = Path(tempfile.mkdtemp(prefix="firesteel-spark-"))
+        self._temp_dir = temporary.make("spark")
         self._bundles = BundleStore()
         settings = self._settings(conf)
         try:
@@ -167,7 +166,7 @@ class SparkEngine:
         if self._bundles is not None:
             self._bundles.close()
         if self._temp_dir is not None:
-            shutil.rmtree(self._temp_dir, ignore_errors=True)
+            temporary.remove(self._temp_dir)
 
     def _settings(self, conf: Mapping[str, str]) -> dict[str, str]:
         given = {key: value for key, value in conf.items() if key.startswith("spark.") and value != ""}
