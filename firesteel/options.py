@@ -1,6 +1,6 @@
 """Every configuration key Firesteel reads, with its type, default and meaning (Flink 2.x names where Flink has one).
 
-Durations are float seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes (`1024m`, `64 kb`).
+`python -m firesteel.options` prints them all as docs/configuration.md. Durations are float seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes (`1024m`, `64 kb`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ class Option(Generic[T]):
     doc: str
     choices: tuple[str, ...] = ()  # enum only
     minimum: float | None = None
+    section: str = ""  # of docs/configuration.md
 
 
+_section = ""
 OPTIONS: dict[str, Option[Any]] = {}
 
 
 def _option(key: str, kind: Kind, default: T, doc: str, choices: tuple[str, ...] = (), minimum: float | None = None) -> Option[T]:
-    option = Option(key, kind, default, doc, choices, minimum)
+    option = Option(key, kind, default, doc, choices, minimum, _section)
     OPTIONS[key] = option
     return option
 
@@ -34,13 +36,13 @@ def _option(key: str, kind: Kind, default: T, doc: str, choices: tuple[str, ...]
 MIB = 2**20
 
 # fmt: off
-# -- addresses
+_section = "Addresses"
 RPC_ADDRESS = _option("jobmanager.rpc.address", "string", "localhost", "Host of the Dispatcher.")
 RPC_PORT = _option("jobmanager.rpc.port", "int", 6123, "Port of the Dispatcher; 0: any free one.", minimum=0)
 RM_PORT = _option("resourcemanager.rpc.port", "int", 0, "Port of the ResourceManager; 0: any free one.", minimum=0)
 BIND_HOST = _option("taskmanager.bind-host", "string", "127.0.0.1", "Interface that every server of this machine binds.")
 
-# -- workers
+_section = "TaskExecutors and slots"
 TASK_SLOTS = _option("taskmanager.numberOfTaskSlots", "int", 2, "Slots per TaskExecutor.", minimum=1)
 TM_PROCESS_SIZE = _option("taskmanager.memory.process.size", "size", 0, "Memory of a whole TaskExecutor with its slots; 0: slots times their default.")
 TM_CPU_CORES = _option("taskmanager.cpu.cores", "float", 0.0, "Cores of a whole TaskExecutor; 0: as many as it has slots.")
@@ -55,7 +57,7 @@ METRICS_INCLUDES: Option[list[str]] = _option("metrics.reporter.prom.filter.incl
 METRICS_DROP_LABELS: Option[list[str]] = _option("metrics.reporter.prom.scope.variables.excludes", "list", [], "Labels to leave out of all metrics, e.g. task_attempt_id.")
 METRICS_INTERVAL = _option("metrics.fetcher.update-interval", "duration", 0.5, "How often slots report their tasks' metrics.")
 
-# -- jobs
+_section = "Jobs"
 PARALLELISM = _option("parallelism.default", "int", 1, "Parallelism of operators that set none.", minimum=1)
 MAX_PARALLELISM = _option("pipeline.max-parallelism", "int", 128, "Number of key groups; fixed for the life of a job's state.", minimum=1)
 OPERATOR_CHAINING = _option("pipeline.operator-chaining.enabled", "bool", True, "Whether operators are chained into tasks.")
@@ -70,7 +72,7 @@ JOB_HISTORY = _option("jobstore.max-capacity", "int", 100, "Ended jobs that are 
 PAYLOAD_LIMIT = _option("client.payload.max-size", "size", 48 * MIB, "Largest job that may be submitted, without its files.")
 BLOB_LIMIT = _option("blob.max-size", "size", 512 * MIB, "Largest single user file or archive.")
 
-# -- the cluster
+_section = "The cluster"
 HEARTBEAT_INTERVAL = _option("heartbeat.interval", "duration", 2.0, "Time between heartbeats.")
 HEARTBEAT_TIMEOUT = _option("heartbeat.timeout", "duration", 20.0, "A silent peer is dead after this long.")
 SPREAD_SLOTS = _option("cluster.evenly-spread-out-slots", "bool", True, "Spread slots over TaskExecutors instead of filling one after the other.")
@@ -80,15 +82,22 @@ REQUIREMENTS_DELAY = _option("slotmanager.requirement-check.delay", "duration", 
 DATABASE_URL = _option("database.url", "string", "", "SQLAlchemy URL of the job store; empty: SQLite in the cluster's directory.")
 HA_TYPE = _option("high-availability.type", "enum", "none", "Leader election.", ("none", "zookeeper"))
 
-# -- exchange
+_section = "Exchange between tasks"
 CHANNEL_WINDOW = _option("taskmanager.network.memory.channel-window", "size", 4 * MIB, "Bytes a producer may be ahead of its consumer, per channel.", minimum=1)
 BATCH_ROWS = _option("taskmanager.network.batch-rows", "int", 65536, "Batches between tasks are cut to at most this many rows.", minimum=1)
 PARTITION_TIMEOUT = _option("taskmanager.network.partition-request-timeout", "duration", 30.0, "How long a consumer waits for its producer's partition to appear.")
 
-# -- Spark and Python
+_section = "Spark and Python"
 SPARK_MASTER = _option("spark.master", "string", "", "Master of the slot's SparkSession; empty: local[<slot cores>].")
 PYTHON_FILES: Option[list[str]] = _option("python.files", "list", [], "Files to put on the job's sys.path, as --py-files.")
 PYTHON_ARCHIVES: Option[list[str]] = _option("python.archives", "list", [], "Archives to unpack in the job's directory, as --py-archives.")
 PYTHON_REQUIREMENTS = _option("python.requirements", "string", "", "A requirements.txt, as --py-requirements.")
 PYTHON_EXECUTABLE = _option("python.executable", "string", "", "Python that runs the slots; empty: the TaskExecutor's own.")
 BUNDLE_BYTES = _option("python.fn-execution.bundle.bytes", "size", 64 * MIB, "Largest bundle handed to Spark at once.")
+# fmt: on
+
+
+if __name__ == "__main__":
+    from firesteel.option_reference import markdown  # which reads OPTIONS of the module as others import it
+
+    print(markdown(), end="")

@@ -1,0 +1,30 @@
+"""docs/configuration.md is what the options say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firesteel.config import parse
+from firesteel.option_reference import default_text, markdown
+from firesteel.options import OPTIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_page_is_in_step_with_the_options() -> None:
+    assert PAGE.read_text() == markdown(), "python -m firesteel.options > docs/configuration.md"
+
+
+def test_the_module_prints_it() -> None:
+    told = subprocess.run([sys.executable, "-m", "firesteel.options"], capture_output=True, text=True, check=True)
+    assert told.stdout == markdown()
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_a_default_may_be_written_as_the_page_has_it(key: str) -> None:
+    option = OPTIONS[key]
+    assert parse(option, default_text(option)) == option.default
