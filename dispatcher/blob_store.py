@@ -1,5 +1,7 @@
 """Users' files, stored once per content: DIR/<xxhash3-128 of the content>.
 
+Files that no stored job names any more are dropped, once nobody can be about to submit a job with them.
+
 Nothing of a request but a checked hash ever becomes part of a path (invariant 24). A file appears under its name only
 when it is complete and has the content that its name says.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -19,6 +21,7 @@ from firesteel.errors import FiresteelError, PayloadTooLarge
 from firesteel.ids import is_id, random_id
 
 CHUNK_BYTES = 2**20
+SUBMIT_WITHIN_S = 3600.0  # from the upload of a file, or the word that it is here, to the job that names it
 
 
 class BadBlob(FiresteelError):
@@ -47,7 +50,25 @@ class BlobStore:
         return self.path(blob_hash).is_file()
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        return [blob_hash for blob_hash in hashes if not self.has(blob_hash)]
+        """Those that have to be uploaded; the others stay here for the job that is about to name them."""
+        return [blob_hash for blob_hash in hashes if not self._keep(self.path(blob_hash))]
+
+    def drop_unneeded(self, needed: Collection[str], now: float) -> list[str]:
+        """Deletes what is not `needed` and was not asked for lately. `now`: seconds since 1970. Returns the hashes."""
+        dropped = []
+        for path in self._directory.iterdir():
+            if is_id(path.name) and path.name not in needed and path.stat().st_mtime < now - SUBMIT_WITHIN_S:
+                path.unlink(missing_ok=True)
+                dropped.append(path.name)
+        return dropped
+
+    def _keep(self, path: Path) -> bool:
+        """Whether it is here; it then counts as new."""
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def begin(self, blob_hash: str) -> Upload:
         return Upload(self.path(blob_hash), blob_hash, self._limit_bytes)

@@ -33,6 +33,7 @@ from dispatcher.messages import (
     Event,
     JobAdded,
     JobAssigned,
+    JobCancelRequested,
     JobEnded,
     JobForgotten,
     JobMasterDisconnected,
@@ -53,6 +54,7 @@ from dispatcher.messages import (
 )
 from firesteel.driver import Effects, Tick
 from firesteel.ids import JobId, JobMasterId
+from firesteel.process import exit_reason
 from firesteel.states import JobStatus
 
 START_BACKOFF_S = 0.5  # doubled with every JobMaster process in a row that ends before it is of use
@@ -96,6 +98,7 @@ class JobMasterProcess:
     job_id: JobId | None = None
     acknowledged: bool = False  # its job is over; it is about to exit
     exit_code: int | None = None
+    log_tail: str = ""
     lost_at: float | None = None  # given up then, unless it has (re-)connected
 
 
@@ -220,7 +223,9 @@ class DispatcherCore:
             message = f'job {job.job_id} ("{job.name}") cannot be cancelled: it is already {job.status.name}'
             self._refuse(event.request, RefusalKind.WRONG_STATE, message)
         else:
-            job.cancel_requested = True
+            if not job.cancel_requested:
+                job.cancel_requested = True
+                self._records.append(JobCancelRequested(job_id=job.job_id))
             self._commands.append(Answer(request=event.request))
             if job.job_master_id is None:
                 self._end(job, JobStatus.CANCELED, now)  # nothing runs yet
@@ -268,13 +273,15 @@ class DispatcherCore:
             self._ask_to_cancel(job, now)
 
     def _adopt(self, process: JobMasterProcess) -> None:
-        """A process that was assigned by an earlier Dispatcher keeps its job."""
+        """A process that was assigned by an earlier Dispatcher keeps its job.
+
+        It may never have been told of it, so it is told (again); it is confirmed by its report.
+        """
         for job in self.jobs.values():
             if job.job_master_id == process.job_master_id:
                 process.job_id = job.job_id
                 job.pid = process.pid
                 job.adopt_until = None
-                job.confirmed = True
                 return
 
     def _disconnected(self, event: JobMasterDisconnected, now: float) -> None:
@@ -291,7 +298,7 @@ class DispatcherCore:
         process = self.processes.get(event.pid)
         if process is None:
             return
-        process.exit_code = event.exit_code
+        process.exit_code, process.log_tail = event.exit_code, event.log_tail
         if process.connection is None:
             self._gone(process, now)
         else:
@@ -447,8 +454,8 @@ def unknown_job(job_id: str) -> str:
 
 def _how_it_ended(process: JobMasterProcess) -> str:
     where = f"; its log is {process.log_path}" if process.log_path else ""
+    if process.log_tail:
+        where += f"; it ends with\n{process.log_tail}"
     if process.exit_code is None:
         return f"(pid {process.pid}) could not be reached any more{where}"
-    if process.exit_code < 0:
-        return f"(pid {process.pid}) was ended by signal {-process.exit_code}{where}"
-    return f"(pid {process.pid}) ended with exit code {process.exit_code}{where}"
+    return f"(pid {process.pid}) ended with {exit_reason(process.exit_code)}{where}"

@@ -7,7 +7,7 @@ Synchronous; the shell runs it in one thread of its own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from dispatcher.core import Job
-from dispatcher.messages import JobAdded, JobAssigned, JobEnded, JobForgotten, JobStatusChanged, Record
+from dispatcher.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged, Record
 from firesteel.errors import FiresteelError
 from firesteel.ids import JobId, JobMasterId
 from firesteel.states import JobStatus
@@ -33,6 +33,7 @@ _jobs = sa.Table(
     sa.Column("end_ms", sa.BigInteger, nullable=False, default=0),
     sa.Column("epoch", sa.BigInteger, nullable=False, default=0),
     sa.Column("job_master_id", sa.String(32)),
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, default=False),
     sa.Column("failure", sa.Text, nullable=False, default=""),
     sa.Column("final_details", sa.LargeBinary),
     sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
@@ -44,6 +45,14 @@ _graphs = sa.Table(
     _metadata,
     sa.Column("graph_id", sa.String(32), primary_key=True),
     sa.Column("graph", sa.LargeBinary, nullable=False),
+)
+
+# Which files the jobs of a graph need.
+_graph_blobs = sa.Table(
+    "job_graph_blobs",
+    _metadata,
+    sa.Column("graph_id", sa.String(32), primary_key=True),
+    sa.Column("blob_hash", sa.String(32), primary_key=True),
 )
 
 _leaders = sa.Table(
@@ -71,6 +80,7 @@ class JobStore:
                 sa.event.listen(self._engine, "connect", _prepare_sqlite)
                 sa.event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
             _metadata.create_all(self._engine)
+            _check_columns(self._engine)
             self.epoch = _take_over(self._engine)
         except (sa.exc.SQLAlchemyError, ImportError) as error:
             where = url.split("@")[-1]  # without a password
@@ -86,12 +96,14 @@ class JobStore:
 
     # ---- graphs
 
-    def put_graph(self, graph: bytes) -> str:
-        """Stores a graph before its job is accepted and returns its id."""
+    def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:
+        """Stores a graph before its job is accepted and returns its id. `blob_hashes`: of the files that it names."""
         graph_id = hashlib.md5(graph, usedforsecurity=False).hexdigest()
         with self._transaction() as connection:
             if connection.execute(sa.select(_graphs.c.graph_id).where(_graphs.c.graph_id == graph_id)).first() is None:
                 connection.execute(sa.insert(_graphs).values(graph_id=graph_id, graph=graph))
+                for blob_hash in set(blob_hashes):
+                    connection.execute(sa.insert(_graph_blobs).values(graph_id=graph_id, blob_hash=blob_hash))
         return graph_id
 
     def graph(self, graph_id: str) -> bytes | None:
@@ -103,7 +115,13 @@ class JobStore:
         """Those of submissions that were refused, or interrupted."""
         used = sa.select(_jobs.c.graph_id)
         with self._transaction() as connection:
-            connection.execute(sa.delete(_graphs).where(_graphs.c.graph_id.not_in(used)))
+            for table in (_graphs, _graph_blobs):
+                connection.execute(sa.delete(table).where(table.c.graph_id.not_in(used)))
+
+    def needed_blobs(self) -> set[str]:
+        """Hashes of the files that stored graphs name."""
+        with self._engine.connect() as connection:
+            return {row.blob_hash for row in connection.execute(sa.select(_graph_blobs.c.blob_hash).distinct())}
 
     # ---- jobs
 
@@ -128,6 +146,7 @@ class JobStore:
                     end_ms=row.end_ms,
                     epoch=row.epoch,
                     job_master_id=JobMasterId(row.job_master_id) if row.job_master_id else None,
+                    cancel_requested=row.cancel_requested,
                 )
                 for row in connection.execute(query)
             ]
@@ -171,6 +190,16 @@ class _Fenced:
         self._begin.__exit__(*exc)  # type: ignore[arg-type]
 
 
+def _check_columns(engine: Engine) -> None:
+    """Raises FiresteelError if the tables are those of another version."""
+    inspector = sa.inspect(engine)
+    for table in _metadata.sorted_tables:
+        missing = {column.name for column in table.c} - {column["name"] for column in inspector.get_columns(table.name)}
+        if missing:
+            problem = f"the job store is of another version of Firesteel (table {table.name} lacks {', '.join(sorted(missing))})"
+            raise FiresteelError(f"{problem}; use another --dir or database.url")
+
+
 def _take_over(engine: Engine) -> int:
     with engine.begin() as connection:
         query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
@@ -200,6 +229,8 @@ def _write(connection: Connection, record: Record) -> None:
             _update(connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id)
         case JobStatusChanged():
             _update(connection, record.job_id, status=record.status.name)
+        case JobCancelRequested():
+            _update(connection, record.job_id, cancel_requested=True)
         case JobEnded():
             _update(
                 connection,
@@ -214,7 +245,8 @@ def _write(connection: Connection, record: Record) -> None:
             _update(connection, record.job_id, forgotten=True, final_details=None, graph_id="", name="", failure="")
             others = sa.select(_jobs.c.job_id).where(_jobs.c.graph_id == graph_id)
             if connection.execute(others).first() is None:
-                connection.execute(sa.delete(_graphs).where(_graphs.c.graph_id == graph_id))
+                for table in (_graphs, _graph_blobs):
+                    connection.execute(sa.delete(table).where(table.c.graph_id == graph_id))
         case _:
             assert_never(record)
 

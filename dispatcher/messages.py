@@ -74,6 +74,7 @@ class ProcessStartFailed:
 class ProcessExited:
     pid: int
     exit_code: int
+    log_tail: str = ""  # its last words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,13 @@ class JobStatusChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelRequested:
+    """The client was told that its job will be cancelled: a Dispatcher that takes over must know."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
     """The job is globally terminal. Without `final_details` the store keeps what can be said without its JobMaster."""
 
@@ -138,7 +146,7 @@ class JobForgotten:
     job_id: JobId
 
 
-Record = JobAdded | JobAssigned | JobStatusChanged | JobEnded | JobForgotten
+Record = JobAdded | JobAssigned | JobStatusChanged | JobCancelRequested | JobEnded | JobForgotten
 
 # ---- commands
 
@@ -202,7 +210,7 @@ class TellWatchers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResults:
-    """Delete the job's collected results."""
+    """Delete the job's collected results, and files that no job needs any more."""
 
     job_id: JobId
 

@@ -17,7 +17,7 @@ from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
 from dispatcher.core import Job, unknown_job
 from dispatcher.messages import JobMasterDisconnected, Refusal
 from dispatcher.results import follow
-from dispatcher.shell import Shell
+from dispatcher.shell import Shell, wait_for_change
 from firesteel import options
 from firesteel._proto import common_pb2, dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2, resource_manager_pb2
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
@@ -28,7 +28,7 @@ from firesteel.states import JobStatus
 
 log = structlog.get_logger(__name__)
 
-WATCH_COALESCE_S = 0.1  # at most this often
+WATCH_COALESCE_S = 0.05  # changes that come together are told together
 WATCH_REFRESH_S = 0.5  # at least this often: record counts move without any state changing
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
@@ -81,14 +81,17 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
     ) -> AsyncIterator[job_master_pb2.JobDetails]:
         job = await self._job(request.job_id, context)
-        while True:
-            details = await self._shell.details(job)
-            yield details
-            if JobStatus(details.status).globally_terminal:
-                return
-            await asyncio.sleep(WATCH_COALESCE_S if not job.status.globally_terminal else 0)
-            if not job.status.globally_terminal:
-                await self._shell.changed(job.job_id, timeout_s=WATCH_REFRESH_S - WATCH_COALESCE_S)
+        with self._shell.watch(job.job_id) as change:
+            while True:
+                change.clear()
+                details = await self._shell.details(job)
+                yield details
+                if JobStatus(details.status).globally_terminal:
+                    return
+                if not job.status.globally_terminal:
+                    await asyncio.sleep(WATCH_COALESCE_S)
+                    await wait_for_change(change, WATCH_REFRESH_S - WATCH_COALESCE_S)
+                    await self._unless_stopping(context)
 
     async def CancelJob(self, request: job_master_pb2.CancelJobRequest, context: _Context) -> job_master_pb2.CancelJobResponse:
         job = await self._job(request.job_id, context)
@@ -105,14 +108,18 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                 f"{request.operator_id[:80]!r} is not the id of an operator: expected 32 lower-case hex characters",
             )
         path = self._shell.spool(job.job_id) / f"{request.operator_id}.chunks"
-        chunks = follow(
-            path,
-            max(0, request.offset),
-            ended=lambda: job.status.globally_terminal,
-            wait=lambda: self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S),
-        )
+
+        async def wait() -> None:
+            await self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S)
+            await self._unless_stopping(context)
+
+        chunks = follow(path, max(0, request.offset), ended=lambda: job.status.globally_terminal, wait=wait)
         async for index, chunk in chunks:
             yield dispatcher_pb2.ResultChunk(index=index, ipc_stream=chunk)
+
+    async def _unless_stopping(self, context: _Context) -> None:
+        if self._shell.stopping:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher stops")
 
     async def _job(self, job_id: str, context: _Context) -> Job:
         job = self._shell.core.jobs.get(JobId(job_id))
@@ -213,7 +220,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                 sending = asyncio.create_task(outgoing.get())
                 await asyncio.wait({reading, sending}, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
                 if sending.done():
-                    yield sending.result()
+                    if (message := sending.result()) is None:
+                        return  # this Dispatcher stops
+                    yield message
                 else:
                     sending.cancel()
                     if not reading.done():

@@ -10,10 +10,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import grpc
 import sqlalchemy as sa
@@ -49,11 +49,13 @@ from firesteel.config import Configuration
 from firesteel.driver import Driver
 from firesteel.ids import JobId
 from firesteel.metrics import Registry
-from firesteel.process import Child, StartFailed, spawn
+from firesteel.process import Child, StartFailed, log_tail, spawn
 from firesteel.rpc.server import aio_channel
 from firesteel.states import JobStatus
 
 log = structlog.get_logger(__name__)
+
+Outgoing: TypeAlias = "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None: the stream ends
 
 JOB_MASTER_TIMEOUT_S = 3.0  # for one question to a JobMaster
 STORE_RETRY_S = (0.2, 5.0)  # first and longest pause while the job store cannot be written
@@ -79,6 +81,7 @@ class Shell:
             forgotten=store.forgotten(),
             now=now,
         )
+        self.stopping = False  # whoever waits for a change is told, and is to go
         self.store_problem = ""  # set while the job store cannot be written
         self._store = store
         self._store_thread = ThreadPoolExecutor(1, "job-store")
@@ -88,7 +91,7 @@ class Shell:
         self._requests: dict[int, asyncio.Future[Refusal | None]] = {}
         self._request_numbers = itertools.count(1)
         self._process_numbers = itertools.count(1)
-        self._streams: dict[int, asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster]] = {}
+        self._streams: dict[int, Outgoing] = {}
         self._watchers: dict[JobId, set[asyncio.Event]] = {}
         self._graphs: dict[str, job_graph_pb2.JobGraph] = {}  # of jobs not started yet
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -102,6 +105,7 @@ class Shell:
     async def run(self) -> None:
         """Until `stop`, or until the job store was taken over by another Dispatcher (raises Fenced)."""
         await self._in_store(self._store.drop_unused_graphs)
+        self._start_task(self._drop_blobs())
         for command in self.core.start(time.monotonic()).commands:
             self._execute(command)
         await self._driver.run()
@@ -109,6 +113,11 @@ class Shell:
     def stop(self) -> None:
         """JobMasters and their jobs go on: they hang on the cluster's lifeline, not on this process."""
         self._driver.stop()
+        self.stopping = True
+        for stream in self._streams.values():
+            stream.put_nowait(None)
+        for change in itertools.chain(*self._watchers.values()):
+            change.set()
         for task in self._tasks:
             task.cancel()
 
@@ -118,7 +127,8 @@ class Shell:
     # ---- what the servicer asks for
 
     async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
-        graph_id = await self._in_store(self._store.put_graph, graph.SerializeToString(deterministic=True))
+        blob_hashes = [blob.hash for blob in graph.blobs]
+        graph_id = await self._in_store(self._store.put_graph, graph.SerializeToString(deterministic=True), blob_hashes)
         self._graphs[graph_id] = graph
         refusal = await self._ask(
             lambda request: SubmitJob(request=request, job_id=JobId(graph.job_id), name=graph.name, graph_id=graph_id)
@@ -177,12 +187,16 @@ class Shell:
 
     async def changed(self, job_id: JobId, *, timeout_s: float) -> None:
         """Returns at the job's next change, at the latest after `timeout_s`."""
+        with self.watch(job_id) as change:
+            await wait_for_change(change, timeout_s)
+
+    @contextlib.contextmanager
+    def watch(self, job_id: JobId) -> Iterator[asyncio.Event]:
+        """An event that is set at every change of the job. Clear it before looking at the job, not after."""
         event = asyncio.Event()
         self._watchers.setdefault(job_id, set()).add(event)
         try:
-            await asyncio.wait_for(event.wait(), timeout_s)
-        except TimeoutError:
-            pass
+            yield event
         finally:
             watchers = self._watchers.get(job_id, set())
             watchers.discard(event)
@@ -194,8 +208,8 @@ class Shell:
 
     # ---- streams of JobMasters
 
-    def open_stream(self, connection: int) -> asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster]:
-        return self._streams.setdefault(connection, asyncio.Queue(1000))
+    def open_stream(self, connection: int) -> Outgoing:
+        return self._streams.setdefault(connection, asyncio.Queue())
 
     def close_stream(self, connection: int) -> None:
         self._streams.pop(connection, None)
@@ -231,6 +245,7 @@ class Shell:
                     watcher.set()
             case DropResults():
                 self._start_task(asyncio.to_thread(shutil.rmtree, self.spool(command.job_id), True))
+                self._start_task(self._drop_blobs())
             case _:
                 assert_never(command)
 
@@ -249,8 +264,14 @@ class Shell:
         code = await child.wait()
         self._children.pop(child.pid, None)
         log.info("a JobMaster process has ended", pid=child.pid, exit_code=code)
-        self.post(ProcessExited(pid=child.pid, exit_code=code))
+        self.post(ProcessExited(pid=child.pid, exit_code=code, log_tail=log_tail(log_path)))
         self._prune_logs()
+
+    async def _drop_blobs(self) -> None:
+        needed = await self._in_store(self._store.needed_blobs)
+        dropped = await asyncio.to_thread(self.blobs.drop_unneeded, needed, time.time())
+        if dropped:
+            log.info("files that no job needs any more were deleted", files=len(dropped))
 
     def _prune_logs(self) -> None:
         """Logs of JobMasters are kept as long as jobs are, roughly."""
@@ -332,6 +353,12 @@ class Shell:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("carrying out a command failed", exc_info=error)
+
+
+async def wait_for_change(change: asyncio.Event, timeout_s: float) -> None:
+    """Until it is set, at the latest for `timeout_s`."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(change.wait(), timeout_s)
 
 
 def _ended(details: job_master_pb2.JobDetails) -> bool:

@@ -125,12 +125,12 @@ async def spawn(
         line = await asyncio.wait_for(_read_line(ready_read), ready_timeout_s)
         if not line:
             code = await child.wait()
-            raise StartFailed(f"{_shown(argv)} ended with code {code} before it was ready{_log_tail(log_path)}")
+            raise StartFailed(f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}")
         child.ready = json.loads(line)
     except TimeoutError:
         child.kill()
         await child.wait()
-        raise StartFailed(f"{_shown(argv)} was not ready within {ready_timeout_s:g} s{_log_tail(log_path)}") from None
+        raise StartFailed(f"{_shown(argv)} was not ready within {ready_timeout_s:g} s{_and_log(log_path)}") from None
     except BaseException:
         child.kill()
         raise
@@ -215,8 +215,27 @@ def _shown(argv: Sequence[str]) -> str:
     return " ".join("python" if part == sys.executable else part for part in argv)
 
 
-def _log_tail(log_path: Path | None, lines: int = 15) -> str:
-    if log_path is None or not log_path.exists():
+def exit_reason(code: int) -> str:
+    """For people: what an exit code means."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"exit code {code} (killed by {signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal
+        return f"exit code {code} (killed by signal {-code})"
+
+
+def log_tail(log_path: Path, lines: int = 15) -> str:
+    """The last lines of a log, indented; empty if there is none."""
+    try:
+        with open(log_path, "rb") as log_file:
+            log_file.seek(max(0, log_file.seek(0, os.SEEK_END) - 200 * lines))
+            tail = log_file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
         return ""
-    tail = log_path.read_text(errors="replace").splitlines()[-lines:]
-    return f"; the end of {log_path}:\n  " + "\n  ".join(tail)
+    return "\n".join(f"  {line}" for line in tail)
+
+
+def _and_log(log_path: Path | None) -> str:
+    tail = log_tail(log_path) if log_path is not None else ""
+    return f"; the end of {log_path}:\n{tail}" if tail else ""

@@ -40,6 +40,7 @@ DISPATCHER_ADDRESS_KEY = "firesteel.dispatcher.address"
 _PROGRESS_INTERVAL_S = 0.05  # task states that change together are told together
 # Details of a large job are costly: they are built again only after this many times the time that took.
 _DETAILS_REUSE_FACTOR = 5
+_LARGE_TASKS = 500  # details of smaller jobs are never older than the last change
 
 _ResourceManagerLink = Link[resource_manager_pb2.JobMasterToResourceManager, resource_manager_pb2.ResourceManagerToJobMaster]
 
@@ -75,7 +76,8 @@ class RunningJob:
         )
         self._deployments = convert.Deployments(self.job_graph, graph.edges, self.epoch, dict(self.job_graph.config))
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
-        self._details: tuple[job_master_pb2.JobDetails, float] | None = None  # as built, and until when it will do
+        # As built, of which version of the graph, and until when they will do.
+        self._details: tuple[job_master_pb2.JobDetails, int, float] | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._spool = Spool(Path(start.spool_dir))
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="spool")  # one thread: chunks keep their order
@@ -116,11 +118,14 @@ class RunningJob:
 
     def details(self) -> job_master_pb2.JobDetails:
         now = time.monotonic()
-        if self._details is not None and self._details[1] > now and not self.core.graph.status.terminal:
-            return self._details[0]
+        graph = self.core.graph
+        if self._details is not None and not graph.status.terminal:
+            details, version, good_until = self._details
+            if good_until > now and (version == graph.version or len(graph.attempts) > _LARGE_TASKS):
+                return details
         built = job_details(self.core, self._metrics, now)
         took_s = time.monotonic() - now
-        self._details = (built, now + took_s * (1 + _DETAILS_REUSE_FACTOR))
+        self._details = (built, graph.version, now + took_s * (1 + _DETAILS_REUSE_FACTOR))
         return built
 
     def samples(self) -> list[tuple[str, dict[str, str], float]]:

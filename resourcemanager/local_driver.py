@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 
-from firesteel.process import Child, StartFailed, spawn
+from firesteel.process import Child, StartFailed, exit_reason, spawn
 from resourcemanager.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
 
 log = structlog.get_logger(__name__)
@@ -68,7 +67,7 @@ class LocalDriver:
                 self._post(WorkerStartFailed(worker_id=worker_id, cause=str(error)))
                 return
             self._post(WorkerStarted(worker_id=worker_id))
-            cause = await self._watch(child, released)
+            cause = f"its process ended with {exit_reason(await self._watch(child, released))}"
             log.info("TaskExecutor process has ended", worker_id=worker_id, pid=child.pid, cause=cause)
             self._post(WorkerExited(worker_id=worker_id, cause=cause))
         finally:
@@ -94,20 +93,14 @@ class LocalDriver:
             ready_timeout_s=READY_TIMEOUT_S,
         )
 
-    async def _watch(self, child: Child, released: asyncio.Task[bool]) -> str:
-        """Returns how the process ended."""
+    async def _watch(self, child: Child, released: asyncio.Task[bool]) -> int:
+        """Returns the process' exit code, once it has ended."""
         exited = asyncio.create_task(child.wait())
         await asyncio.wait((exited, released), return_when=asyncio.FIRST_COMPLETED)
         if not exited.done():
             await child.stop(STOP_GRACE_S)
-        return _told(await exited)
+        return await exited
 
     def _forget(self, worker_id: WorkerId) -> None:
         self._tasks.pop(worker_id, None)
         self._released.pop(worker_id, None)
-
-
-def _told(code: int) -> str:
-    if code < 0:
-        return f"its process was killed by {signal.Signals(-code).name}"
-    return f"its process ended with code {code}"

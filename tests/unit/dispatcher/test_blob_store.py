@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,17 @@ def test_no_name_but_a_hash_reaches_the_file_system(store: BlobStore, name: str)
     for ask in (store.path, store.has, store.begin, lambda n: next(store.read(n))):
         with pytest.raises(BadBlob):
             ask(name)
+
+
+def test_what_no_job_needs_is_dropped_once_it_cannot_be_about_to_be_named(store: BlobStore, tmp_path: Path) -> None:
+    others = [b"another", b"a third"]
+    for content in (CONTENT, *others):
+        upload(store, content, xxhash.xxh3_128_hexdigest(content))
+    other, third = map(xxhash.xxh3_128_hexdigest, others)
+    now = (tmp_path / "blobs" / HASH).stat().st_mtime
+    assert store.drop_unneeded({HASH}, now) == []
+    for name in (HASH, other, third):
+        os.utime(tmp_path / "blobs" / name, (1, 1))
+    assert store.missing([third]) == []  # somebody is about to submit a job with it
+    assert store.drop_unneeded({HASH}, now) == [other]
+    assert files(tmp_path) == sorted([HASH, third])

@@ -15,6 +15,7 @@ from dispatcher.messages import (
     Event,
     JobAdded,
     JobAssigned,
+    JobCancelRequested,
     JobEnded,
     JobForgotten,
     JobMasterDisconnected,
@@ -241,11 +242,12 @@ def test_cancelling_a_cancelled_job_is_done_already() -> None:
 
 def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
     harness = Harness().running()
-    harness.tell(ProcessExited(pid=1, exit_code=-9))
+    harness.tell(ProcessExited(pid=1, exit_code=-9, log_tail="  its last words"))
     assert harness.job.status is JobStatus.RUNNING  # what it said last is read first
     (ended,) = of(JobEnded, harness.tell(JobMasterDisconnected(connection=1)))
     assert ended.status is JobStatus.FAILED
-    assert "signal 9" in ended.failure
+    assert "exit code -9 (killed by SIGKILL)" in ended.failure
+    assert "its last words" in ended.failure
     assert "/logs/1.log" in ended.failure
 
 
@@ -325,12 +327,29 @@ def stored(status: JobStatus = JobStatus.RUNNING, *, assigned: bool = True) -> J
 
 def test_after_a_restart_a_running_job_is_adopted_with_its_job_master() -> None:
     harness = Harness(jobs=[stored()])
-    assert not of(StartJob, harness.register(1))
+    harness.register(1)
+    assert not of(StartJob, harness.report(JobStatus.RUNNING))
     harness.pass_time(2 * ADOPTION_GRACE_S)
     assert harness.job.status is JobStatus.RUNNING
     assert of(AskToCancel, harness.cancel())
     harness.report(JobStatus.CANCELED)
     assert harness.job.status is JobStatus.CANCELED
+
+
+def test_after_a_restart_a_job_master_that_was_never_told_of_its_job_is_told() -> None:
+    harness = Harness(jobs=[stored(JobStatus.INITIALIZING)])
+    assert [(c.job_id, c.epoch) for c in of(StartJob, harness.register(1))] == [(JOB, 1)]
+
+
+def test_after_a_restart_a_promised_cancel_is_kept() -> None:
+    before = Harness().running()
+    assert of(JobCancelRequested, before.cancel()) == [JobCancelRequested(job_id=JOB)]
+    assert not of(JobCancelRequested, before.cancel())
+    job = stored()
+    job.cancel_requested = True
+    harness = Harness(jobs=[job])
+    harness.register(1)
+    assert of(AskToCancel, harness.report(JobStatus.RUNNING))
 
 
 def test_after_a_restart_a_job_whose_job_master_does_not_come_back_has_failed() -> None:

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from dispatcher.job_store import Fenced, JobStore
-from dispatcher.messages import JobAdded, JobAssigned, JobEnded, JobForgotten, JobStatusChanged
+from dispatcher.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged
 from firesteel.errors import FiresteelError
 from firesteel.ids import JobId, JobMasterId
 from firesteel.states import JobStatus
@@ -102,3 +103,33 @@ def test_whoever_opens_it_later_fences_the_earlier_one(url: str) -> None:
 def test_a_store_that_cannot_be_opened_says_what_to_check(tmp_path: Path) -> None:
     with pytest.raises(FiresteelError, match=r"database\.url"):
         JobStore(f"sqlite:///{tmp_path}/nowhere/jobs.db")
+
+
+def test_a_promised_cancel_is_kept(store: JobStore) -> None:
+    add(store)
+    assert [job.cancel_requested for job in store.jobs()] == [False]
+    store.persist([JobCancelRequested(job_id=JOB)])
+    assert [job.cancel_requested for job in store.jobs()] == [True]
+
+
+def test_files_are_needed_while_a_job_that_names_them_is_kept(store: JobStore) -> None:
+    graphs = {JOB: (b"one", "x"), JobId("b" * 32): (b"two", "y")}
+    for job_id, (graph, own) in graphs.items():
+        graph_id = store.put_graph(graph, ["shared", own, own])
+        store.persist([JobAdded(job_id=job_id, name="a job", graph_id=graph_id, start_ms=7)])
+    store.put_graph(b"never submitted", ["z"])
+    assert store.needed_blobs() == {"shared", "x", "y", "z"}
+    store.drop_unused_graphs()
+    assert store.needed_blobs() == {"shared", "x", "y"}
+    store.persist([JobForgotten(job_id=JOB)])
+    assert store.needed_blobs() == {"shared", "y"}
+
+
+def test_a_store_of_another_version_is_refused(url: str) -> None:
+    JobStore(url).close()
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN cancel_requested")
+    engine.dispose()
+    with pytest.raises(FiresteelError, match="another version .*jobs lacks cancel_requested.*use another --dir"):
+        JobStore(url)

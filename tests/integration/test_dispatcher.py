@@ -1,0 +1,153 @@
+"""The Dispatcher's process with real JobMasters, but no slots: what clients are told, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from firesteel.client import Client
+from firesteel.cluster.supervisor import free_port
+from firesteel.errors import ClusterUnreachable, JobFailed
+from firesteel.job_details import JobDetails
+from firesteel.jobgraph import JobGraph
+from firesteel.states import JobStatus
+from jobmaster.testing import job, operator_id, vertex
+
+PATIENCE_S = 20.0
+
+
+class Dispatcher:
+    """Can be started again on its directory and port, as a supervisor would. Its JobMasters hang on this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log = directory / "dispatcher.log"
+        self._lifeline, self._held = os.pipe()
+        self._port = free_port("127.0.0.1")
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nobody is there
+        argv = [sys.executable, "-m", "dispatcher", "--port", str(self._port), "--resource-manager", resource_manager]
+        argv += ["--dir", str(self.directory), "-D", "metrics.reporter.prom.port=0"]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                argv,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "FIRESTEEL_LIFELINE_FD": str(self._lifeline)},
+                pass_fds=[self._lifeline],
+                process_group=0,
+            )
+        return self.process
+
+    def client(self) -> Client:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return Client(f"127.0.0.1:{self._port}")
+            except ClusterUnreachable:
+                assert time.monotonic() < deadline, self.log.read_text()
+                time.sleep(0.05)
+
+    def wait_for_log(self, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """The JobMasters end with their lifeline, wherever they hang."""
+        family = psutil.Process().children(recursive=True)
+        os.close(self._held)
+        os.close(self._lifeline)
+        self.process.wait(PATIENCE_S)
+        _, alive = psutil.wait_procs(family, PATIENCE_S)
+        assert alive == []
+
+
+@pytest.fixture
+def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher(tmp_path)
+    dispatcher.wait_for_log("a JobMaster registered")
+    yield dispatcher
+    dispatcher.end()
+
+
+def a_job() -> JobGraph:
+    return job(vertex("a", 1), vertex("b", 1))
+
+
+def until_running(client: Client, job_id: str) -> JobDetails:
+    return next(details for details in client.watch_job(job_id) if details.status is JobStatus.RUNNING)
+
+
+def read_results(client: Client, job_id: str) -> None:
+    with contextlib.suppress(Exception):  # the client is closed before they end
+        list(client.fetch_results(job_id, operator_id("a")))
+
+
+def job_masters(dispatcher: Dispatcher) -> list[psutil.Process]:
+    found = psutil.Process(dispatcher.process.pid).children()
+    return [process for process in found if "jobmaster" in " ".join(process.cmdline())]
+
+
+def test_changes_are_told_at_once_and_an_orderly_end_is_silent(dispatcher: Dispatcher) -> None:
+    with dispatcher.client() as client:
+        begin = time.monotonic()
+        job_id = client.submit(a_job())
+        until_running(client, job_id)
+        running_s = time.monotonic() - begin
+        assert running_s < 0.3, "not only at the next refresh"
+        begin = time.monotonic()
+        client.cancel(job_id)
+        assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED
+        assert time.monotonic() - begin < 0.5
+        dispatcher.wait_for_log("a JobMaster process has ended")
+        job_id = client.submit(a_job())
+        watch = client.watch_job(job_id)
+        next(watch)
+        threading.Thread(target=read_results, args=(client, job_id), daemon=True).start()
+        dispatcher.process.terminate()
+        assert dispatcher.process.wait(PATIENCE_S) == 0
+    assert "Traceback" not in dispatcher.log.read_text()
+    assert "CancelledError" not in dispatcher.log.read_text()
+
+
+def test_a_dead_job_master_fails_its_job_with_exit_code_and_log(dispatcher: Dispatcher) -> None:
+    [victim] = job_masters(dispatcher)
+    with dispatcher.client() as client:
+        job_id = client.submit(a_job())
+        until_running(client, job_id)
+        victim.kill()
+        begin = time.monotonic()
+        with pytest.raises(JobFailed, match=rf"\(pid {victim.pid}\) ended with exit code -9 \(killed by SIGKILL\)") as caught:
+            client.wait(job_id)
+        assert time.monotonic() - begin < 2.0
+        assert "serving" in str(caught.value), "the end of its log"
+
+
+def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatcher) -> None:
+    [master] = job_masters(dispatcher)
+    with dispatcher.client() as client:
+        job_id = client.submit(a_job())
+        until_running(client, job_id)
+        dispatcher.process.send_signal(signal.SIGKILL)
+        dispatcher.process.wait(PATIENCE_S)
+        dispatcher.start()
+        assert until_running(client, job_id).vertices, "the watch goes on"
+        assert master.is_running()
+        client.cancel(job_id)
+        assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED
+        psutil.wait_procs([master], PATIENCE_S)
+        assert not master.is_running()
