@@ -1,0 +1,257 @@
+"""What must hold: some of it at every event, the rest once faults have stopped and time has passed.
+
+Each checker of the rest is a function of its own that yields what it finds wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from firesteel.states import ExecutionState, JobStatus
+from resourcemanager.slots import SlotState
+from taskexecutor.slots import ProcessState
+from taskexecutor.slots import SlotState as HeldState
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.executor import SimulatedTask
+    from tests.simulation.job_master import RunningJob
+
+ORPHANED_S = 30.0  # tasks of a job whose end was decided without its JobMaster may start so long after
+
+
+class Checkers:
+    def __init__(self, cluster: Cluster) -> None:
+        self.finished: dict[str, list[SimulatedTask]] = {}  # tasks that finished, by job
+        self.outcomes: Counter[str] = Counter()
+        self._cluster = cluster
+        self._started: set[str] = set()
+        self._last_status: dict[tuple[str, int], JobStatus] = {}
+
+    # ---- at every event
+
+    def job_master(self, job: RunningJob) -> None:
+        """The JobMaster's state is consistent, and its job's end is final."""
+        core = job.core
+        key = (job.job_id, job.epoch)
+        before = self._last_status.get(key)
+        if before is not None and before.terminal and core.graph.status is not before:
+            raise self._failed(f"job {job.job_id} was {before.name} and is {core.graph.status.name}")
+        self._last_status[key] = core.graph.status
+        if core.graph.status.terminal and (core.pool.slots or core.pool.requirements()):
+            raise self._failed(f"job {job.job_id} is {core.graph.status.name} but holds, or requires, slots")
+        counts = Counter(x.state for x in core.graph.executions())
+        if any(core.graph.count(state) != counts[state] for state in ExecutionState):
+            raise self._failed(f"job {job.job_id}: its tasks are miscounted")
+        for allocation_id, slot in core.pool.slots.items():
+            if (slot.group is None) == (slot.idle_since is None):
+                raise self._failed(f"job {job.job_id}: slot {allocation_id} is neither idle nor used, or both")
+            if slot.group is not None and slot.group.allocation_id != allocation_id:
+                raise self._failed(f"job {job.job_id}: slot {allocation_id} and its group disagree")
+
+    def task_started(self, task: SimulatedTask) -> None:
+        """An attempt runs once; nothing of a job that has ended runs (invariant 1)."""
+        if task.attempt_id in self._started:
+            raise self._failed(f"attempt {task.attempt_id} was started twice")
+        self._started.add(task.attempt_id)
+        stored = self._cluster.store.by_id[task.job_id]  # type: ignore[index]
+        if stored.status.globally_terminal and self._cluster.world.now - stored.ended_at > ORPHANED_S:
+            raise self._failed(f"a task of job {task.job_id} starts though that is {stored.status.name}")
+
+    def task_finished(self, task: SimulatedTask) -> None:
+        self.finished.setdefault(task.job_id, []).append(task)
+
+    def _failed(self, why: str) -> AssertionError:
+        return self._cluster.world.failed(why)
+
+    # ---- in the end
+
+    def at_rest(self) -> None:
+        """Raises with all that is wrong."""
+        found = [f"{check.__name__}: {problem}" for check in AT_REST for problem in check(self._cluster)]
+        if found:
+            raise self._failed("\n".join(found))
+        for stored in self._cluster.store.by_id.values():
+            self.outcomes[stored.status.name] += 1
+
+
+def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
+    """A submitted job is over, or every task of it runs. Slots that do not exist end it by slot.request.timeout."""
+    by_job = running_jobs(cluster)
+    for job_id, submitted in cluster.jobs.items():
+        if not submitted.submitted:
+            yield f"job {job_id}: its submission was never answered"
+            continue
+        stored = cluster.store.by_id.get(job_id)
+        if stored is None:
+            yield f"job {job_id}: accepted, but not in the store"
+            continue
+        known = cluster.dispatcher.core.jobs[job_id]
+        if known.status is not stored.status:
+            yield f"job {job_id}: {known.status.name} for the Dispatcher, {stored.status.name} in its store"
+        if stored.status.globally_terminal:
+            continue
+        if submitted.cancel_wanted:
+            yield f"job {job_id}: cancelled, but {stored.status.name}"
+        job = by_job.get(job_id)
+        if job is None:
+            yield f"job {job_id}: {stored.status.name}, but it has no JobMaster"
+            continue
+        states = job.core.graph.tasks_by_state()
+        waits = job.core.waiting_for(cluster.world.now)
+        if job.status is not JobStatus.RUNNING or stored.status is not JobStatus.RUNNING or set(states) != {"RUNNING"}:
+            yield f"job {job_id}: {job.status.name} ({stored.status.name} in the store), tasks {states}, waits for {waits!r}"
+        elif not submitted.endless:
+            yield f"job {job_id}: its input has an end, but it does not finish"
+
+
+def slots_agree(cluster: Cluster) -> Iterator[str]:
+    """Allocation <-> slot is a bijection, the same for ResourceManager, TaskExecutor and JobMaster (invariant 19)."""
+    manager = cluster.resource_manager.core
+    living = {x.task_executor_id: x for x in cluster.task_executors if x.alive}
+    if set(manager.table.executors) != set(living):
+        yield f"registered are {sorted(manager.table.executors)}, alive {sorted(living)}"
+        return
+    by_job = running_jobs(cluster)
+    held: dict[str, str] = {}
+    for who, task_executor in living.items():
+        known = manager.table.executors[who]
+        if known.connection is None:
+            yield f"{task_executor.name} is not connected to the ResourceManager"
+        for slot in task_executor.core.table.slots:
+            believed = known.slots[slot.index]
+            allocation_id = slot.allocation.allocation_id if slot.allocation else None
+            place = f"slot {slot.index} of {task_executor.name}"
+            if believed.allocation_id != allocation_id:
+                yield f"{place}: holds {allocation_id}, the ResourceManager says {believed}"
+            if slot.allocation is None:
+                continue
+            if allocation_id in held:
+                yield f"{place}: {allocation_id} is on {held[str(allocation_id)]}, too"
+            held[str(allocation_id)] = place
+            job = by_job.get(slot.allocation.job_id)
+            if slot.state is not HeldState.ACTIVE or not slot.allocation.accepted:
+                yield f"{place}: still {slot.state.value}, accepted: {slot.allocation.accepted}"
+            pooled = job.core.pool.slots.get(slot.allocation.allocation_id) if job is not None else None
+            if pooled is None:
+                yield f"{place}: the JobMaster of job {slot.allocation.job_id} has no such slot"
+            elif slot.process is None or pooled.executor_id != slot.process.executor_id or pooled.task_executor_id != who:
+                yield f"{place}: another process for its JobMaster"
+    for job_id, job in by_job.items():
+        for allocation_id in job.core.pool.slots:
+            if allocation_id not in held:
+                yield f"job {job_id}: its slot {allocation_id} does not exist"
+
+
+def slots_add_up(cluster: Cluster) -> Iterator[str]:
+    """Free + allocated = total; nothing is under way any more."""
+    table = cluster.resource_manager.core.table
+    free, allocated = table.count(SlotState.FREE), table.count(SlotState.ALLOCATED)
+    if free + allocated != table.total:
+        yield f"{free} free, {allocated} allocated, {table.total} in total"
+    initial = cluster.shape.task_executors * cluster.shape.slots
+    if not initial <= table.total <= cluster.shape.most_slots:
+        yield f"{table.total} slots; wanted are {initial} to {cluster.shape.most_slots}"
+
+
+def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
+    """No slot, no requirement, no task, no JobMaster of a job that is over."""
+    ended = {job_id for job_id, stored in cluster.store.by_id.items() if stored.status.globally_terminal}
+    for job_id, known in cluster.resource_manager.core.jobs.items():
+        if job_id in ended and (known.required or cluster.resource_manager.core.table.held_by(job_id)):
+            yield f"job {job_id} is over; the ResourceManager has {known}"
+    for task_executor in cluster.task_executors:
+        if not task_executor.alive:
+            continue
+        for slot in task_executor.core.table.slots:
+            if slot.allocation is not None and slot.allocation.job_id in ended:
+                yield f"job {slot.allocation.job_id} is over, but slot {slot.index} of {task_executor.name} is its"
+        for job in task_executor.core.table.jobs.values():
+            if not task_executor.core.table.slots_of(job.job_id):
+                yield f"{task_executor.name} remembers job {job.job_id} without a slot"
+        for executor in task_executor.executors.values():
+            for task in executor.tasks.values():
+                if task.job_id in ended and not task.state.terminal:
+                    yield f"job {task.job_id} is over, but {executor.name} runs {task.attempt_id}"
+    for process in cluster.job_masters:
+        if process.alive and process.job is not None and process.job.job_id in ended:
+            yield f"job {process.job.job_id} is over, but {process.name} is there"
+
+
+def tasks_agree(cluster: Cluster) -> Iterator[str]:
+    """What a JobMaster believes to run does, in just the slot it believes; and nothing else runs."""
+    believed: dict[str, str] = {}
+    for job in running_jobs(cluster).values():
+        for execution in job.core.graph.executions():
+            if not execution.terminal and execution.slot is not None:
+                believed[execution.attempt_id] = execution.slot.executor_id
+    real: dict[str, str] = {}
+    for task_executor in cluster.task_executors:
+        for executor in task_executor.executors.values() if task_executor.alive else ():
+            for task in executor.tasks.values():
+                if not task.state.terminal:
+                    real[task.attempt_id] = executor.executor_id
+    for attempt_id in believed.keys() | real.keys():
+        if believed.get(attempt_id) != real.get(attempt_id):
+            yield f"attempt {attempt_id}: runs in {real.get(attempt_id)}, should in {believed.get(attempt_id)}"
+
+
+def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
+    """What the last attempts of a finished job's sources have read is all there was, each part once (invariant 17)."""
+    for job_id, submitted in cluster.jobs.items():
+        stored = cluster.store.by_id.get(job_id)
+        if stored is None or stored.status is not JobStatus.FINISHED:
+            continue
+        tasks = cluster.checkers.finished.get(job_id, [])
+        last = max(task.attempt for task in tasks)
+        read = Counter(split for task in tasks if task.attempt == last for split in map(str, task.splits))
+        wanted = sum(submitted.splits.values())
+        if len(read) != wanted or any(count != 1 for count in read.values()):
+            yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
+
+
+def restarts_had_slots(cluster: Cluster) -> Iterator[str]:
+    """No restart attempt was used up without slots to run on (invariant 21)."""
+    for job_id, job in running_jobs(cluster).items():
+        wasted = set(range(job.core.restarts)) - job.rounds_with_slots
+        if wasted:
+            yield f"job {job_id}: rounds {sorted(wasted)} of {job.core.restarts} had no slots"
+
+
+def processes_are_as_wanted(cluster: Cluster) -> Iterator[str]:
+    """Every slot is warm, no slot has two processes, the spares are there and nothing else."""
+    for task_executor in cluster.task_executors:
+        if not task_executor.alive:
+            continue
+        wanted = {slot.process.executor_id for slot in task_executor.core.table.slots if slot.process is not None}
+        living = {executor_id for executor_id, executor in task_executor.executors.items() if executor.alive}
+        if wanted != living:
+            yield f"{task_executor.name}: processes {sorted(living)}, wanted {sorted(wanted)}"
+        for slot in task_executor.core.table.slots:
+            if slot.process is None or slot.process.state not in (ProcessState.READY, ProcessState.BUSY):
+                yield f"slot {slot.index} of {task_executor.name} is not warm"
+    alive = {process.pid for process in cluster.job_masters if process.alive}
+    known = set(cluster.dispatcher.core.processes)
+    if alive != known:
+        yield f"JobMasters alive {sorted(alive)}, known {sorted(known)}"
+    spares = sum(process.alive and process.job is None for process in cluster.job_masters)
+    if spares < cluster.shape.spares:
+        yield f"{spares} spare JobMasters, wanted {cluster.shape.spares}"
+
+
+def running_jobs(cluster: Cluster) -> dict[str, RunningJob]:
+    return {x.job.job_id: x.job for x in cluster.job_masters if x.alive and x.job is not None}
+
+
+AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
+    every_job_ends_or_runs,
+    slots_agree,
+    slots_add_up,
+    ended_jobs_hold_nothing,
+    tasks_agree,
+    splits_are_owned_once,
+    restarts_had_slots,
+    processes_are_as_wanted,
+)
