@@ -234,6 +234,21 @@ def test_what_is_wrong_is_found_before_data_flows(
         analyze(program(tmp_path / "in", **change), engine)
 
 
+def test_a_transform_may_use_mllibs_functions(engine: SparkEngine) -> None:
+    """They are registered by the import, not with the session."""
+
+    def features(df: Any) -> Any:
+        from pyspark.ml.functions import array_to_vector, vector_to_array
+
+        return df.select(vector_to_array(array_to_vector("x")).alias("x"))
+
+    schema = pa.schema([("x", pa.list_(pa.float64()))])
+    harness = stage(engine, features, schema)
+    harness.process(pa.record_batch([[[1.0, 2.0]]], schema=schema))
+    harness.end()
+    assert harness.rows() == [{"x": [1.0, 2.0]}]
+
+
 def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:
     with pytest.raises(FiresteelError, match=r"no such file: .*/nowhere/\*.csv"):
         analyze(program(tmp_path / "nowhere"), engine)

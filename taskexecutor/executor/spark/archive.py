@@ -1,8 +1,11 @@
-"""The class data archive: classes that every slot's JVM loads, parsed and verified once per machine.
+"""What every slot's JVM would do anew, done once per machine: classes parsed and verified, a few jars put right.
 
-With it a session is warm in about half the time and CPU. `python -m taskexecutor.executor.spark.archive` makes it (about
-half a minute); engines use it if it is there and start as usual if it is not. The JVM itself checks that the archive fits its
-version and the jars, and ignores it otherwise.
+`python -m taskexecutor.executor.spark.archive` makes it (about half a minute; `make setup` does). Engines use it if it is
+there and start as usual, at twice the cost, if it is not. It consists of
+
+* the class data archive, recorded from one warm-up. The JVM itself checks that it fits its version and the jars, and
+  ignores it otherwise;
+* copies of the jars that no archive can hold or that make every start dearer (see `_LEFT_OUT`).
 """
 
 from __future__ import annotations
@@ -11,10 +14,14 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -22,13 +29,31 @@ import pyspark
 from firesteel.java import java_home
 from taskexecutor.executor.spark.launch import class_path, jvm_options, spark_home
 
+COMMAND = "python -m taskexecutor.executor.spark.archive"
 _MODULE = "taskexecutor.executor.spark.archive"
 _UNUSED_S = 30 * 86_400  # by the time of the last read, as well as the file system keeps it
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+_ARCHIVE = "classes.jsa"
+
+# What the copies of these jars go without. Classes of signed jars are checked at every start and never archived. MLlib's
+# extension of every session starts Scala's reflection to register two functions: see `mllib`, which does it when needed.
+_LEFT_OUT = {
+    "janino-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
+    "commons-compiler-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
+    "spark-mllib_*.jar": r"META-INF/services/org\.apache\.spark\.sql\.SparkSessionExtensionsProvider",
+}
 
 
-def archive_path() -> Path:
-    """Where the archive for this Java and this PySpark belongs; it need not exist."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a start makes use of."""
+
+    options: tuple[str, ...] = ()  # of the JVM
+    jars: Path | None = None  # the folder of the copies
+
+
+def folder() -> Path:
+    """Where all this for this Java and this PySpark belongs; it need not exist."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     release = Path(java_home()) / "release"
     facts = [
@@ -39,73 +64,91 @@ def archive_path() -> Path:
         str((spark_home() / "jars").stat().st_mtime_ns),
         " ".join(jvm_options(cores=1, heap_bytes=0)),
         class_path(),
+        str(_LEFT_OUT),
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-    return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}.jsa"
+    return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"
 
 
-def use_options() -> list[str]:
-    """JVM options for a start with the archive, if there is one."""
+def prepared() -> Prepared | None:
+    """For a start, if there is something."""
     try:
-        path = archive_path()
+        path = folder() / _ARCHIVE
         if not path.exists():
-            return []
+            return None
     except (OSError, RuntimeError):  # no home directory
-        return []
-    return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_QUIET]
+        return None
+    return Prepared((f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_QUIET), path.parent / "jars")
 
 
-def build(path: Path | None = None) -> bool:
-    """Makes the archive from one warm-up run in a process of its own; False if another process is making it.
+def build(place: Path | None = None) -> bool:
+    """Makes it, with one warm-up run in a process of its own; False if another process is making it.
 
-    Raises OSError if the folder cannot be written.
+    Raises OSError if the folder cannot be written, CalledProcessError if Spark does not start.
     """
-    path = path or archive_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_suffix(".lock"), "w") as lock:
+    place = place or folder()
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if path.exists():
+        if (place / _ARCHIVE).exists():
             return True
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as folder:
-            made = Path(folder) / path.name
-            subprocess.run([sys.executable, "-m", _MODULE, "--record", str(made)], check=True, timeout=600)
+        copy_jars(spark_home() / "jars", place / "jars")
+        with tempfile.TemporaryDirectory(dir=place, prefix="making-") as scratch:
+            made = Path(scratch) / _ARCHIVE
+            subprocess.run([sys.executable, "-m", _MODULE, "--record", str(made), str(place / "jars")], check=True, timeout=600)
             made.chmod(0o644)
-            made.replace(path)
-        _remove_unused(path.parent)
+            made.replace(place / _ARCHIVE)
+    _remove_unused(place.parent)
     return True
 
 
-def _remove_unused(folder: Path) -> None:
-    """Archives that no start has touched for long: of versions and environments that are no more."""
-    for archive in folder.glob("spark-*.jsa"):
+def copy_jars(jars: Path, copies: Path) -> None:
+    """Those that `_LEFT_OUT` names, without what it names."""
+    shutil.rmtree(copies, ignore_errors=True)
+    copies.mkdir()
+    for pattern, left_out in _LEFT_OUT.items():
+        for jar in jars.glob(pattern):
+            with zipfile.ZipFile(jar) as original, zipfile.ZipFile(copies / jar.name, "w", zipfile.ZIP_DEFLATED) as copy:
+                for member in original.infolist():
+                    if not re.fullmatch(left_out, member.filename):
+                        copy.writestr(member, original.read(member))
+
+
+def _remove_unused(places: Path) -> None:
+    """What no start has touched for long: of versions and environments that are no more."""
+    for place in places.glob("spark-*"):
         with contextlib.suppress(OSError):
-            used = archive.stat()
+            used = (place / _ARCHIVE).stat()
             if time.time() - max(used.st_atime, used.st_mtime) > _UNUSED_S:
-                archive.unlink()
-                archive.with_suffix(".lock").unlink(missing_ok=True)
+                shutil.rmtree(place)
 
 
-def _record(path: Path) -> None:
+def _record(path: Path, jars: Path) -> None:
     from taskexecutor.executor.spark.engine import SparkEngine
 
     engine = SparkEngine()
-    options = [f"-XX:ArchiveClassesAtExit={path}", *_QUIET]
-    engine.start({}, cores=1, heap_bytes=2**30, archive_options=options)
+    engine.start({}, cores=1, heap_bytes=2**30, prepared=Prepared((f"-XX:ArchiveClassesAtExit={path}", *_QUIET), jars))
     engine.stop(grace_s=300)
 
 
 def main() -> int:
     if sys.argv[1:2] == ["--record"]:
-        _record(Path(sys.argv[2]))
+        _record(Path(sys.argv[2]), Path(sys.argv[3]))
         return 0
-    path = archive_path()
-    if path.exists():
-        print(f"class archive: {path}")
-    elif build(path):
-        print(f"class archive made: {path}")
+    place = folder()
+    if (place / _ARCHIVE).exists():
+        print(f"Spark's classes are archived in {place}")
+        return 0
+    print("archiving Spark's classes, which halves the start of every slot (once; about half a minute)", flush=True)
+    try:
+        made = build(place)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"Spark's classes could not be archived, slots will start more slowly: {error}", file=sys.stderr)
+        return 1
+    print(f"archived in {place}" if made else f"another process is archiving them in {place}")
     return 0
 
 

@@ -10,18 +10,24 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from firesteel import temporary
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark import archive
+from taskexecutor.executor.spark import archive, mllib
+from taskexecutor.executor.spark.archive import Prepared
 from taskexecutor.executor.spark.bundles import BundleStore
 from taskexecutor.executor.spark.launch import Jvm, start_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = structlog.get_logger(__name__)
 
 _CANCEL_INTERVAL_S = 0.05
 
@@ -52,6 +58,7 @@ class SparkEngine:
         self._heap_bytes = 0
         self.cores = 1
         self._running = _RunningGroups(self)
+        self._mllib: MetaPathFinder | None = None
 
     def start(
         self,
@@ -59,7 +66,7 @@ class SparkEngine:
         cores: int = 1,
         heap_bytes: int = 512 * 2**20,
         *,
-        archive_options: Sequence[str] | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
         """Starts the JVM and runs the typical paths once; blocks until the session is warm.
 
@@ -70,16 +77,22 @@ class SparkEngine:
         self._temp_dir = temporary.make("spark")
         self._bundles = BundleStore()
         settings = self._settings(conf)
+        prepared = prepared or archive.prepared()
+        if prepared is None:
+            log.warning("Spark's classes are not archived: slots take twice as long to start", mend=archive.COMMAND)
+            prepared = Prepared()
         try:
             self._jvm = start_jvm(
                 settings,
                 cores=self.cores,
                 heap_bytes=heap_bytes,
                 temp_dir=self._temp_dir,
-                archive_options=archive.use_options() if archive_options is None else archive_options,
+                archive_options=prepared.options,
+                jar_copies=prepared.jars,
             )
             self._session = _session(settings, self._jvm)
             _ENGINES[id(self._session)] = self
+            self._mllib = mllib.register_when_imported(self._session._jvm)
             self.warm()
         except BaseException:
             self.stop(grace_s=0)
@@ -154,6 +167,7 @@ class SparkEngine:
     def stop(self, grace_s: float = 3.0) -> None:
         """Ends the JVM and removes every file. Harmless when repeated."""
         self._running.stop()
+        mllib.forget(self._mllib)
         if self._jvm is not None:
             if grace_s > 0 and self._jvm.alive and self._session is not None:
                 with contextlib.suppress(Exception):

@@ -90,10 +90,14 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
-def class_path(extra: str = "") -> str:
-    """Spark's jars in a fixed order, which the class archive depends on; `extra` goes last for the same reason."""
-    jars = sorted(str(jar) for jar in (spark_home() / "jars").glob("*.jar"))
-    return ":".join([*jars, *([extra] if extra else [])])
+def class_path(extra: str = "", copies: Path | None = None) -> str:
+    """Spark's jars in a fixed order, which the class archive depends on; `extra` goes last for the same reason.
+
+    A jar of the same name in the folder `copies` takes the place of Spark's.
+    """
+    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    instead = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
+    return ":".join([*(str(instead.get(jar.name, jar)) for jar in jars), *([extra] if extra else [])])
 
 
 def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
@@ -112,6 +116,7 @@ def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.net.preferIPv4Stack=true",
         "-Djava.awt.headless=true",
+        "-Dio.netty.jfr.enabled=false",  # or Netty starts the flight recorder
     ]
 
 
@@ -122,6 +127,7 @@ def start_jvm(
     heap_bytes: int,
     temp_dir: Path,
     archive_options: Sequence[str] = (),
+    jar_copies: Path | None = None,
     log_level: str = "warn",
 ) -> Jvm:
     """Starts the JVM and connects to it. Its log goes where this process' standard error goes.
@@ -142,7 +148,7 @@ def start_jvm(
         f"-Dderby.system.home={temp_dir}",
         *extra_options,
         "-cp",
-        class_path(spark_conf.get("spark.driver.extraClassPath", "")),
+        class_path(spark_conf.get("spark.driver.extraClassPath", ""), jar_copies),
         *_main(spark_conf),
     ]
     environment = {

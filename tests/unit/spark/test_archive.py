@@ -1,0 +1,56 @@
+"""What is prepared once per machine: the copies of jars, and MLlib's functions, which one of the copies goes without."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+from taskexecutor.executor.spark import archive
+from taskexecutor.executor.spark.launch import class_path, spark_home
+from taskexecutor.executor.spark.mllib import _OnImport, forget
+
+
+def test_copies_of_jars_go_without_signatures_and_the_costly_extension(tmp_path: Path) -> None:
+    archive.copy_jars(spark_home() / "jars", tmp_path / "jars")
+    copies = {copy.name.split("-")[0]: zipfile.ZipFile(copy).namelist() for copy in (tmp_path / "jars").iterdir()}
+    assert set(copies) == {"janino", "commons", "spark"}
+    names = [name for members in copies.values() for name in members]
+    assert not [name for name in names if name.endswith((".SF", ".DSA", ".RSA"))]
+    assert "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider" not in names
+    assert "org/codehaus/janino/Parser.class" in names
+    assert "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister" in names
+
+
+def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
+    jar = next((spark_home() / "jars").glob("janino-*.jar"))
+    (tmp_path / jar.name).touch()
+    (tmp_path / "another.jar").touch()
+    before, after = class_path().split(":"), class_path("mine.jar", tmp_path).split(":")
+    assert after == [*(str(tmp_path / jar.name) if path == str(jar) else path for path in before), "mine.jar"]
+
+
+def test_without_an_archive_there_is_nothing_to_use(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert archive.prepared() is None
+    archive.folder().mkdir(parents=True)
+    assert archive.prepared() is None
+    (archive.folder() / "classes.jsa").touch()
+    found = archive.prepared()
+    assert found is not None and found.jars == archive.folder() / "jars"
+
+
+def test_an_import_is_noticed_once(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "noticed_module.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    calls: list[int] = []
+    finder = _OnImport("noticed_module", lambda: calls.append(1))
+    sys.meta_path.insert(0, finder)
+    try:
+        for _ in range(2):
+            __import__("noticed_module")
+            del sys.modules["noticed_module"]
+    finally:
+        forget(finder)
+    assert calls == [1]
+    assert finder not in sys.meta_path
