@@ -17,6 +17,8 @@ def arrange(table: Table, now: float) -> None:
 
     A free slot is kept warm with a default process, as long as what is not allocated has room for it.
     """
+    if now >= table.warm_not_before or all(slot.allocation is None for slot in table.slots):
+        table.warm_not_before = 0.0
     room = table.remaining()
     wanted: dict[int, ProcessShape | None] = {}
     default = table.settings.default_slot
@@ -53,6 +55,8 @@ def _start(table: Table, slot: Slot, shape: ProcessShape, now: float) -> None:
     starting = sum(1 for s in table.slots if s.process and s.process.state is ProcessState.STARTING)
     if table.stopping or now < slot.start_not_before or starting >= table.settings.max_starting:
         return
+    if slot.allocation is None and (now < table.warm_not_before or starting >= table.settings.max_warming):
+        return
     executor_id = ExecutorId(table.ids.next(ExecutorId))
     slot.process = SlotProcess(executor_id=executor_id, shape=shape)
     table.command(StartProcess(executor_id=executor_id, slot_index=slot.index, shape=shape))
@@ -65,6 +69,8 @@ def ready(table: Table, event: ProcessReady, now: float) -> None:
         return
     slot.process.become(ProcessState.READY)
     slot.process.ready_at = now
+    if slot.allocation is not None:
+        table.warm_not_before = now + table.settings.quiet_s
     slot.process.data_address = event.data_address
     slot.start_problem = ""
     slot.start_not_before = 0.0

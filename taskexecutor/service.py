@@ -58,6 +58,7 @@ class TaskExecutor:
         self._default_slot = default_slot
         self._heartbeat_interval_s = conf.get(options.HEARTBEAT_INTERVAL)
         self._heartbeat_timeout_s = conf.get(options.HEARTBEAT_TIMEOUT)
+        cores = len(os.sched_getaffinity(0))
         settings = Settings(
             task_executor_id=task_executor_id,
             slots=slots,
@@ -66,6 +67,8 @@ class TaskExecutor:
             cancellation_timeout_s=conf.get(options.CANCELLATION_TIMEOUT),
             heartbeat_timeout_s=self._heartbeat_timeout_s,
             reconnect_grace_s=min(max(3.0, 2 * self._heartbeat_interval_s), self._heartbeat_timeout_s),
+            max_starting=max(2, cores),
+            max_warming=max(1, cores // 2),
         )
         self.core = SlotTable(settings, IdSource())
         self._driver: Driver[m.Event, object, m.Command] = Driver(self.core, execute=self._execute, name="slot-table")

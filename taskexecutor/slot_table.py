@@ -138,6 +138,8 @@ class SlotTable:
         for job in table.jobs.values():
             if (at := job_masters.lost_at(table, job)) is not None:
                 deadlines.append(at)
+        if table.warm_not_before and not table.stopping and any(s.process is None and s.allocation is None for s in table.slots):
+            deadlines.append(table.warm_not_before)
         for slot in table.slots:
             held = slot.allocation
             if slot.process and slot.process.state is ProcessState.STOPPING:

@@ -30,6 +30,10 @@ class Settings:
     offer_retry_s: float = 3.0
     clean_timeout_s: float = 10.0
     max_starting: int = 2  # processes that come up at once: more would only slow each other
+    max_warming: int = 2  # as many of them may be for free slots
+    # When a process that a job waited for is ready, free slots' processes wait that long: a job's first seconds, in which
+    # Spark's code is compiled, are its dearest.
+    quiet_s: float = 10.0
     start_backoff_s: float = 1.0  # doubled with each failure in a row
     max_start_backoff_s: float = 30.0
     minimum_heap_bytes: int = MINIMUM_HEAP_BYTES
@@ -67,6 +71,7 @@ class Table:
         self.jobs: dict[JobId, Job] = {}
         self.resource_manager_epoch = Epoch(0)
         self.stopping = False
+        self.warm_not_before = 0.0  # free slots' processes; 0: now
         self.ended: OrderedDict[AllocationId, str] = OrderedDict()  # with why; late messages about them are answered
         self.dropped: Counter[str] = Counter()  # stale or late messages, by type
         self._commands: list[Command] = []

@@ -46,6 +46,29 @@ def test_a_slot_that_a_job_waits_for_is_started_before_free_ones():
     assert world.only(m.StartProcess).slot_index == 3
 
 
+def test_free_slots_warm_up_in_fewer_at_once_than_slots_that_a_job_waits_for():
+    world = World(slots=3, max_warming=1)
+    assert [start.slot_index for start in world.all(m.StartProcess)] == [0]
+    world.request("a", index=2)
+    assert world.only(m.StartProcess).slot_index == 2
+    world.request("b", index=1)
+    assert world.none(m.StartProcess), "no more than max_starting in all"
+    assert [start.slot_index for start in world.ready(0) if isinstance(start, m.StartProcess)] == [1]
+
+
+def test_free_slots_let_a_jobs_first_seconds_pass():
+    world = World(slots=3, max_warming=1, quiet_s=10.0)
+    world.request("a", index=0)
+    world.connect()
+    world.ready(0)
+    assert world.none(m.StartProcess)
+    world.request("b", index=2)
+    assert world.only(m.StartProcess).slot_index == 2, "but not slots that a job waits for"
+    world.ready(2)
+    assert not [c for c in world.pass_time(9.9) if isinstance(c, m.StartProcess)]
+    assert [c.slot_index for c in world.pass_time(0.2) if isinstance(c, m.StartProcess)] == [1]
+
+
 def test_a_process_that_cannot_start_is_tried_again_with_growing_pauses():
     world = World(slots=1)
     world.die(cause="exit code 1; the end of log: no java")
