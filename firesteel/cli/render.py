@@ -85,6 +85,11 @@ def amount(count: float) -> str:
     return f"{count:.1f} {unit}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 slot`, `2 slots`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def rate(per_s: float) -> str:
     if per_s < 10_000:
         return f"{per_s:,.0f}/s"
@@ -108,7 +113,9 @@ def _cut(text: str) -> Text:
 
 def _names(vertices: Iterable[Vertex]) -> RenderableType:
     """What the numbers of vertices stand for."""
-    return Text("\n").join(Text(f"[{number}] {vertex.name}") for number, vertex in enumerate(vertices, 1))
+    return Text("\n").join(
+        Text(f"[{number}] {vertex.name} ({counted(vertex.parallelism, 'task')})") for number, vertex in enumerate(vertices, 1)
+    )
 
 
 # ---- a running job
@@ -290,7 +297,9 @@ def _operator(name: str, kind: str, uid: str, runs_on_spark: bool) -> Text:
 def plan(graph: JobGraph) -> Iterator[RenderableType]:
     """A JobGraph: one branch per vertex with its chain, then what comes in."""
     tasks = sum(vertex.parallelism for vertex in graph.vertices)
-    counts = f"{len(graph.vertices)} vertices, {tasks} tasks, {_slots(graph)} slots needed"
+    counts = (
+        f"{counted(len(graph.vertices), 'vertex', 'vertices')}, {counted(tasks, 'task')}, {counted(_slots(graph), 'slot')} needed"
+    )
     yield Text.assemble("Job ", (graph.name, "bold"), f": {counts}")
     names = {vertex.vertex_id: f"[{number}] {vertex.name}" for number, vertex in enumerate(graph.vertices, 1)}
     for vertex in graph.vertices:
@@ -337,13 +346,12 @@ def timing(result: JobResult) -> RenderableType:
     for name, seconds in result.parts_s().items():
         parts.add_row(f"  {name}", duration(max(0.0, seconds)))
     parts.add_row("  from submission to the end", duration(result.duration_s))
-    columns = ("Tasks", "Records in", "Records out", "Spark", "Python", "Exchange", "Idle", "Blocked")
+    columns = ("Records in", "Records out", "Spark", "Python", "Exchange", "Idle", "Blocked")
     vertices = _table("Vertex", *columns, right=columns)
     for number, vertex in enumerate(result.details.vertices, 1):
         m = vertex.metrics
         vertices.add_row(
             f"[{number}]",
-            str(vertex.parallelism),
             amount(m.records_in) if m.records_in else "-",
             amount(m.records_out) if m.records_out else "-",
             *(duration(ms / 1000) for ms in (m.spark_ms, m.python_ms, m.exchange_ms, m.idle_ms, m.back_pressured_ms)),

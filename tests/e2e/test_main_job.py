@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_pat
     assert "Job has been submitted with JobID " in run.stdout
     assert "FINISHED" in run.stdout
     assert "1,098 rows" in run.stdout
+    assert re.search(r"\[1\] +336,776 ", run.stdout), "the source tells how many records it has read"
 
     table = pq.read_table(output)
     assert table.column_names == ["origin", "window_start", "window_end", "flights", "avg_delay", "max_delay"]

@@ -47,6 +47,7 @@ class SequenceReader(SourceOperator):
         self.waiting = False
         stop = min(self._next + BATCH_ROWS, self._end)
         numbers = pa.array(np.arange(self._next, stop, dtype=np.int64))
+        self.context.counter("numRecordsIn").inc(len(numbers))
         self._next = stop
         self.output.emit(pa.RecordBatch.from_arrays([numbers], schema=self._schema))
         return True

@@ -84,19 +84,24 @@ def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec,
 
 
 def observe_time(frame: DataFrame, spec: WatermarkSpec) -> tuple[Observation, DataFrame]:
-    """A frame that takes note of its rows' latest event time as they pass, at no extra pass over them."""
+    """A frame that takes note of its rows' number and latest event time as they pass, at no extra pass over them."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
     observation = Observation()
     latest = sql.max(sql.unix_micros(column(spec.column).cast("timestamp"))).alias("latest_us")
-    return observation, frame.observe(observation, latest)
+    return observation, frame.observe(observation, latest, sql.count(sql.lit(1)).alias("rows"))
 
 
 def observed_time_us(observation: Observation) -> int | None:
     """After the plan has run: the latest event time; None if there were no rows (or only ones without a time)."""
     latest: int | None = observation.get["latest_us"]
     return latest
+
+
+def observed_rows(observation: Observation) -> int:
+    """After the plan has run."""
+    return int(observation.get["rows"])
 
 
 def column(name: str) -> Column:

@@ -124,6 +124,10 @@ class SparkSourceStage(_SparkStage, SourceOperator):
                 observation, frame = plans.observe_time(frame, self._source.watermarks)
             self._run(frame)
             latest_us = None if observation is None else plans.observed_time_us(observation)
+        if observation is not None:
+            self.context.counter("numRecordsIn").inc(plans.observed_rows(observation))
+        elif "end" in split:
+            self.context.counter("numRecordsIn").inc(split["end"] - split["start"])
         if latest_us is not None:
             self._advance(latest_us)
 

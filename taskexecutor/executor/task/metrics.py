@@ -20,6 +20,7 @@ from taskexecutor.executor.task.config import InputGate, ResultPartition
 TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
 LATE_RECORDS = "numLateRecordsDropped"
+RECORDS_READ = "numRecordsIn"  # a source counts what it reads: nothing comes in that the task could count
 RATE_WINDOW_S = 5.0
 BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured, also between two waits
 
@@ -48,6 +49,11 @@ class OperatorMetrics:
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())
+
+    @property
+    def records_taken(self) -> int:
+        """In from other operators, or read by a source."""
+        return self.records_in + (self.counters[RECORDS_READ].value if RECORDS_READ in self.counters else 0)
 
 
 class TaskMetricGroup:
@@ -81,7 +87,8 @@ class TaskMetricGroup:
         busy_ns = sum(spent_ns) - spent_ns[TimeKind.IDLE] - blocked_ns
         return common_pb2.TaskMetrics(
             attempt_id=self.info.attempt_id,
-            records_in=self.records_in,
+            records_in=self.records_in
+            + sum(o.counters[RECORDS_READ].value for o in self.operators if RECORDS_READ in o.counters),
             records_out=sum(partition.records_out for partition in self.partitions),
             bytes_in=sum(gate.bytes_in for gate in self.gates),
             bytes_out=sum(partition.bytes_out for partition in self.partitions),
@@ -149,12 +156,12 @@ class TaskMeters:
     def _operator_samples(self, operator: OperatorMetrics, rates: dict[str, float]) -> Iterable[common_pb2.MetricSample]:
         labels = {**self._labels, "operator_id": operator.operator_id, "operator_name": operator.operator_name}
         values: dict[str, float] = {
-            "numRecordsIn": operator.records_in,
+            "numRecordsIn": operator.records_taken,
             "numRecordsOut": operator.records_out,
             "numRecordsInPerSecond": rates[f"in {operator.operator_id}"],
             "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
         }
-        values.update({name: counter.value for name, counter in list(operator.counters.items())})
+        values.update({name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ})
         for name, value in values.items():
             yield common_pb2.MetricSample(name=OPERATOR_PREFIX + name, labels=labels, value=value)
 
@@ -182,7 +189,7 @@ def _cumulative(metrics: common_pb2.TaskMetrics, operators: Sequence[OperatorMet
         "back_pressured_ms": metrics.back_pressured_ms,
     }
     for operator in operators:
-        values[f"in {operator.operator_id}"] = operator.records_in
+        values[f"in {operator.operator_id}"] = operator.records_taken
         values[f"out {operator.operator_id}"] = operator.records_out
     return values
 

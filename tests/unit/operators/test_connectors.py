@@ -185,6 +185,7 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
     numbers = [row["n"] for row in harness.rows()]
     assert numbers == list(range(200_000))
     assert max(batch.num_rows for batch in harness.batches) == 65_536
+    assert harness.metrics.records_taken == 200_000
 
 
 def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_once() -> None:

@@ -136,3 +136,21 @@ def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
     final = run.final_metrics
     assert (final.records_in, final.records_out, final.late_records_dropped) == (3, 3, 2)
     assert final.attempt_id == run.config.attempt_id
+
+
+def test_what_a_source_says_it_has_read_came_in() -> None:
+    clock = Clock()
+    run = Run(vertex(operator("x", ())), {})
+    group = TaskMetricGroup(run.config.info, TaskClock(clock))
+    source = group.operator("id", "Source: x")
+    source.counter("numRecordsIn").inc(7)
+    assert group.read().records_in == 7
+    now_s = [0.0]
+    meters = TaskMeters(group, lambda: now_s[0])
+    meters.samples()
+    source.counter("numRecordsIn").inc(10)
+    now_s[0] = 2.0
+    seen = [(sample.name.removeprefix("flink_taskmanager_job_task_"), sample.value) for sample in meters.samples()]
+    for name, value in (("numRecordsIn", 17), ("numRecordsInPerSecond", 5)):
+        assert [v for n, v in seen if n == name] == [value]
+        assert [v for n, v in seen if n == f"operator_{name}"] == [value]
