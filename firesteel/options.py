@@ -78,6 +78,7 @@ HEARTBEAT_TIMEOUT = _option("heartbeat.timeout", "duration", 20.0, "A silent pee
 SPREAD_SLOTS = _option("cluster.evenly-spread-out-slots", "bool", True, "Spread slots over TaskExecutors instead of filling one after the other.")
 MAX_SLOTS = _option("slotmanager.number-of-slots.max", "int", 0, "Limit on slots, counting TaskExecutors started on demand; 0: only the TaskExecutors the cluster was started with.")
 TM_IDLE_TIMEOUT = _option("resourcemanager.taskmanager-timeout", "duration", 30.0, "A TaskExecutor started on demand is stopped after being idle this long.")
+PREVIOUS_WORKER_TIMEOUT = _option("resourcemanager.previous-worker.recovery.timeout", "duration", 3.0, "A restarted ResourceManager waits this long for the TaskExecutors that its predecessor had started, before it matches slots or starts others.")
 REQUIREMENTS_DELAY = _option("slotmanager.requirement-check.delay", "duration", 0.0, "How long requirements are gathered before slots are matched.")
 DATABASE_URL = _option("database.url", "string", "", "SQLAlchemy URL of the job store; empty: SQLite in the cluster's directory.")
 HA_TYPE = _option("high-availability.type", "enum", "none", "Leader election.", ("none", "zookeeper"))

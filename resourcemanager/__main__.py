@@ -44,8 +44,8 @@ examples:
       python -m taskexecutor --resource-manager 127.0.0.1:6124
 
 keys it reads: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots, resourcemanager.taskmanager-timeout,
-slotmanager.requirement-check.delay, heartbeat.interval, heartbeat.timeout, metrics.reporter.prom.port; all others are
-passed on to the TaskExecutors it starts.
+resourcemanager.previous-worker.recovery.timeout, slotmanager.requirement-check.delay, heartbeat.interval,
+heartbeat.timeout, metrics.reporter.prom.port; all others are passed on to the TaskExecutors it starts.
 """
 
 
@@ -134,6 +134,7 @@ def _settings(conf: Configuration, driver: str, task_executors: int) -> Settings
         spread=conf.get(options.SPREAD_SLOTS),
         requirements_delay_s=conf.get(options.REQUIREMENTS_DELAY),
         idle_timeout_s=conf.get(options.TM_IDLE_TIMEOUT),
+        recovery_timeout_s=conf.get(options.PREVIOUS_WORKER_TIMEOUT),
         initial_workers=task_executors,
         max_slots=conf.get(options.MAX_SLOTS),
         worker=_worker_spec(conf) if driver != "none" else None,

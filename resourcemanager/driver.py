@@ -7,12 +7,12 @@ tells when it registers. Each driver is one module beside this one:
     local        processes on this machine (`local_driver.py`)
     kubernetes   pods named <cluster id>-taskmanager-<worker id>, owned by the Deployment (`kubernetes_driver.py`,
                  to come: request creates the pod, release deletes it, a watch posts WorkerStarted and WorkerExited,
-                 and pods found at start are taken over when their TaskExecutors register)
+                 and pods found at start are the previous workers)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from resourcemanager.events import WorkerEvent, WorkerId
@@ -21,8 +21,11 @@ from resourcemanager.events import WorkerEvent, WorkerId
 class WorkerDriver(Protocol):
     """Nothing here blocks or raises: results come as events, posted on the loop that calls these methods."""
 
-    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> None:
-        """Called once, when TaskExecutors can register at this address."""
+    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> Sequence[WorkerId]:
+        """Called once, when TaskExecutors can register at this address.
+
+        Returns the workers that an earlier ResourceManager had started and that still live.
+        """
 
     def request_worker(self, worker_id: WorkerId) -> None:
         """Answered by WorkerStarted or WorkerStartFailed, later by WorkerExited, once each."""
@@ -37,8 +40,8 @@ class WorkerDriver(Protocol):
 class NoDriver:
     """Standalone: there is nobody to ask for more TaskExecutors, and nobody asks (`Settings.worker` is None)."""
 
-    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> None:
-        pass
+    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> Sequence[WorkerId]:
+        return ()
 
     def request_worker(self, worker_id: WorkerId) -> None:
         raise AssertionError(f"worker {worker_id} was requested, but there is no driver")

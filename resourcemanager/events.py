@@ -44,6 +44,8 @@ class Requirement:
 class Started:
     """The shell serves: bring up the initial workers."""
 
+    previous_workers: tuple[WorkerId, ...] = ()  # of an earlier ResourceManager, still alive: they will register
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorRegistered:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import structlog
 
 from firesteel.process import Child, StartFailed, exit_reason, spawn
@@ -26,11 +30,14 @@ class LocalDriver:
         self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
+        self._previous: dict[WorkerId, psutil.Process] = {}  # started by an earlier ResourceManager: no children of ours
         self._address = ""
         self._post: Callable[[WorkerEvent], None] = lambda event: None
 
-    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> None:
+    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> Sequence[WorkerId]:
         self._address, self._post = resource_manager_address, post
+        self._previous = _workers_in(self._directory)
+        return tuple(self._previous)
 
     def request_worker(self, worker_id: WorkerId) -> None:
         self._released[worker_id] = asyncio.Event()
@@ -42,11 +49,17 @@ class LocalDriver:
         if worker_id in self._released:
             log.info("stopping TaskExecutor process", worker_id=worker_id, cause=cause)
             self._released[worker_id].set()
+        elif (previous := self._previous.pop(worker_id, None)) is not None:
+            log.info("stopping TaskExecutor process", worker_id=worker_id, cause=cause)
+            _signal(previous, signal.SIGTERM)
+            asyncio.get_running_loop().call_later(STOP_GRACE_S, _signal, previous, signal.SIGKILL)
 
     async def stop(self) -> None:
         self._post = lambda event: None
         for released in self._released.values():
             released.set()
+        for previous in self._previous.values():
+            _signal(previous, signal.SIGTERM)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _run(self, worker_id: WorkerId) -> None:
@@ -104,3 +117,21 @@ class LocalDriver:
     def _forget(self, worker_id: WorkerId) -> None:
         self._tasks.pop(worker_id, None)
         self._released.pop(worker_id, None)
+
+
+def _workers_in(directory: Path) -> dict[WorkerId, psutil.Process]:
+    """The live workers whose folders are in there, whoever started them."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            options = process.cmdline()
+            given = dict(itertools.pairwise(options))
+            worker_id = WorkerId(given.get("--worker-id", ""))
+            if worker_id and given.get("--dir") == str(directory / worker_id):
+                found[worker_id] = process
+    return found
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)  # not if its pid is another process' by now

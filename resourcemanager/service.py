@@ -71,8 +71,10 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
 
     async def run(self, address: str) -> None:
         """Until `stop`; raises what the core or a command raises."""
-        self._workers.start(address, self.post)
-        self.post(e.Started())
+        previous = self._workers.start(address, self.post)
+        if previous:
+            log.info("waiting for the TaskExecutors of an earlier ResourceManager", worker_ids=list(previous))
+        self.post(e.Started(previous_workers=tuple(previous)))
         await self._driver.run()
 
     def stop(self) -> None:

@@ -64,7 +64,7 @@ class SlotManager:
             self._history.append((now, event))
         self._apply(event)
         self._run_timers()
-        if self._unsettled:
+        if self._unsettled and not self.workers.recovering:
             self._settle()
         return Effects(commands=tuple(self._commands))
 
@@ -74,6 +74,9 @@ class SlotManager:
     def _apply(self, event: Event) -> None:
         match event:
             case e.Started():
+                self.workers.recover(event.previous_workers, self._now)
+                for worker_id in event.previous_workers:
+                    self._arm(Deadline.WORKER_START, worker_id, after_s=self.settings.recovery_timeout_s)
                 self._unsettled = True
                 self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
             case e.TaskExecutorRegistered():
@@ -427,7 +430,7 @@ class SlotManager:
                 case Deadline.IDLE:
                     self._release_idle(self.table.executors[TaskExecutorId(subject)])
                 case Deadline.WORKER_START:
-                    cause = f"it did not register within {WORKER_START_TIMEOUT_S:g} s"
+                    cause = "it did not register in time"
                     self._commands.append(e.ReleaseWorker(worker_id=WorkerId(subject), cause=cause))
                     self._worker_ended(WorkerId(subject), cause)
                     self.workers.released(WorkerId(subject))

@@ -71,8 +71,8 @@ class Harness:
 
     # ------------------------------------------------------------ peers' verbs
 
-    def start(self) -> list[Command]:
-        return self.handle(e.Started())
+    def start(self, *previous_workers: WorkerId) -> list[Command]:
+        return self.handle(e.Started(previous_workers=previous_workers))
 
     def register(
         self,

@@ -9,6 +9,9 @@ Wanted are always the initial workers, and as many more as unmet requirements wo
 that is, is found by matching the unmet requirements against slots of workers that do not exist yet: no second
 arithmetic that could disagree with `match_slots`.
 
+Workers of an earlier ResourceManager that still live are waited for, but not long: until they have registered, nobody
+knows which slots are taken, so nothing is matched and nothing started.
+
 A worker that fails to start, or dies young, delays the next start: at once, then 0.5 s, doubling up to 30 s. One
 that has run for a while ends the row of failures.
 """
@@ -76,6 +79,7 @@ class Workers:
         self.max_slots = max_slots  # of all TaskExecutors together; 0: the initial workers and no more
         self.spec = spec  # None: no driver, TaskExecutors are started by hand
         self.known: dict[WorkerId, Worker] = {}
+        self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager: alive, but not registered here yet
         self.ending: set[WorkerId] = set()  # given up, but the driver has not yet said that they are gone
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.not_before = 0.0  # no start before that
@@ -118,10 +122,17 @@ class Workers:
         self.known[worker_id] = worker
         return worker
 
+    def recover(self, worker_ids: Sequence[WorkerId], now: float) -> None:
+        """These were started by an earlier ResourceManager and live."""
+        for worker_id in worker_ids:
+            self.known[worker_id] = Worker(worker_id=worker_id, state=WorkerState.STARTING, since=now)
+        self.recovering.update(worker_ids)
+
     def registered(self, worker_id: WorkerId, brought: WorkerSpec, now: float) -> None:
         """Its TaskExecutor is here. A worker of an earlier ResourceManager is taken over."""
         if self.spec is not None:
             self.spec = brought  # better than what was derived from the configuration: the next will be like it
+        self.recovering.discard(worker_id)
         worker = self.known.get(worker_id)
         if worker is None:
             self.known[worker_id] = Worker(worker_id=worker_id, state=WorkerState.RUNNING, since=now)
@@ -139,6 +150,9 @@ class Workers:
         worker = self.known.pop(worker_id, None)
         if worker is None:
             return False
+        if worker_id in self.recovering:
+            self.recovering.remove(worker_id)
+            return True  # nothing that starting another one would meet again
         started = worker.state is WorkerState.RUNNING
         if started and now - worker.since >= YOUNG_S:
             self._failures_in_a_row = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from firesteel.ids import AllocationId
 from firesteel.resources import ResourceProfile
 from resourcemanager import events as e
 from resourcemanager.events import WorkerId
-from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free
+from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
 
 
 def requested(rm: Harness) -> list[WorkerId]:
@@ -245,3 +246,39 @@ def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
     assert len(requested(rm)) == 1  # another one instead
     assert rm.core.workers.not_before == 0.0  # its end was no failure
     assert first in rm.core.workers.known
+
+
+def test_after_a_restart_living_workers_are_waited_for_and_the_dead_are_replaced() -> None:
+    before = WorkerId("worker-1-before")
+    rm = quiet(initial_workers=2, worker=WORKER)
+    rm.start(before)
+    assert requested(rm) == [], "nothing yet: it may bring anything"
+    rm.register(before, worker_id=before)
+    assert len(requested(rm)) == 1, "the other one is gone"
+
+
+def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -> None:
+    one, two = WorkerId("worker-1-before"), WorkerId("worker-2-before")
+    rm = quiet(initial_workers=2, worker=WORKER)
+    rm.start(one, two)
+    rm.register(one, worker_id=one)
+    assert rm.submit("job", 2) == []
+    held = tuple(
+        e.SlotStatus(slot_index=i, profile=SLOT, allocation_id=AllocationId(f"a{i}"), job_id=job_id("job")) for i in range(2)
+    )
+    rm.register(two, held, worker_id=two)
+    assert rm.told(e.RequestSlot) == [], "the job has its slots already"
+    assert requested(rm) == []
+
+
+def test_a_worker_of_before_that_does_not_come_is_ended_and_replaced() -> None:
+    before = WorkerId("worker-1-before")
+    rm = quiet(initial_workers=1, worker=WORKER, recovery_timeout_s=2.0)
+    rm.start(before)
+    rm.advance(1.9)
+    assert requested(rm) == []
+    rm.advance(0.1)
+    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [before]
+    assert len(requested(rm)) == 1
+    rm.register(before, worker_id=before)
+    assert rm.told(e.Shutdown), "too late"

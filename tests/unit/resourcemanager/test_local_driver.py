@@ -1,0 +1,66 @@
+"""TaskExecutors as processes of this machine, with a stub for the TaskExecutor."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from resourcemanager.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
+from resourcemanager.local_driver import LocalDriver
+
+STUB = "import time; from firesteel.process import *; watch_lifeline(); announce_ready(); time.sleep(60)"
+PATIENCE_S = 20.0
+
+
+class Heard:
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
+        self.post = self._events.put_nowait
+
+    async def next(self) -> WorkerEvent:
+        return await asyncio.wait_for(self._events.get(), PATIENCE_S)
+
+
+def driver(directory: Path, code: str = STUB) -> LocalDriver:
+    return LocalDriver(directory=directory, arguments=[], command=[sys.executable, "-c", code])
+
+
+async def test_a_worker_from_its_start_to_its_release(tmp_path: Path) -> None:
+    workers, heard = driver(tmp_path), Heard()
+    assert workers.start("rm:1", heard.post) == ()
+    one = WorkerId("worker-1")
+    workers.request_worker(one)
+    assert await heard.next() == WorkerStarted(worker_id=one)
+    workers.release_worker(one, "idle")
+    assert await heard.next() == WorkerExited(worker_id=one, cause="its process ended with exit code -15 (killed by SIGTERM)")
+    await workers.stop()
+
+
+async def test_a_worker_that_does_not_start_tells_why(tmp_path: Path) -> None:
+    workers, heard = driver(tmp_path, "raise SystemExit('no Java')"), Heard()
+    workers.start("rm:1", heard.post)
+    workers.request_worker(WorkerId("worker-1"))
+    failed = await heard.next()
+    assert isinstance(failed, WorkerStartFailed)
+    assert "no Java" in failed.cause
+    await workers.stop()
+
+
+@pytest.mark.parametrize("how", ["release", "stop"])
+async def test_workers_of_an_earlier_resource_manager_are_found_and_can_be_ended(tmp_path: Path, how: str) -> None:
+    earlier, heard = driver(tmp_path / "here"), Heard()
+    earlier.start("rm:1", heard.post)
+    one = WorkerId("worker-1")
+    earlier.request_worker(one)
+    await heard.next()
+    assert driver(tmp_path / "elsewhere").start("rm:1", heard.post) == ()
+    later = driver(tmp_path / "here")
+    assert later.start("rm:1", lambda event: None) == (one,)
+    if how == "release":
+        later.release_worker(one, "it did not register in time")
+    await later.stop()
+    assert isinstance(await heard.next(), WorkerExited)
+    await earlier.stop()
