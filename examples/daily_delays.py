@@ -20,6 +20,16 @@ import pyarrow.parquet as pq
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSink, FileSource
 
+# Every column of the files, in their order. Without it Spark would find out by reading all files once more than needed, and
+# a stream's files are not all there when it starts.
+COLUMNS = """
+    year INT, month INT, day INT,
+    dep_time DOUBLE, sched_dep_time INT, dep_delay DOUBLE,
+    arr_time DOUBLE, sched_arr_time INT, arr_delay DOUBLE,
+    carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,
+    air_time DOUBLE, distance INT, hour INT, minute INT, time_hour TIMESTAMP
+"""
+
 
 def read_flights() -> pd.DataFrame:
     """The package's own file: importing the package needs a pkg_resources that current setuptools no longer have."""
@@ -43,7 +53,7 @@ def write_monthly_files(folder: Path) -> None:
 
 def daily_delays(env: Environment, flights_folder: Path, output: Path) -> None:
     flights = env.from_source(
-        FileSource(f"{flights_folder}/flights-2013-*.csv", format="csv", header=True),
+        FileSource(f"{flights_folder}/flights-2013-*.csv", format="csv", schema=COLUMNS, header=True),
         watermarks=Watermarks.bounded("time_hour", max_out_of_orderness="1 day"),
         uid="flights",
     )
