@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv with everything that Firesteel needs: Python 3.11+, the pinned packages, the gRPC stubs, Java 17+.
+# Makes .venv with everything that Firesteel needs: Python 3.11+, the pinned packages, the gRPC stubs, Java 17+; and
+# archives Spark's classes in ~/.cache/firesteel.
 # Safe to run again at any time; it does only what is missing. PYTHON=... chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -83,4 +84,6 @@ make_venv
 install_packages
 generate_stubs
 find_java
+# Everything works without it, only slots start more slowly.
+$python -m taskexecutor.executor.spark.archive || true
 touch $venv/.ready
