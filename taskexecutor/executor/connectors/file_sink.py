@@ -1,7 +1,9 @@
 """FileSink: part files that appear under their names when they are complete.
 
-    <path>/.inprogress-part-<subtask>-<attempt>-<n>.parquet   while it is written
-    <path>/part-<subtask>-<attempt>-<n>.parquet                once the task has finished
+    <path>/.inprogress-part-<subtask>-<attempt>-<sink>-<n>.parquet   while it is written
+    <path>/part-<subtask>-<attempt>-<sink>-<n>.parquet                once the task has finished
+
+No two writers share a name, not even two sinks of one task with the same path.
 
 A subtask without rows writes no file. A failed or cancelled task removes what it has not completed. (Which files of an
 earlier attempt count is decided when a job has checkpoints.)
@@ -83,7 +85,8 @@ class FileWriter(StreamOperator):
             self._file = None
         if self._file is None:
             task = self.context.task
-            name = f"part-{task.subtask}-{task.attempt_id[:12]}-{self._count}.{self._sink.format}"
+            sink = self.context.operator_id[:6]
+            name = f"part-{task.subtask}-{task.attempt_id[:12]}-{sink}-{self._count}.{self._sink.format}"
             self._count += 1
             self._file = _PartFile(Path(self._sink.path), name, table.schema, self._sink)
         self._file.write(table)

@@ -44,6 +44,15 @@ def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
     assert pq.read_schema(path).equals(SCHEMA)
 
 
+def test_two_sinks_of_a_task_may_write_to_one_folder(tmp_path: Path) -> None:
+    sinks = [OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name=name).open() for name in ("one", "other")]
+    for sink in sinks:
+        sink.process(BATCH)
+    for sink in sinks:
+        sink.end()
+    assert [pq.read_table(path).num_rows for path in visible(tmp_path)] == [2, 2]
+
+
 def test_a_failed_task_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_sink, "GROUP_ROWS", 1)
     harness = OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open()
