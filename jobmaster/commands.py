@@ -98,6 +98,7 @@ class ListPaths:
 
     operator_id: OperatorId
     paths: tuple[str, ...]
+    watched: bool = False  # again and again: none need be there yet, but the directories must
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

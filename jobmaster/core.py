@@ -99,7 +99,12 @@ class JobMasterCore:
     def next_deadline(self) -> float | None:
         if self.graph.status.terminal:
             return None
-        deadlines = [self.task_executors.next_deadline(), self.pool.next_deadline(), self._restart_at]
+        deadlines = [
+            self.task_executors.next_deadline(),
+            self.pool.next_deadline(),
+            self.coordinators.next_deadline(),
+            self._restart_at,
+        ]
         if self._waiting_since is not None:
             deadlines.append(self._waiting_since + self._settings.slot_request_timeout_s)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -152,7 +157,7 @@ class JobMasterCore:
                 if self._analyzing is not None and self._analyzing.task_executor_id == event.task_executor_id:
                     self._fail(event.error, now, restartable=False)
             case events.PathsListed():
-                self.coordinators.paths_listed(event.operator_id, event.files)
+                self._out.extend(self.coordinators.paths_listed(event.operator_id, event.files, now, self.graph.attempts))
             case events.PathsMissing():
                 self._fail(ErrorInfo(summary=event.problem, timestamp_ms=self.now_ms(now)), now, restartable=False)
             case events.ChunkSpooled() | events.ChunkNotSpooled():
@@ -326,6 +331,7 @@ class JobMasterCore:
             self._fail(first, now, restartable=True)
 
     def _tick(self, now: float) -> None:
+        self._out.extend(self.coordinators.tick(now))
         for task_executor_id, cause in self.task_executors.verdicts(now):
             self._task_executor_lost(task_executor_id, cause, now)
         expired = self.pool.release_idle(now)

@@ -112,7 +112,7 @@ class AnalysisFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathsListed:
     operator_id: OperatorId
-    files: tuple[str, ...]  # sorted
+    files: tuple[str, ...]  # in the order in which they shall be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

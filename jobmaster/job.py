@@ -100,6 +100,7 @@ class RunningJob:
             for operator in vertex.operators:
                 if operator.coordinator_kind == "collect":
                     self._disk.submit(self._spool.create, operator.operator_id)
+        self.log.info("job starts", job_name=self.job_graph.name, epoch=self.epoch, vertices=len(self.job_graph.vertices))
         self.post(events.JobStarted())
         await asyncio.gather(self.driver.run(), self.resource_manager.run(), self._heartbeats())
 
@@ -165,7 +166,7 @@ class RunningJob:
                 declare = convert.declaration(command, convert.environment(self.job_graph.config))
                 self.resource_manager.send(self._to_resource_manager(declare=declare))
             case commands.ListPaths():
-                asyncio.get_running_loop().run_in_executor(None, list_files, command.paths).add_done_callback(
+                asyncio.get_running_loop().run_in_executor(None, list_files, command.paths, command.watched).add_done_callback(
                     lambda listed: self._paths_listed(command, listed)
                 )
             case commands.ReportStatus():

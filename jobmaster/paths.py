@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 MAX_FILES = 1_000_000
 
@@ -13,20 +13,23 @@ class PathProblem(Exception):
     """A path names nothing that can be read; the message names it."""
 
 
-def list_files(paths: Sequence[str]) -> list[str]:
+def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
     """All files, sorted. A directory means the files below it, without hidden ones and Spark's `_SUCCESS` and the like.
 
-    Raises PathProblem for the first path that matches no file.
+    Raises PathProblem for the first path that matches no file. Watched paths may match none yet, but the directory to be
+    watched must be there; their files are sorted by modification time, then by name.
     """
     files: set[str] = set()
     for path in paths:
         found = _files_of(path)
-        if not found:
+        if not found and watched:
+            _check_watched(path)
+        elif not found:
             raise PathProblem(f"source path {path!r} {_why(path)}; correct the path (it is looked up on the cluster's machine)")
         files.update(found)
         if len(files) > MAX_FILES:
             raise PathProblem(f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger files")
-    return sorted(files)
+    return [file for _, file in sorted(_with_times(files))] if watched else sorted(files)
 
 
 def _files_of(path: str) -> list[str]:
@@ -61,3 +64,23 @@ def _why(path: str) -> str:
     if glob.has_magic(local):
         return "matches no file"
     return "is an empty directory" if os.path.isdir(local) else "does not exist"
+
+
+def _check_watched(path: str) -> None:
+    """What is watched is the directory, or that in which a glob begins to vary."""
+    folder = path.removeprefix("file://")
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        raise PathProblem(
+            f"watched source path {path!r}: there is no directory {folder!r} (any more); create it before the job starts and "
+            "leave it there, also when its files are removed (it is looked up on the cluster's machine)"
+        )
+
+
+def _with_times(files: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for file in files:
+        try:
+            yield os.stat(file).st_mtime_ns, file
+        except FileNotFoundError:
+            continue  # it has just been removed

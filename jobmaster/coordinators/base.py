@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from firesteel.ids import AttemptId
 from jobmaster.coordinators.messages import OperatorMessage
@@ -26,6 +26,10 @@ class Spool:
     ipc_stream: bytes = field(repr=False)
 
 
+# To live attempts that did not just speak: those that waited for what there is now.
+Answers: TypeAlias = Sequence[tuple[AttemptId, OperatorMessage]]
+
+
 class Coordinator(Protocol):
     @property
     def ready(self) -> bool:
@@ -37,7 +41,22 @@ class Coordinator(Protocol):
         """Paths and globs whose files the coordinator must know before it is ready; () for none."""
         ...
 
-    def paths_listed(self, files: Sequence[str]) -> None: ...
+    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
+        """What `paths_to_list` led to, in the order in which they shall be read."""
+        ...
+
+    @property
+    def watched(self) -> bool:
+        """Whether `paths_to_list` are listed again and again, for files that are new."""
+        ...
+
+    def next_deadline(self) -> float | None:
+        """When it next wants a `tick`."""
+        ...
+
+    def tick(self, now: float) -> bool:
+        """True: list the paths again, now."""
+        ...
 
     def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
         """A message from a live attempt: what to answer it, and what to write. Raises UnexpectedMessage."""

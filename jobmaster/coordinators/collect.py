@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firesteel.ids import AttemptId
-from jobmaster.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.coordinators.base import Answers, Spool, UnexpectedMessage
 from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
 
 
@@ -26,8 +26,18 @@ class CollectCoordinator:
     def paths_to_list(self) -> Sequence[str]:
         return ()
 
-    def paths_listed(self, files: Sequence[str]) -> None:
+    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
         raise ValueError("a collect sink lists no paths")
+
+    @property
+    def watched(self) -> bool:
+        return False
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def tick(self, now: float) -> bool:
+        return False
 
     def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
         if not isinstance(message, ChunkCollected):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from firesteel.ids import OperatorId
+from firesteel.ids import AttemptId, OperatorId
 from firesteel.jobgraph import JobGraph
 from jobmaster.commands import Command, ListPaths, Say, SendOperatorMessage, SpoolChunk
 from jobmaster.coordinators import Coordinator, create
@@ -31,13 +31,29 @@ class Coordinators:
     def listings(self) -> list[Command]:
         """What must be listed before they are ready."""
         return [
-            ListPaths(operator_id=operator_id, paths=tuple(coordinator.paths_to_list))
+            _listing(operator_id, coordinator)
             for operator_id, coordinator in self.by_operator.items()
             if coordinator.paths_to_list
         ]
 
-    def paths_listed(self, operator_id: OperatorId, files: Sequence[str]) -> None:
-        self.by_operator[operator_id].paths_listed(files)
+    def paths_listed(
+        self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Mapping[AttemptId, Execution]
+    ) -> list[Command]:
+        answers = self.by_operator[operator_id].paths_listed(files, now)
+        return [
+            self._command(execution, operator_id, answer)
+            for attempt_id, answer in answers
+            if (execution := attempts.get(attempt_id)) is not None
+        ]
+
+    def next_deadline(self) -> float | None:
+        deadlines = (coordinator.next_deadline() for coordinator in self.by_operator.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def tick(self, now: float) -> list[Command]:
+        return [
+            _listing(operator_id, coordinator) for operator_id, coordinator in self.by_operator.items() if coordinator.tick(now)
+        ]
 
     def receive(self, execution: Execution, operator_id: OperatorId, message: OperatorMessage) -> list[Command]:
         """A message from a live attempt."""
@@ -95,3 +111,7 @@ class Coordinators:
             attempt_id=execution.attempt_id,
             message=answer,
         )
+
+
+def _listing(operator_id: OperatorId, coordinator: Coordinator) -> ListPaths:
+    return ListPaths(operator_id=operator_id, paths=tuple(coordinator.paths_to_list), watched=coordinator.watched)

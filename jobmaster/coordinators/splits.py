@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from firesteel.ids import AttemptId
-from jobmaster.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.coordinators.base import Answers, Spool, UnexpectedMessage
 from jobmaster.coordinators.messages import OperatorMessage, SplitAssigned, SplitRequested, SplitsExhausted
 
 
@@ -16,6 +16,8 @@ class SplitEnumerator:
     A request says how many splits its attempt has had. So one that is said again, because an answer may be lost, is
     answered with the split that was assigned before.
 
+    Of an unbounded source there may be more later: a reader that asks when there is none is answered then.
+
     An attempt that ends without finishing gives back all it was assigned: without a checkpoint, nothing that it read
     counts. Those splits are handed out again first, in order.
     """
@@ -24,6 +26,7 @@ class SplitEnumerator:
         self._next = 0  # the first split nobody has had yet
         self._returned: list[int] = []  # heap of splits given back
         self._owned: dict[AttemptId, list[int]] = {}
+        self._waiting: dict[AttemptId, None] = {}  # readers that have asked and not been answered, in the order they did
 
     # a subclass answers these
 
@@ -41,8 +44,23 @@ class SplitEnumerator:
     def paths_to_list(self) -> Sequence[str]:
         return ()
 
-    def paths_listed(self, files: Sequence[str]) -> None:
+    @property
+    def bounded(self) -> bool:
+        """Whether `split_count` is final."""
+        return True
+
+    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
         raise ValueError("this source lists no paths")
+
+    @property
+    def watched(self) -> bool:
+        return False
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def tick(self, now: float) -> bool:
+        return False
 
     # the protocol
 
@@ -54,20 +72,42 @@ class SplitEnumerator:
             raise UnexpectedMessage(f"a source claims to have had {message.received} splits; it was assigned {len(owned)}")
         if message.received < len(owned):
             return (SplitAssigned(number=message.received, split_json=self.split_json(owned[message.received])),)
-        if self._returned:
-            number = heapq.heappop(self._returned)
-        elif self._next < self.split_count():
-            number = self._next
-            self._next += 1
-        else:
+        number = self._take()
+        if number is not None:
+            return (self._assign(attempt_id, number),)
+        if self.bounded:
             return (SplitsExhausted(),)
+        self._waiting[attempt_id] = None
+        return ()
+
+    def serve_waiting(self) -> Answers:
+        """There may be more splits now."""
+        served: list[tuple[AttemptId, OperatorMessage]] = []
+        while self._waiting and (number := self._take()) is not None:
+            attempt_id = next(iter(self._waiting))
+            served.append((attempt_id, self._assign(attempt_id, number)))
+        return served
+
+    def _take(self) -> int | None:
+        """The next split that nobody owns."""
+        if self._returned:
+            return heapq.heappop(self._returned)
+        if self._next >= self.split_count():
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def _assign(self, attempt_id: AttemptId, number: int) -> SplitAssigned:
+        owned = self._owned.setdefault(attempt_id, [])
         owned.append(number)
-        return (SplitAssigned(number=message.received, split_json=self.split_json(number)),)
+        self._waiting.pop(attempt_id, None)
+        return SplitAssigned(number=len(owned) - 1, split_json=self.split_json(number))
 
     def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
         return ()
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:
+        self._waiting.pop(attempt_id, None)
         for number in self._owned.pop(attempt_id, ()):
             heapq.heappush(self._returned, number)
 
@@ -75,3 +115,4 @@ class SplitEnumerator:
         self._next = 0
         self._returned.clear()
         self._owned.clear()
+        self._waiting.clear()

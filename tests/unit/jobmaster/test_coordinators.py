@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,44 @@ def test_an_empty_sequence_has_no_split() -> None:
 def test_files_are_handed_out_sorted_each_to_one_reader() -> None:
     enumerator = FileSourceEnumerator(paths=["/x/*"])
     assert not enumerator.ready
-    enumerator.paths_listed(["/x/b", "/x/a", "/x/b"])
+    enumerator.paths_listed(["/x/b", "/x/a", "/x/b"], 0.0)
     assert enumerator.ready
     assert [ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)] == [{"path": "/x/a"}, {"path": "/x/b"}, None]
+
+
+def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    assert enumerator.paths_listed(["/x/b", "/x/a"], 10.0) == []
+    assert enumerator.ready
+    assert [ask(enumerator, A), ask(enumerator, B)] == [{"path": "/x/b"}, {"path": "/x/a"}], "as listed: by time"
+    assert enumerator.receive(A, 0, SplitRequested(received=1)) == ()
+    assert enumerator.receive(A, 0, SplitRequested(received=1)) == (), "said again, it waits once"
+    assert enumerator.receive(B, 1, SplitRequested(received=1)) == ()
+    assert enumerator.next_deadline() == 11.0
+    assert not enumerator.tick(10.5)
+    assert enumerator.tick(11.0)
+    assert enumerator.next_deadline() is None, "while it is listed"
+    assert enumerator.paths_listed(["/x/b", "/x/a", "/x/c"], 11.2) == [
+        (A, SplitAssigned(number=1, split_json='{"path": "/x/c"}'))
+    ]
+    assert ask(enumerator, A, received=1) == {"path": "/x/c"}, "the answer may have been lost"
+    assert enumerator.next_deadline() == 12.2
+    assert enumerator.paths_listed(["/x/c", "/x/d", "/x/e"], 12.3) == [
+        (B, SplitAssigned(number=1, split_json='{"path": "/x/d"}'))
+    ]
+    assert ask(enumerator, A) == {"path": "/x/e"}
+    assert enumerator.paths_listed(["/x/a"], 13.0) == [], "a file that comes back under its name is not new"
+
+
+def test_splits_of_an_ended_attempt_go_to_whoever_waits() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    enumerator.paths_listed(["/x/a"], 0.0)
+    ask(enumerator, A)
+    assert enumerator.receive(B, 1, SplitRequested(received=0)) == ()
+    enumerator.attempt_ended(A)
+    assert enumerator.paths_listed([], 1.0) == [(B, SplitAssigned(number=0, split_json='{"path": "/x/a"}'))]
+    enumerator.start_over()
+    assert ask(enumerator, A) == {"path": "/x/a"}
 
 
 def test_what_an_ended_attempt_owned_is_handed_out_again_first() -> None:
@@ -164,3 +200,15 @@ def test_a_full_disk_is_told_and_leaves_no_half_chunk(tmp_path: Path) -> None:
     (tmp_path / "op.chunks").symlink_to("/dev/full")
     with pytest.raises(SpoolProblem, match="the disk is full"):
         spool.append("op", b"abc")
+
+
+def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    with pytest.raises(PathProblem, match=r"there is no directory .*/in'"):
+        list_files([str(folder)], watched=True)
+    folder.mkdir()
+    assert list_files([f"{folder}/*.csv"], watched=True) == []
+    for name, time_s in (("b.csv", 1), ("a.csv", 3), ("c.csv", 3), (".hidden.csv", 0)):
+        (folder / name).touch()
+        os.utime(folder / name, (time_s, time_s))
+    assert list_files([str(folder)], watched=True) == [str(folder / name) for name in ("b.csv", "a.csv", "c.csv")]

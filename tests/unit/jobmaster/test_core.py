@@ -13,6 +13,7 @@ from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, R
 from jobmaster.execution_graph import Execution
 from jobmaster.settings import JobSettings
 from jobmaster.slot_pool import Requirement
+from jobmaster.coordinators.messages import SplitAssigned, SplitRequested
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState
@@ -185,6 +186,34 @@ def test_a_source_path_that_matches_nothing_fails_the_job_before_anything_runs()
     assert status(world) is JobStatus.FAILED
     assert "/no/*.csv" in world.core.exceptions.newest_first()[0].summary
     assert world.of(commands.DeployTasks) == []
+
+
+def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> None:
+    world = World(job(vertex("src", 1, coordinator=("file-source", {"paths": ["/in"], "watch_s": 1}))))
+    listing = world.one(commands.ListPaths, world.start())
+    assert listing.watched
+    world.give_slots("te-1", 1)
+    world.post(events.PathsListed(operator_id=listing.operator_id, files=()))
+    world.analyze()
+    (execution,) = world.executions()
+    world.report([execution], ExecutionState.INITIALIZING, ExecutionState.RUNNING)
+    ask = events.OperatorMessageReceived(
+        task_executor_id=TaskExecutorId("te-1"),
+        operator_id=listing.operator_id,
+        attempt_id=execution.attempt_id,
+        message=SplitRequested(received=0),
+    )
+    assert world.of(commands.SendOperatorMessage, world.post(ask)) == []
+    assert world.one(commands.ListPaths, world.pass_time(1.0)) == listing
+    assert world.of(commands.ListPaths, world.pass_time(5.0)) == [], "not again before the answer has come"
+    found = world.post(events.PathsListed(operator_id=listing.operator_id, files=("/in/a",)))
+    sent = world.one(commands.SendOperatorMessage, found)
+    assert sent.attempt_id == execution.attempt_id
+    assert sent.message == SplitAssigned(number=0, split_json='{"path": "/in/a"}')
+    world.one(commands.ListPaths, world.pass_time(1.0))
+    world.post(events.PathsMissing(operator_id=listing.operator_id, problem="there is no directory '/in' (any more)"))
+    assert status(world) is JobStatus.FAILING
+    assert "/in" in world.core.exceptions.newest_first()[0].summary
 
 
 def test_a_plan_that_cannot_run_fails_the_job_without_a_restart() -> None:
