@@ -13,7 +13,6 @@ from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, R
 from jobmaster.execution_graph import Execution
 from jobmaster.settings import JobSettings
 from jobmaster.slot_pool import Requirement
-from jobmaster.coordinators.messages import SplitAssigned, SplitRequested
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState
