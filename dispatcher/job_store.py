@@ -156,12 +156,14 @@ class JobStore:
         with self._engine.connect() as connection:
             return [(JobId(row.job_id), JobStatus[row.status]) for row in connection.execute(query)]
 
-    def ending(self, job_id: JobId) -> tuple[bytes | None, str]:
-        """(final details as its JobMaster gave them, why it ended without them)."""
-        query = sa.select(_jobs.c.final_details, _jobs.c.failure).where(_jobs.c.job_id == job_id)
+    def ending(self, job_id: JobId) -> tuple[bytes | None, str] | None:
+        """(final details as its JobMaster gave them, why it ended without them); None while it has not ended."""
+        query = sa.select(_jobs.c.status, _jobs.c.final_details, _jobs.c.failure).where(_jobs.c.job_id == job_id)
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        return (None, "") if row is None else (row.final_details, row.failure)
+        if row is None:
+            return None, ""
+        return (row.final_details, row.failure) if JobStatus[row.status].globally_terminal else None
 
     def _transaction(self) -> _Fenced:
         return _Fenced(self._engine, self.epoch)

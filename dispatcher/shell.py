@@ -161,13 +161,15 @@ class Shell:
                 return details
             # It is over for its JobMaster, but not stored yet: nobody is told of an end that could still be forgotten.
             await self.changed(job.job_id, timeout_s=0.1)
-        if job.status.globally_terminal:
-            return await self._stored_details(job)
         graph = await self._graph(job.graph_id)
+        if job.status.globally_terminal:  # by now
+            return await self._stored_details(job)
         return convert.details_without_master(job, graph, waiting_for="" if job.confirmed else "its JobMaster to start")
 
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
-        final_details, failure = await self._in_store(self._store.ending, job.job_id)
+        while (ending := await self._in_store(self._store.ending, job.job_id)) is None:
+            await asyncio.sleep(STORE_RETRY_S[0])  # decided, but the store cannot be written
+        final_details, failure = ending
         if final_details is not None:
             return job_master_pb2.JobDetails.FromString(final_details)
         return convert.details_without_master(job, await self._graph(job.graph_id), failure=failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from firesteel import Environment, ResourceProfile
 from firesteel.cluster import LocalCluster
 from firesteel.config import Configuration
-from firesteel.errors import JobFailed
+from firesteel.errors import JobCanceled, JobFailed
 from firesteel.job_details import JobDetails
 from firesteel.states import ExecutionState, JobStatus
 
@@ -46,6 +47,16 @@ def descendants(process: psutil.Process, module: str) -> list[psutil.Process]:
 
 def slots_of(session: Session) -> list[psutil.Process]:
     return descendants(supervisor_of(session.cluster.directory), "taskexecutor.executor")
+
+
+def job_master_of(session: Session, job_id: str) -> psutil.Process:
+    logs = (path.read_text() for path in (session.cluster.directory / "logs").glob("jobmaster-*.log"))
+    (pid,) = {pid for log in logs if job_id in log for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)}
+    return psutil.Process(int(pid))
+
+
+def attempts_of(details: JobDetails) -> set[str]:
+    return {subtask.current.attempt_id for v in details.vertices for subtask in v.subtasks if subtask.current is not None}
 
 
 def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails]:
@@ -137,7 +148,43 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
     assert {t.task_executor_id for t in overview.task_executors} == before
     assert overview.slots_free == SLOTS - 1
     assert session.client.job_details(job_id).status is JobStatus.RUNNING
+    log = (session.cluster.directory / "logs" / "resourcemanager.log").read_text()
+    assert "starting TaskExecutor" not in log.rpartition("the ResourceManager serves")[2], "those that live were waited for"
     session.client.cancel(job_id)
+
+
+def test_the_death_of_a_job_master_fails_its_job_and_no_other(session: Session) -> None:
+    other = session.submit(endless(1))
+    session.wait_until(other, all_running)
+    job_id = session.submit(endless(1))
+    session.wait_until(job_id, all_running)
+    job_master_of(session, job_id).kill()
+    begin = time.monotonic()
+    with pytest.raises(JobFailed, match=r"exit code -9 \(killed by SIGKILL\)(.|\n)*it ends with\n.*job_id=" + job_id):
+        session.client.wait(job_id)
+    assert time.monotonic() - begin < 3.0
+    eventually(lambda: session.free_slots() == SLOTS - 1, "the dead job's slot is free")
+    assert session.client.job_details(other).status is JobStatus.RUNNING
+    session.client.cancel(other)
+
+
+def test_the_death_of_the_dispatcher_leaves_jobs_running(session: Session) -> None:
+    job_id = session.submit(endless(1))
+    attempts = attempts_of(session.wait_until(job_id, all_running))
+    (victim,) = descendants(supervisor_of(session.cluster.directory), "dispatcher")
+    victim.kill()
+    for details in session.client.watch_job(job_id):  # goes on by itself
+        if all_running(details):
+            break
+    eventually(lambda: all_running(session.client.job_details(job_id)), "the job is adopted")
+    assert attempts_of(session.client.job_details(job_id)) == attempts, "and was never restarted"
+    session.client.cancel(job_id)
+    with pytest.raises(JobCanceled):
+        session.client.wait(job_id)
+    session.wait_until_all_slots_are_free()
+    env = Environment()
+    env.from_sequence(0, 1_000).map_in_arrow(nothing_left).print()
+    assert session.run(env).status is JobStatus.FINISHED
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

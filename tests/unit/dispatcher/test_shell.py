@@ -1,0 +1,50 @@
+"""What the Dispatcher's shell answers while the core and the store move on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.job_store import JobStore
+from dispatcher.messages import JobAdded, JobEnded
+from dispatcher.shell import Shell
+from firesteel.config import Configuration
+from firesteel.ids import JobId
+from firesteel.metrics import Registry
+from firesteel.states import JobStatus
+
+JOB = JobId("a" * 32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JobStore]:
+    store = JobStore(JobStore.sqlite_url(tmp_path))
+    yield store
+    store.close()
+
+
+def shell_of(store: JobStore, tmp_path: Path) -> Shell:
+    conf = Configuration.load()
+    return Shell(
+        conf=conf, directory=tmp_path, resource_manager="", store=store, registry=Registry.from_configuration(conf), host="here"
+    )
+
+
+async def test_an_end_is_never_told_without_its_reason(store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
+    shell = shell_of(store, tmp_path)
+    job = shell.core.jobs[JOB]
+    look_up = store.graph
+
+    def graph(graph_id: str) -> Any:
+        """The job ends just while its details are gathered."""
+        job.status = JobStatus.FAILED
+        store.persist([JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=2, failure="why")])
+        return look_up(graph_id)
+
+    monkeypatch.setattr(store, "graph", graph)
+    details = await shell.details(job)
+    assert [error.summary for error in details.exceptions] == ["why"]
