@@ -20,7 +20,7 @@ from firesteel.config import Configuration, parse_definitions
 from firesteel.errors import FiresteelError
 from firesteel.metrics import Registry, add_process_metrics
 from firesteel.process import announce_ready, watch_lifeline
-from firesteel.rpc.server import MAX_MESSAGE_BYTES, AddressTaken, bind, new_server
+from firesteel.rpc.server import AddressTaken, bind, new_server
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +55,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     labels = {"host": socket.gethostname()}
     add_process_metrics(registry, scope="jobmanager", labels=labels)
 
-    server = new_server(
-        [dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]],
-        max_message_bytes=max(MAX_MESSAGE_BYTES, conf.get(options.PAYLOAD_LIMIT) + 16 * 2**20),
-    )
+    conf.get(options.PAYLOAD_LIMIT)  # a bad value is told now, not to the first client
+    server = new_server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
     address = bind(server, host, port)  # before the store is taken over: a second start must not disturb the first
     store = JobStore(conf.get(options.DATABASE_URL) or JobStore.sqlite_url(directory))
     shell = Shell(

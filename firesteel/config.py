@@ -179,6 +179,8 @@ def parse(option: Option[T], text: str) -> T:
         raise _bad_value(option, text) from None
     if option.minimum is not None and value < option.minimum:
         raise _bad_value(option, text)
+    if option.maximum is not None and value > option.maximum:
+        raise _bad_value(option, text)
     return value  # type: ignore[no-any-return]
 
 
@@ -189,6 +191,8 @@ def _bad_value(option: Option[Any], text: str) -> ConfigurationError:
         allowed = _ALLOWED[option.kind]
         if option.minimum is not None:
             allowed += f" of at least {option.minimum:g}"
+        if option.maximum is not None:
+            allowed += f" of at most {f'{option.maximum / 2**20:g} mb' if option.kind == 'size' else f'{option.maximum:g}'}"
     return ConfigurationError(f"{option.key}: {text!r} is not allowed; expected {allowed}")
 
 

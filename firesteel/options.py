@@ -20,6 +20,7 @@ class Option(Generic[T]):
     doc: str
     choices: tuple[str, ...] = ()  # enum only
     minimum: float | None = None
+    maximum: float | None = None
     section: str = ""  # of docs/configuration.md
 
 
@@ -27,8 +28,16 @@ _section = ""
 OPTIONS: dict[str, Option[Any]] = {}
 
 
-def _option(key: str, kind: Kind, default: T, doc: str, choices: tuple[str, ...] = (), minimum: float | None = None) -> Option[T]:
-    option = Option(key, kind, default, doc, choices, minimum, _section)
+def _option(
+    key: str,
+    kind: Kind,
+    default: T,
+    doc: str,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Option[T]:
+    option = Option(key, kind, default, doc, choices, minimum, maximum, _section)
     OPTIONS[key] = option
     return option
 
@@ -69,7 +78,7 @@ RESTART_DELAY = _option("restart-strategy.fixed-delay.delay", "duration", 1.0, "
 FAILOVER_STRATEGY = _option("jobmanager.execution.failover-strategy", "enum", "region", "What is restarted when a task fails.", ("region", "full", "individual"))
 JOBMASTER_SPARES = _option("jobmanager.warm-spares", "int", 1, "JobMaster processes kept started for jobs to come.", minimum=0)
 JOB_HISTORY = _option("jobstore.max-capacity", "int", 100, "Ended jobs that are kept for list and show.", minimum=1)
-PAYLOAD_LIMIT = _option("client.payload.max-size", "size", 48 * MIB, "Largest job that may be submitted, without its files.")
+PAYLOAD_LIMIT = _option("client.payload.max-size", "size", 48 * MIB, "Largest job that may be submitted, without its files; no control message carries a larger one.", maximum=48 * MIB)
 BLOB_LIMIT = _option("blob.max-size", "size", 512 * MIB, "Largest single user file or archive.")
 
 _section = "The cluster"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Sequence
 
 import grpc
+import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-MAX_MESSAGE_BYTES = 64 * 2**20
+log = structlog.get_logger(__name__)
+
+MAX_MESSAGE_BYTES = 64 * 2**20  # the largest job (client.payload.max-size) fits, with what is added to it on its way
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -25,10 +29,9 @@ _OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-def new_server(services: Sequence[ServiceDescriptor], *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
+def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
     """An unstarted aio server that answers health and reflection for `services` (add the servicers yourself)."""
-    options = [(k, max_message_bytes if "message_length" in k else v) for k, v in _OPTIONS]
-    server = grpc.aio.server(options=options)
+    server = grpc.aio.server(options=_OPTIONS)
     checker = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     names = [service.full_name for service in services]
@@ -60,7 +63,17 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
         raise AddressTaken(f"cannot listen on {host}:{port}: {error}") from error
     if bound == 0:
         raise AddressTaken(f"cannot listen on {host}:{port}: it is in use or not an address of this machine")
+    if not is_loopback(target[0]):
+        log.warning(
+            "LISTENING BEYOND THIS MACHINE WITHOUT ANY CREDENTIALS: whoever reaches this port can run code as this user;"
+            " bind 127.0.0.1 (taskmanager.bind-host), or let a firewall keep others out",
+            address=f"{host}:{bound}",
+        )
     return f"{host}:{bound}"
+
+
+def is_loopback(ip: str) -> bool:
+    return ipaddress.ip_address(ip.partition("%")[0]).is_loopback
 
 
 def aio_channel(address: str) -> grpc.aio.Channel:

@@ -80,6 +80,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     [
         ("taskmanager.numberOfTaskSlots", "many", "a whole number of at least 1"),
         ("taskmanager.numberOfTaskSlots", "0", "a whole number of at least 1"),
+        ("client.payload.max-size", "100 mb", "of at most 48 mb"),
         ("taskmanager.cpu.cores", "nan", "a number"),
         ("heartbeat.interval", "-1 s", "a duration such as"),
         ("heartbeat.interval", "5 parsecs", "a duration such as"),
