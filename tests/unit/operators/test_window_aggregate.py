@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.elements import Watermark
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators import window_aggregate
 from taskexecutor.executor.operators.window_aggregate import WindowAggregate
+from taskexecutor.executor.task.node import NodeTarget
 
 SIZE_US = 10
 ITEMS = parse_aggregates(["count(*) AS n", "sum(x) AS s", "avg(x) AS a", "max(x) AS top"])
@@ -182,4 +185,47 @@ def test_any_interleaving_equals_the_oracle(stream: list[list[Row] | int], laten
         for group, values in expected.items()
     }
     assert late(harness) == dropped
+    assert not harness.operator._windows  # type: ignore[attr-defined]
+
+
+@st.composite
+def _channels(draw: st.DrawFn) -> list[tuple[int, list[Row] | int]]:
+    """Rows and watermarks of three upstream subtasks, each in its own order, in any interleaving."""
+    row = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 59), st.integers(-5, 5))
+    element = st.lists(row, min_size=1, max_size=6) | st.integers(0, 70)
+    return draw(st.lists(st.tuples(st.integers(0, 2), element), max_size=30))
+
+
+@settings(deadline=None)
+@given(_channels(), st.sampled_from([0, 7]))
+def test_the_slowest_of_several_channels_decides_what_is_late(
+    stream: list[tuple[int, list[Row] | int]], lateness_us: int
+) -> None:
+    harness = opened(lateness_us)
+    channels = [harness._inputs[0], *(NodeTarget(harness._node, 0) for _ in range(2))]
+    reached = [-(2**63)] * len(channels)
+    taken: list[tuple[str | None, int, int | None]] = []
+    dropped = 0
+    for channel, element in stream:
+        if isinstance(element, int):
+            reached[channel] = max(reached[channel], element)
+            channels[channel].event(Watermark(element))
+            continue
+        channels[channel].batch(partials(*element))
+        in_time = [row for row in element if row[1] // SIZE_US * SIZE_US + SIZE_US - 1 + lateness_us > min(reached)]
+        dropped += len(element) - len(in_time)
+        taken += in_time
+        assert late(harness) == dropped
+    fired = [row for row in results(harness) if row[1] + SIZE_US - 1 > min(reached)]
+    assert fired == [], "no window fires before every channel has passed its end"
+    harness.end()
+    assert late(harness) == dropped
+    rows = pd.DataFrame(taken, columns=["key", "time", "x"])
+    rows["start"] = rows["time"] // SIZE_US * SIZE_US
+    grouped = rows.groupby(["key", "start"], dropna=False)["x"].agg(["size", "sum"])
+    expected = {
+        (None if pd.isna(key) else key, start): tuple(row)
+        for (key, start), row in zip(grouped.index, grouped.to_numpy(), strict=True)
+    }
+    assert {(key, start): (n, s) for key, start, n, s in results(harness)} == expected
     assert not harness.operator._windows  # type: ignore[attr-defined]
