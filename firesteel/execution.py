@@ -141,11 +141,11 @@ def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails
     with _counted_interrupts() as interrupts:
         asked = False
         while True:
-            if interrupts.count >= 2:
-                raise KeyboardInterrupt
-            if interrupts.count == 1 and not asked:
+            if interrupts.count and not asked:  # also when both came at once
                 asked = True
                 _ask_to_cancel(client, job_id, context)
+            if interrupts.count >= 2:
+                raise KeyboardInterrupt
             try:
                 item = news.get(timeout=0.1)
             except queue.Empty:

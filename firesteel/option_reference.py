@@ -12,8 +12,8 @@ _HEAD = """# Configuration
 Every key that Firesteel reads; keys and values are Flink 2.x's where Flink has them. They are set, the later
 winning, in `$FIRESTEEL_CONF_DIR/config.yaml` (nested or flat keys), in a program by `Environment(configuration={...})`, and
 by `-D key=value` on the command line. A cluster reads its own when it is started; what a program and `run -D` set concerns
-that job. Any `spark.*` key goes to the SparkSession of the job's slots. An unknown key is a warning that names the nearest known one;
-a bad value is an error that says what is allowed.
+that job. Any `spark.*` key goes to the SparkSession of the job's slots. An unknown key is a warning that names the nearest
+known one; a bad value is an error that says what is allowed.
 
 Durations: `500 ms`, `10 s`, `3 min`, `1 d`; a bare number is milliseconds. Sizes: `64 kb`, `1024m`, `2 gb`, powers of 1024.
 Lists: `a;b;c` or `[a, b, c]`.

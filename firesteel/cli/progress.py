@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -86,12 +88,14 @@ class LiveDisplay:
         self._console = console
         self._paces = Paces()
         self._live: Live | None = None
+        self._terminal: list[Any] | None = None  # its settings before
         self.interrupted = False
 
     def begin(self) -> None:
         self._end()
         self._paces = Paces()
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
+        self._terminal = _without_echoed_controls()
         self._live.start()
 
     def update(self, details: JobDetails) -> None:
@@ -108,12 +112,26 @@ class LiveDisplay:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            if self._terminal is not None:
+                termios.tcsetattr(sys.stdin, termios.TCSANOW, self._terminal)
 
     def __enter__(self) -> LiveDisplay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
+
+
+def _without_echoed_controls() -> list[Any] | None:
+    """Keeps the terminal from writing ^C into the table. Returns the settings to go back to."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError, ValueError):  # no terminal there
+        return None
+    quiet = list(before)
+    quiet[3] &= ~termios.ECHOCTL
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+    return before
 
 
 class PlainDisplay:

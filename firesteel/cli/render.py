@@ -96,12 +96,12 @@ def rate(per_s: float) -> str:
     return f"{per_s / 1e6:.1f} M/s" if per_s >= 1e6 else f"{per_s / 1e3:.0f} k/s"
 
 
-def _table(*columns: str, right: Iterable[str] = (), gives_way: str = "") -> Table:
-    """`gives_way`: the column that a narrow terminal takes from (see `_cut`); all others keep their width."""
+def _table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str] = ()) -> Table:
+    """`gives_way`: the columns that a narrow terminal takes from (see `_cut`); all others keep their width."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(
-            column, justify="right" if column in set(right) else "left", no_wrap=column != gives_way, overflow="fold"
+            column, justify="right" if column in set(right) else "left", no_wrap=column not in set(gives_way), overflow="fold"
         )
     return table
 
@@ -146,7 +146,7 @@ def progress(details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool
 
 def _vertices(vertices: Sequence[Vertex], paces: Mapping[str, Pace]) -> Table:
     counts = ("Records in", "", "Records out", " ")  # with their rates
-    table = _table("Vertex", "Tasks", *counts, "Mostly", right=counts, gives_way="Vertex")
+    table = _table("Vertex", "Tasks", *counts, "Mostly", right=counts, gives_way=("Vertex", "Tasks"))
     consumed = {vertex_id for vertex in vertices for vertex_id in vertex.input_vertex_ids}
     for number, vertex in enumerate(vertices, 1):
         metrics, pace = vertex.metrics, paces.get(vertex.vertex_id, Pace())
@@ -377,7 +377,7 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
     yield f"Slots: {overview.slots_free} free of {overview.slots_total}, {overview.slots_warm} warm{missing}"
     if overview.task_executors:
         right = ("Pid", "Slots", "Free", "Warm")
-        table = _table("TaskExecutor", "Address", "Host", *right, right=right, gives_way="TaskExecutor")
+        table = _table("TaskExecutor", "Address", "Host", *right, right=right, gives_way=("TaskExecutor",))
         for worker in overview.task_executors:
             table.add_row(
                 _cut(worker.task_executor_id),

@@ -104,6 +104,8 @@ def run(
     except JobFailed as error:
         raise _traceback_first(error, context.address) from error
     except KeyboardInterrupt:
+        if remote and display.interrupted:
+            click.echo(f"Left while job {context.executed[-1]} is being cancelled; see `firesteel list -a -m {context.address}`.")
         sys.exit(INTERRUPTED)
 
 

@@ -1,0 +1,56 @@
+"""What the documentation and the examples show works as it is shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from firesteel.cli.program import run_program
+from firesteel.execution_context import ExecutionContext
+
+from .conftest import ROOT, Session, firesteel
+
+
+def snippets(page: str) -> str:
+    """All Python of a page, as one program whose lines have the page's own numbers."""
+    lines = (ROOT / page).read_text().splitlines()
+    inside, code = False, []
+    for line in lines:
+        if line.startswith("```"):
+            inside = line == "```python"
+            line = ""
+        code.append(line if inside else "")
+    return "\n".join(code)
+
+
+def test_every_snippet_on_programs_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "programs.py"
+    program.write_text(snippets("docs/programs.md"))
+    context = ExecutionContext(mode="remote", address=session.address)
+    run_program(program, (), context)
+    assert len(context.executed) == 5
+    jobs = {job.job_id: job.status.name for job in session.client.list_jobs()}
+    assert {jobs[job_id] for job_id in context.executed} == {"FINISHED"}
+    assert list((tmp_path / "out" / "sales").glob("*.parquet"))
+
+
+def test_two_streams(session: Session, tmp_path: Path) -> None:
+    run = firesteel("run", "-m", session.address, "examples/two_streams.py", "--data", str(tmp_path))
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = re.findall(r"2024-03-0(\d) 00:00:00\+00:00 +(\w+) +(-?\d+) +(\d+)", run.stdout)
+    assert rows == [
+        ("1", "flint", "97", "2"),
+        ("1", "steel", "40", "1"),
+        ("2", "flint", "-2", "1"),
+        ("2", "steel", "53", "3"),
+        ("3", "tinder", "510", "2"),
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text()):
+        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"

@@ -1,0 +1,55 @@
+"""Ctrl-C in an attached run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from firesteel.config import Configuration
+from firesteel.execution import _watch
+from firesteel.execution_context import ExecutionContext
+from firesteel.job_details import JobDetails
+from firesteel.states import JobStatus
+
+
+class EndlessJob:
+    """What a client tells of a job that runs until it is cancelled."""
+
+    def __init__(self, *, cancellable: bool) -> None:
+        self.cancelled: list[str] = []
+        self._cancellable = cancellable
+
+    def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+
+    def watch_job(self, job_id: str) -> Iterator[JobDetails]:
+        while not (self.cancelled and self._cancellable):
+            yield JobDetails(job_id=job_id, name="endless", status=JobStatus.RUNNING, start_ms=1)
+        yield JobDetails(job_id=job_id, name="endless", status=JobStatus.CANCELED, start_ms=1, end_ms=2)
+
+
+def interrupted(job: EndlessJob, times: int) -> JobDetails:
+    left = [times]
+
+    def press(details: JobDetails) -> None:
+        while left[0]:
+            left[0] -= 1
+            signal.raise_signal(signal.SIGINT)
+
+    return _watch(job, "a" * 32, ExecutionContext(mode="remote", conf=Configuration(), progress=press))  # type: ignore[arg-type]
+
+
+def test_one_asks_for_the_jobs_cancellation_and_waits_for_it() -> None:
+    job = EndlessJob(cancellable=True)
+    assert interrupted(job, 1).status is JobStatus.CANCELED
+    assert job.cancelled == ["a" * 32]
+
+
+def test_two_at_once_leave_but_the_job_is_cancelled_all_the_same() -> None:
+    job = EndlessJob(cancellable=False)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(job, 2)
+    assert job.cancelled == ["a" * 32]
+    job._cancellable = True  # ends the thread that reads
