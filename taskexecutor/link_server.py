@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -83,7 +82,11 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
             self._broken(executor_id)
 
     async def _read(self, executor_id: ExecutorId, incoming: Any, outgoing: asyncio.Queue[Any]) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+        try:
             async for message in incoming:
                 self._received(executor_id, message)
+        except grpc.aio.AioRpcError:
+            pass  # the process has died
+        except Exception:  # what it says makes no sense: a link that nobody listens to must not look alive
+            log.exception("a slot's process sent what cannot be understood", executor_id=executor_id)
         outgoing.put_nowait(None)
