@@ -72,10 +72,10 @@ MAX_PARALLELISM = _option("pipeline.max-parallelism", "int", 128, "Number of key
 OPERATOR_CHAINING = _option("pipeline.operator-chaining.enabled", "bool", True, "Whether operators are chained into tasks.")
 SLOT_REQUEST_TIMEOUT = _option("slot.request.timeout", "duration", 300.0, "A job that still lacks slots after this long fails.")
 SLOT_IDLE_TIMEOUT = _option("slot.idle.timeout", "duration", 50.0, "A JobMaster returns a slot that has been idle this long (delayed release).")
-RESTART_STRATEGY = _option("restart-strategy.type", "enum", "none", "What happens when a task fails.", ("none", "fixed-delay", "exponential-delay", "failure-rate"))
+RESTART_STRATEGY = _option("restart-strategy.type", "enum", "none", "What happens when a task fails; exponential-delay and failure-rate are refused until they exist.", ("none", "fixed-delay", "exponential-delay", "failure-rate"))
 RESTART_ATTEMPTS = _option("restart-strategy.fixed-delay.attempts", "int", 1, "How often a failed job is started again.", minimum=0)
 RESTART_DELAY = _option("restart-strategy.fixed-delay.delay", "duration", 1.0, "Time between a failure and the restart.")
-FAILOVER_STRATEGY = _option("jobmanager.execution.failover-strategy", "enum", "region", "What is restarted when a task fails.", ("region", "full", "individual"))
+FAILOVER_STRATEGY = _option("jobmanager.execution.failover-strategy", "enum", "region", "What is restarted when a task fails; has no effect yet: the whole job is.", ("region", "full", "individual"))
 JOBMASTER_SPARES = _option("jobmanager.warm-spares", "int", 1, "JobMaster processes kept started for jobs to come.", minimum=0)
 JOB_HISTORY = _option("jobstore.max-capacity", "int", 100, "Ended jobs that are kept for list and show.", minimum=1)
 PAYLOAD_LIMIT = _option("client.payload.max-size", "size", 48 * MIB, "Largest job that may be submitted, without its files; no control message carries a larger one.", maximum=48 * MIB)
@@ -90,7 +90,7 @@ TM_IDLE_TIMEOUT = _option("resourcemanager.taskmanager-timeout", "duration", 30.
 PREVIOUS_WORKER_TIMEOUT = _option("resourcemanager.previous-worker.recovery.timeout", "duration", 3.0, "A restarted ResourceManager waits this long for the TaskExecutors that its predecessor had started, before it matches slots or starts others.")
 REQUIREMENTS_DELAY = _option("slotmanager.requirement-check.delay", "duration", 0.0, "How long requirements are gathered before slots are matched.")
 DATABASE_URL = _option("database.url", "string", "", "SQLAlchemy URL of the job store; empty: SQLite in the cluster's directory.")
-HA_TYPE = _option("high-availability.type", "enum", "none", "Leader election.", ("none", "zookeeper"))
+HA_TYPE = _option("high-availability.type", "enum", "none", "Leader election; has no effect yet.", ("none", "zookeeper"))
 
 _section = "Exchange between tasks"
 CHANNEL_WINDOW = _option("taskmanager.network.memory.channel-window", "size", 4 * MIB, "Bytes a producer may be ahead of its consumer, per channel.", minimum=1)
