@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -83,18 +85,37 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert alive == []
 
 
-def test_kill_9_of_an_embedded_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    job = tmp_path / "job.py"
+def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_its_logs(tmp_path: Path) -> None:
+    job, failing = tmp_path / "job.py", tmp_path / "failing.py"
     job.write_text("import time\ntime.sleep(100)\n")
-    run = subprocess.Popen(
-        [sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1", str(job)], cwd=ROOT
+    failing.write_text(
+        "from firesteel import Environment\n"
+        "def fail(batches):\n    raise ValueError('as told')\n"
+        "env = Environment()\nenv.from_sequence(0, 9).map_in_arrow(fail).print()\nenv.execute('failing')\n"
     )
-    eventually(lambda: len(psutil.Process(run.pid).children(recursive=True)) >= 5, "the embedded cluster's processes")
-    family = psutil.Process(run.pid).children(recursive=True)
-    run.kill()
-    run.wait()
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert alive == []
+    with tempfile.TemporaryDirectory(prefix="fs-") as temporary:  # short: a socket's path is
+        command_line = [sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1"]
+        environment = {**os.environ, "TMPDIR": temporary}
+        run = subprocess.Popen([*command_line, str(job)], cwd=ROOT, env=environment)
+        eventually(lambda: len(psutil.Process(run.pid).children(recursive=True)) >= 5, "the embedded cluster's processes")
+        family = psutil.Process(run.pid).children(recursive=True)
+        run.kill()
+        run.wait()
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert alive == []
+        abandoned = set(Path(temporary).glob("firesteel-*"))
+        assert abandoned
+
+        failed = subprocess.run(
+            [*command_line, str(failing)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert failed.returncode == 1
+        assert failed.stderr.index("failing.py") < failed.stderr.index("Error: job ")
+        kept = Path(re.search(rf"logs of this run are kept in ({temporary}/firesteel-\S+)", failed.stderr)[1])  # type: ignore[index]
+        assert set(Path(temporary).glob("firesteel-*")) == {kept}
+        names = {path.name for path in kept.rglob("*") if path.is_file()}
+        assert {"dispatcher.log", "slot-0.log"} <= names
+        assert all(name.endswith(".log") or name == "kept" for name in names)
 
 
 def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
