@@ -5,28 +5,91 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, get_args
+
+from firesteel.errors import InvalidProgram
+
+CORRUPT_RECORD = "_corrupt_record"  # Spark's name for the text of a row that does not fit
+MALFORMED_TAG = "malformed"  # the side output of a FileSource with malformed="side_output"
+MALFORMED_FORMATS = ("csv", "json")
+Malformed = Literal["fail", "drop", "side_output"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
     """Reads files that `spark.read` can read, each file one split, in sorted order.
 
-    `paths`: absolute paths or globs; relative ones are resolved where the program runs. `schema`: a DDL string, such as
-    "origin STRING, dep_delay DOUBLE"; without one, CSV and JSON schemas are inferred once over all files, before data flows.
-    `options` are those of spark.read.
+    `paths`: absolute paths, directories or globs; relative ones are resolved where the program runs. Folders named `key=value`
+    below them are columns, as with spark.read. `schema`: a DDL string, such as "origin STRING, dep_delay DOUBLE"; without one,
+    CSV and JSON schemas are inferred once over all files, before data flows. `options` are those of spark.read.
+
+    `watch` makes it unbounded: so often ("1 s", a timedelta) the paths are listed for files that are new, which are read in the
+    order of their modification times, then names. A path is read once, whatever becomes of the file; so write files elsewhere, or
+    under a name that begins with a dot or underscore, and rename them. The job fails if a watched directory vanishes.
+
+    `malformed` says what becomes of CSV and JSON rows that do not fit the schema in any column: "fail" the job, naming row and
+    file; "drop" them, counted as numMalformedRecordsDropped; "side_output": send them to the side output MALFORMED_TAG,
+    with columns `_corrupt_record` (the row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by
+    default, what cannot be parsed is null.
+
+    Raises InvalidProgram for a `watch` or `malformed` that is none.
     """
 
     paths: tuple[str, ...]
     format: str
     schema: str | None = None
+    watch_s: float | None = None
+    malformed: Malformed | None = None
     options: dict[str, str] = field(default_factory=dict)
 
-    def __init__(self, *paths: str, format: str, schema: str | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        *paths: str,
+        format: str,
+        schema: str | None = None,
+        watch: str | timedelta | None = None,
+        malformed: Malformed | None = None,
+        **options: object,
+    ) -> None:
+        from firesteel.windows import duration_us
+
+        watch_s = None if watch is None else duration_us(watch, "watch") / 1_000_000
+        if watch_s is not None and watch_s < MIN_WATCH_S:
+            raise InvalidProgram(f"FileSource: watch is {watch!r}; it must be at least {MIN_WATCH_S * 1000:.0f} ms")
+        if malformed is not None:
+            _check_malformed(malformed, format, options)
         object.__setattr__(self, "paths", tuple(paths))
         object.__setattr__(self, "format", format)
         object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "watch_s", watch_s)
+        object.__setattr__(self, "malformed", malformed)
         object.__setattr__(self, "options", {k: _option_text(v) for k, v in options.items()})
+
+    def at(self, paths: Iterable[str]) -> FileSource:
+        """The same source elsewhere."""
+        other = copy.copy(self)
+        object.__setattr__(other, "paths", tuple(paths))
+        return other
+
+
+MIN_WATCH_S = 0.01
+
+
+def _check_malformed(malformed: str, format: str, options: dict[str, object]) -> None:
+    if malformed not in get_args(Malformed):
+        raise InvalidProgram(f"FileSource: malformed is {malformed!r}; allowed: {', '.join(get_args(Malformed))}")
+    if format not in MALFORMED_FORMATS:
+        raise InvalidProgram(
+            f"FileSource: malformed={malformed!r} is for {' and '.join(MALFORMED_FORMATS)}; "
+            f"a {format} file is read whole or not at all"
+        )
+    taken = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
+    if taken:
+        raise InvalidProgram(f"FileSource: malformed={malformed!r} and the option {taken[0]} exclude each other")
 
 
 @dataclass(frozen=True, slots=True)

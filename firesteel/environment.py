@@ -125,7 +125,7 @@ def resolved(source: FileSource | SequenceSource) -> FileSource | SequenceSource
         case FileSource():
             if not source.paths:
                 raise InvalidProgram("FileSource has no path; name at least one file or glob")
-            return FileSource(*map(absolute_path, source.paths), format=source.format, schema=source.schema, **source.options)
+            return source.at(map(absolute_path, source.paths))
         case SequenceSource():
             if source.end < source.start or source.split_rows < 1:
                 raise InvalidProgram(f"{source}: end must not be before start, and split_rows at least 1")

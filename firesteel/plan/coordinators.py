@@ -13,7 +13,10 @@ def coordinator_of(source: Any) -> tuple[str, str]:
     """The coordinator's kind and options: its enumerator hands the source's splits to the readers."""
     match source:
         case FileSource():
-            return "file-source", json.dumps({"paths": list(source.paths), "format": source.format})
+            options: dict[str, Any] = {"paths": list(source.paths), "format": source.format}
+            if source.watch_s is not None:
+                options["watch_s"] = source.watch_s
+            return "file-source", json.dumps(options)
         case SequenceSource():
             return "sequence-source", json.dumps({"start": source.start, "end": source.end, "split_rows": source.split_rows})
         case _:

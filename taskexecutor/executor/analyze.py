@@ -10,7 +10,7 @@ import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -18,7 +18,7 @@ import cloudpickle
 import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
-from firesteel.connectors import FileSink, FileSource, SequenceSource
+from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSink, FileSource, SequenceSource
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.jobgraph import JobGraph, JobVertex, Operator
 from firesteel.plan.specs import (
@@ -37,6 +37,7 @@ from firesteel.plan.specs import (
 from taskexecutor.executor.connectors.file_sink import FORMATS
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.files import MALFORMED_SCHEMA, read_files
 from taskexecutor.executor.spark.schemas import declared, from_ddl, missing_column, shown, to_arrow, to_ipc, to_spark
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class _Found:
     plan: str = ""
     # Of a partial aggregate: the schema that the keyed half will have.
     final: pa.Schema | None = None
+    sides: dict[str, pa.Schema] = field(default_factory=dict)  # of side outputs, by tag, where known
 
 
 class _Analysis:
@@ -102,7 +104,10 @@ class _Analysis:
         for edge in self._graph.edges:
             if _enters(edge, vertex, index) and edge.target_input == number:
                 producer = self.found[edge.source_vertex_id][edge.source_operator]
-                producers.append(_Found(producer.schema, final=producer.final))  # Spark's plan ends at an edge
+                if edge.side_output_tag:
+                    producers.append(_Found(producer.sides.get(edge.side_output_tag)))
+                else:
+                    producers.append(_Found(producer.schema, final=producer.final))  # Spark's plan ends at an edge
         if not producers:
             raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
         return producers
@@ -177,7 +182,8 @@ class _Analysis:
                     _check_time_column(f"watermarks of {operator.name!r}", spec.watermarks, to_arrow(schema))
                 frame = empty_frame(self._session, schema)
                 leaf = f"Read {spec.source.format} {', '.join(spec.source.paths)}"
-                return _Found(to_arrow(schema), frame, leaf)
+                sides = {MALFORMED_TAG: MALFORMED_SCHEMA} if spec.source.malformed == "side_output" else {}
+                return _Found(to_arrow(schema), frame, leaf, sides=sides)
             case SequenceSource():
                 return _Found(pa.schema([(spec.source.column, pa.int64())]))
             case _:
@@ -220,17 +226,26 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
     paths: list[str] = []
     for path in source.paths:
         files = sorted(glob.glob(path)) if "://" not in path else [path]
-        if not files:
+        if not files and source.watch_s is None:
             raise FiresteelError(f"FileSource: no such file: {path}")
         paths += files
+    if source.schema is None and source.watch_s is not None and not any(map(_has_files, paths)):
+        raise FiresteelError(
+            f"FileSource {', '.join(source.paths)}: there are no files yet to find the schema in; give the source a schema"
+        )
     try:
         if source.schema is not None:
             schema = from_ddl(source.schema)
+            if source.malformed is not None and CORRUPT_RECORD in schema.names:
+                raise FiresteelError(
+                    f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude each other: either rows "
+                    "that do not fit go elsewhere, or they stay with that column set"
+                )
             reader = session.read.format(source.format)  # an unknown format is found when it is loaded
-            if source.format not in (*INFERRED_FORMATS, "parquet", "orc", "text"):
+            if paths and source.format not in (*INFERRED_FORMATS, "parquet", "orc", "text"):
                 reader.schema(schema).options(**source.options).load(paths)
         else:
-            schema = plans.read_files(session, source, paths, None).schema
+            schema = read_files(session, source, paths, None).schema
     except ParseException as error:
         raise FiresteelError(f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}") from error
     except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
@@ -238,6 +253,10 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
     if not schema.fields:
         raise FiresteelError(f"FileSource {', '.join(source.paths)}: the files have no columns")
     return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _has_files(path: str) -> bool:
+    return not os.path.isdir(path) or any(not name.startswith((".", "_")) for _, _, names in os.walk(path) for name in names)
 
 
 def _check_time_column(what: str, watermarks: WatermarkSpec, schema: pa.Schema) -> None:

@@ -5,30 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from firesteel.connectors import FileSource, SequenceSource
+from firesteel.connectors import SequenceSource
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec, WatermarkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
-    from pyspark.sql.types import StructType
 
 ROWS = "_rows"
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 _START_US = "_window_start_us"
-
-
-def read_files(session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None) -> DataFrame:
-    """The files' rows. Without `schema`, Spark finds it in the files; for CSV and JSON that takes reading them."""
-    reader = session.read.format(source.format)
-    if schema is not None:
-        reader = reader.schema(schema)
-    elif source.schema is not None:
-        reader = reader.schema(source.schema)
-    elif source.format == "csv":
-        reader = reader.option("inferSchema", "true")
-    return reader.options(**source.options).load(paths)
 
 
 def read_range(session: SparkSession, source: SequenceSource, start: int, end: int, cores: int) -> DataFrame:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from firesteel import options
 from firesteel.config import Configuration
 from firesteel.connectors import FileSource, SequenceSource
-from firesteel.elements import Watermark
+from firesteel.elements import StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator
 from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
@@ -24,6 +24,7 @@ from taskexecutor.executor.connectors.splits import Splits
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, engine_of
+from taskexecutor.executor.spark.files import CheckedRows, read_files
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class SparkSourceStage(_SparkStage, SourceOperator):
         self._source = source
         self._source_schema = None if source_schema is None else to_spark(source_schema)
         self._splits = Splits()
+        self._checked: CheckedRows | None = None  # of the split that is read
         self._watermark_us: int | None = None
 
     def handle_coordinator_event(self, event: Any) -> None:
@@ -106,6 +108,8 @@ class SparkSourceStage(_SparkStage, SourceOperator):
         self._request()
         if not self._splits.waiting:
             self.waiting = not self._splits.exhausted
+            if self.waiting and isinstance(self._source.source, FileSource) and self._source.source.watch_s is not None:
+                self.output.emit_status(StreamStatus(True))  # until there is a new file: others need not wait for it
             return not self._splits.exhausted
         split = self._splits.waiting.popleft()
         self._request()  # the next one is on its way while this one is read
@@ -124,6 +128,8 @@ class SparkSourceStage(_SparkStage, SourceOperator):
                 observation, frame = plans.observe_time(frame, self._source.watermarks)
             self._run(frame)
             latest_us = None if observation is None else plans.observed_time_us(observation)
+            if self._checked is not None:
+                self._checked.account(self.context, self.output)
         if observation is not None:
             self.context.counter("numRecordsIn").inc(plans.observed_rows(observation))
         elif "end" in split:
@@ -135,7 +141,10 @@ class SparkSourceStage(_SparkStage, SourceOperator):
         session, source = self._engine.session, self._source.source
         match source:
             case FileSource():
-                return plans.read_files(session, source, split["path"], self._source_schema)
+                if source.malformed is not None and self._source_schema is not None:
+                    self._checked = CheckedRows(session, source, split["path"], self._source_schema)
+                    return self._checked.frame
+                return read_files(session, source, split["path"], self._source_schema)
             case SequenceSource():
                 return plans.read_range(session, source, split["start"], split["end"], self._engine.cores)
             case _:

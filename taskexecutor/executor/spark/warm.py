@@ -15,6 +15,7 @@ from firesteel.connectors import FileSource
 from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, TumblingSpec, WatermarkSpec
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
+from taskexecutor.executor.spark.files import read_files
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
     path.write_text("key,time,number\na,2013-01-01T05:00:00Z,1.5\nb,2013-01-01T05:00:00Z,\n")
     source = FileSource(str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True)
     watermarks = WatermarkSpec(column="time", max_out_of_orderness_us=0)
-    frame = plans.read_files(session, source, str(path), None)
+    frame = read_files(session, source, str(path), None)
     observation, frame = plans.observe_time(frame, watermarks)
     frame = plans.partial_window_aggregate(frame.where("number IS NOT NULL"), _AGGREGATE, cores=engine.cores)
     run(frame)

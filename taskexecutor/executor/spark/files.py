@@ -1,0 +1,141 @@
+"""How FileSource reads its files on Spark: partition columns in their paths, and what becomes of malformed rows.
+
+Malformed is a row that does not fit the schema, in any of its columns. Spark by itself only looks at the columns that the
+plan needs, so what counts as malformed would depend on what follows; here all columns are always looked at.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource
+from firesteel.operator import Output, RuntimeContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructType
+
+DROPPED_COUNTER = "numMalformedRecordsDropped"
+# Of the side output: the row as it stands in the file, and the file.
+MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string())])
+
+
+def read_files(session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None) -> DataFrame:
+    """The files' rows. Without `schema`, Spark finds it in the files; for CSV and JSON that takes reading them."""
+    reader = session.read.format(source.format)
+    if schema is not None:
+        reader = reader.schema(schema)
+    elif source.schema is not None:
+        reader = reader.schema(source.schema)
+    elif source.format == "csv":
+        reader = reader.option("inferSchema", "true")
+    elif source.format == "json" and source.malformed is not None:
+        reader = reader.option("mode", "DROPMALFORMED")  # else what is malformed makes a column of its own
+    if isinstance(paths, str) and (base := partition_base(source, paths)):
+        reader = reader.option("basePath", base)
+    return reader.options(**source.options).load(paths)
+
+
+def partition_base(source: FileSource, path: str) -> str:
+    """Where `key=value` folders above the file begin to be columns of it; empty if there are none.
+
+    Spark finds that out when it reads a whole directory, but here each file is read by itself.
+    """
+    folder = os.path.dirname(path)
+    if "=" not in folder or "basePath" in source.options:
+        return ""
+    for root in source.paths:
+        root = _fixed_part(root.removeprefix("file://"))
+        if folder.startswith(root + os.sep) and "=" in folder[len(root) :]:
+            return root
+    return ""
+
+
+def _fixed_part(path: str) -> str:
+    """Of a path or glob: the folders above the first that varies or is a partition's."""
+    while glob.has_magic(path) or "=" in os.path.basename(path):
+        path = os.path.dirname(path)
+    return path.rstrip(os.sep)
+
+
+class CheckedRows:
+    """One split of a source with `malformed`.
+
+    `frame` has its good rows; after they were read, `account` does what is wanted with the others.
+    """
+
+    def __init__(self, session: SparkSession, source: FileSource, path: str, schema: StructType) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as sql
+
+        self._source = source
+        self._path = path
+        self._schema = schema
+        self._session = session
+        self._observation: Observation = Observation()
+        corrupt = _column(CORRUPT_RECORD)
+        rows = self._rows().observe(
+            self._observation, sql.count_if(corrupt.isNotNull()).alias("malformed"), self._all_columns().alias("all_columns")
+        )
+        self.frame = rows.where(self._failing(corrupt) if source.malformed == "fail" else corrupt.isNull()).drop(CORRUPT_RECORD)
+
+    def account(self, context: RuntimeContext, output: Output) -> None:
+        malformed = int(self._observation.get["malformed"])
+        if not malformed:
+            return
+        if self._source.malformed == "drop":
+            context.counter(DROPPED_COUNTER).inc(malformed)
+        elif self._source.malformed == "side_output":
+            self._emit(output)
+
+    def _rows(self) -> DataFrame:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        schema = StructType([*self._schema.fields, StructField(CORRUPT_RECORD, StringType(), True)])
+        reader = self._session.read.format(self._source.format).schema(schema).options(**self._source.options)
+        if base := partition_base(self._source, self._path):
+            reader = reader.option("basePath", base)
+        return reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT_RECORD).load(self._path)
+
+    def _all_columns(self) -> Column:
+        """Something about every column, so that Spark parses them all; nulls are cheap to tell."""
+        from functools import reduce
+
+        from pyspark.sql import functions as sql
+
+        return sql.bool_and(reduce(lambda a, b: a & b, (_column(name).isNull() for name in self._schema.names)))
+
+    def _failing(self, corrupt: Column) -> Column:
+        from pyspark.sql import functions as sql
+
+        message = sql.concat(
+            sql.lit(f"malformed row in {self._path}: "),
+            sql.substring(corrupt, 1, 200),
+            sql.lit(f" (expected {self._expected()})"),
+        )
+        return sql.when(corrupt.isNull(), True).otherwise(sql.raise_error(message).cast("boolean"))
+
+    def _expected(self) -> str:
+        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields[:40])
+
+    def _emit(self, output: Output) -> None:
+        """The file is read once more, for these rows only: there are few, or somebody is about to mend the source."""
+        from taskexecutor.executor.spark.bundles import collect
+        from taskexecutor.executor.spark.schemas import to_arrow
+
+        rows = self._rows()
+        rows = rows.where(_column(CORRUPT_RECORD).isNotNull())
+        for batch in collect(rows, to_arrow(rows.schema)):
+            records = batch.column(batch.schema.get_field_index(CORRUPT_RECORD))
+            paths = pa.array([self._path] * batch.num_rows, pa.string())
+            output.emit_side(MALFORMED_TAG, pa.RecordBatch.from_arrays([records, paths], schema=MALFORMED_SCHEMA))
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as sql
+
+    return sql.col("`" + name.replace("`", "``") + "`")

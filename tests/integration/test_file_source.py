@@ -1,0 +1,149 @@
+"""FileSource on a real Spark: formats, partition columns, malformed rows, watched directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.orc as pa_orc
+import pyarrow.parquet as pq
+import pytest
+
+from firesteel import Environment
+from firesteel._proto import tasks_pb2
+from firesteel.connectors import MALFORMED_TAG, FileSource
+from firesteel.elements import StreamStatus
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.testing import OperatorHarness
+from jobmaster.paths import list_files
+from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.spark.engine import SparkEngine
+
+CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
+JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
+SCHEMA = "a INT, b STRING"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def reader(engine: SparkEngine, source: FileSource, function: Any = None, tags: tuple[str, ...] = ()) -> OperatorHarness:
+    env = Environment(parallelism=1)
+    stream = env.from_source(source)
+    if function is not None:
+        stream = stream.transform(function)
+    stream.print()
+    graph = env.job_graph("files")
+    schemas = [pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None for m in analyze(graph, engine)]
+    operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
+    opened = [OpenedOperator(o, cloudpickle.loads(o.spec), s) for o, s in zip(operators, schemas, strict=False)]
+    return OperatorHarness(build(opened), [], spark=engine.session, side_output_tags=tags).open()
+
+
+def read(harness: OperatorHarness, *files: Path | str) -> list[dict[str, Any]]:
+    for number, file in enumerate(files):
+        harness.deliver(tasks_pb2.AssignSplit(number=number, split_json=f'{{"path": "{file}"}}'))
+        harness.poll()
+    return harness.rows()
+
+
+@pytest.fixture
+def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / f"rows.{request.param}"
+    path.write_text(CSV if request.param == "csv" else JSON)
+    return path
+
+
+def source(file: Path, malformed: Any) -> FileSource:
+    header = {"header": True} if file.suffix == ".csv" else {}
+    return FileSource(str(file), format=file.suffix[1:], schema=SCHEMA, malformed=malformed, **header)
+
+
+@pytest.mark.parametrize("file", ["csv", "json"], indirect=True)
+def test_malformed_rows_are_dropped_and_counted_whatever_columns_are_used(engine: SparkEngine, file: Path) -> None:
+    for columns in (["a"], ["b"], ["a", "b"]):
+        harness = reader(engine, source(file, "drop"), lambda df, columns=columns: df.select(*columns))
+        good = [{"a": 1, "b": "one"}, {"a": 2, "b": "two"}]
+        assert read(harness, file) == [{name: row[name] for name in columns} for row in good]
+        assert dict(harness.metrics.counters)["numMalformedRecordsDropped"].value == 3
+
+
+@pytest.mark.parametrize("file", ["csv", "json"], indirect=True)
+def test_malformed_rows_go_to_the_side_output(engine: SparkEngine, file: Path) -> None:
+    harness = reader(engine, source(file, "side_output"), lambda df: df.select("b"), (MALFORMED_TAG,))
+    assert read(harness, file) == [{"b": "one"}, {"b": "two"}]
+    expected = [text for text in file.read_text().splitlines() if text in ("x,bad", "3", "4,four,five")]
+    expected = expected or ['{"a":"x","b":"bad"}', "{nonsense", "[4]"]
+    assert [row for batch in harness.side(MALFORMED_TAG) for row in batch.to_pylist()] == [
+        {"_corrupt_record": text, "path": str(file)} for text in expected
+    ]
+
+
+@pytest.mark.parametrize("file", ["csv", "json"], indirect=True)
+def test_a_malformed_row_fails_the_task_and_is_named(engine: SparkEngine, file: Path) -> None:
+    harness = reader(engine, source(file, "fail"), lambda df: df.select("b"))
+    with pytest.raises(Exception, match=rf"malformed row in {file}: .*x.*expected a int, b string"):
+        read(harness, file)
+
+
+def test_malformed_is_checked_where_the_program_is_written(engine: SparkEngine, tmp_path: Path) -> None:
+    with pytest.raises(InvalidProgram, match="allowed: fail, drop, side_output"):
+        FileSource("x", format="csv", malformed="ignore")  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match="is for csv and json"):
+        FileSource("x", format="parquet", malformed="drop")
+    with pytest.raises(InvalidProgram, match="the option mode exclude each other"):
+        FileSource("x", format="csv", malformed="drop", mode="FAILFAST")
+    (tmp_path / "x.csv").write_text("1\n")
+    with pytest.raises(FiresteelError, match="a column _corrupt_record exclude each other"):
+        reader(engine, FileSource(f"{tmp_path}/x.csv", format="csv", malformed="drop", schema="a INT, _corrupt_record STRING"))
+
+
+@pytest.mark.parametrize("root", ["{}", "{}/*/*.parquet", "{}/day=*"])
+def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, root: str) -> None:
+    for day in (1, 2):
+        folder = tmp_path / f"day={day}"
+        folder.mkdir()
+        pq.write_table(pa.table({"n": [day * 10]}), folder / "part.parquet")
+    if root == "{}":
+        paths = [root.format(tmp_path)]
+        harness = reader(engine, FileSource(*paths, format="parquet"))
+    else:
+        paths = [root.format(tmp_path)]
+        harness = reader(engine, FileSource(*paths, format="parquet", schema="n LONG, day INT"))
+    assert read(harness, *list_files(paths)) == [{"n": 10, "day": 1}, {"n": 20, "day": 2}]
+
+
+def test_other_formats_of_spark_read(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("one\ntwo\n")
+    assert read(reader(engine, FileSource(f"{tmp_path}/x.txt", format="text")), tmp_path / "x.txt")[1] == {"value": "two"}
+    pa_orc.write_table(pa.table({"n": [1]}), tmp_path / "x.orc")
+    assert read(reader(engine, FileSource(f"{tmp_path}/x.orc", format="orc")), tmp_path / "x.orc") == [{"n": 1}]
+    (tmp_path / "x.xml").write_text("<all><row><n>1</n></row><row><n>2</n></row></all>")
+    xml = FileSource(f"{tmp_path}/x.xml", format="xml", rowTag="row", schema="n INT")
+    assert read(reader(engine, xml), tmp_path / "x.xml") == [{"n": 1}, {"n": 2}]
+    (found,) = read(reader(engine, FileSource(f"{tmp_path}/x.txt", format="binaryFile")), tmp_path / "x.txt")
+    assert found["content"] == b"one\ntwo\n"
+
+
+def test_a_watched_source_needs_a_schema_or_files_and_is_idle_while_it_waits(engine: SparkEngine, tmp_path: Path) -> None:
+    with pytest.raises(FiresteelError, match="no files yet to find the schema in"):
+        reader(engine, FileSource(str(tmp_path), format="json", watch="1 s"))
+    harness = reader(engine, FileSource(str(tmp_path), format="json", schema=SCHEMA, watch="1 s"))
+    assert harness.poll()
+    assert harness._main.elements == [StreamStatus(True)]
+    (tmp_path / "x.json").write_text('{"a": 1}\n')
+    assert read(harness, tmp_path / "x.json") == [{"a": 1, "b": None}]
+    assert harness.poll()
+    with pytest.raises(InvalidProgram, match="watch is '0 s'"):
+        FileSource(str(tmp_path), format="json", watch="0 s")
+    assert os.listdir(tmp_path)
