@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psutil
 import structlog
 
 log = structlog.get_logger(__name__)
@@ -21,11 +22,15 @@ JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
 class JobSurroundings:
     """The job's files on sys.path and in Spark's Python workers, its spark.* values in the session; `leave` undoes it all."""
 
-    def __init__(self, session: Any, job_dir: str, python_paths: Sequence[str]) -> None:
+    def __init__(
+        self, session: Any, jvm_pid: int, job_dir: str, python_paths: Sequence[str], defaults: Mapping[str, str]
+    ) -> None:
+        """`defaults`: the session's values as they are without a job."""
         self._session = session
+        self._defaults = defaults
+        self._jvm_pid = jvm_pid
         self._paths = [path for path in python_paths if path not in sys.path]
         self._roots = tuple({path.rstrip("/") for path in (*python_paths, job_dir) if path})
-        self._former_values: dict[str, str | None] = {}
         sys.path[:0] = self._paths
         importlib.invalidate_caches()
         if job_dir:
@@ -38,7 +43,7 @@ class JobSurroundings:
     def configure(self, config: Mapping[str, str]) -> None:
         """Sets the job's spark.* values. Those that Spark takes at its start only were given to it then."""
         for key, value in config.items():
-            if not key.startswith("spark.") or key in self._former_values:
+            if not key.startswith("spark."):
                 continue
             former = self._session.conf.get(key, None)
             if former == value:
@@ -46,7 +51,6 @@ class JobSurroundings:
             if not self._session.conf.isModifiable(key):
                 log.warning("a value that Spark takes only when it starts is ignored", key=key, value=value, stays=former)
                 continue
-            self._former_values[key] = former
             self._session.conf.set(key, value)
 
     def leave(self) -> None:
@@ -61,10 +65,8 @@ class JobSurroundings:
             includes = self._session.sparkContext._python_includes
             includes[:] = [path for path in includes if path not in self._paths]
             self._session.sparkContext.environment.pop(JOB_DIR_VARIABLE, None)
-        for key, former in self._former_values.items():
-            with contextlib.suppress(Exception):
-                self._session.conf.unset(key) if former is None else self._session.conf.set(key, former)
-        clean_session(self._session)
+        clean_session(self._session, self._defaults)
+        end_python_workers(self._jvm_pid)
         linecache.clearcache()
         gc.collect()
 
@@ -87,13 +89,42 @@ def _package_path(module: Any) -> list[str]:
         return []
 
 
-def clean_session(session: Any) -> None:
-    """Drops what a job may have left in the session: cached tables and temporary views."""
+def end_python_workers(jvm_pid: int) -> None:
+    """Kills Spark's Python workers, and whatever they have started: they hold what a job's functions imported and kept, and
+    their memory counts as the slot's. Spark starts new ones when it needs them.
+
+    The daemon that they are forked from has nothing of a job in it and stays (Spark does not expect its end), unless it was
+    made for this job's files: nobody will use it again.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):  # the JVM itself is gone, and its workers go by themselves
+        for daemon in psutil.Process(jvm_pid).children():
+            with contextlib.suppress(psutil.Error):
+                if "pyspark.daemon" not in daemon.cmdline():
+                    continue
+                ended = daemon.children(recursive=True)
+                if JOB_DIR_VARIABLE in daemon.environ():
+                    ended.append(daemon)
+                for process in ended:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+
+
+def clean_session(session: Any, defaults: Mapping[str, str]) -> None:
+    """Drops what a job may have left in the session: cached tables, temporary views and functions, values it has set."""
     try:
         session.catalog.clearCache()
         catalog = session._jsparkSession.sessionState().catalog()
         views = catalog.listLocalTempViews("*")
         for index in range(views.size()):
             session.catalog.dropTempView(views.apply(index).table())
+        functions = catalog.listTemporaryFunctions()
+        for index in range(functions.size()):
+            catalog.dropTempFunction(functions.apply(index).funcName(), True)
+        values = session.conf.getAll
+        for key in values.keys() - defaults.keys():
+            session.conf.unset(key)
+        for key, value in defaults.items():
+            if values.get(key) != value:
+                session.conf.set(key, value)
     except Exception:
         log.warning("the Spark session could not be cleaned", exc_info=True)

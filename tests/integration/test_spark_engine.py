@@ -15,6 +15,7 @@ import cloudpickle
 import psutil
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel._proto import tasks_pb2
@@ -23,6 +24,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.cleaning import JobSurroundings, clean_session
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
@@ -281,6 +283,34 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
     with pytest.raises(FiresteelError, match="'time_hour' is null"):
         reader.poll()
     reader.close()
+
+
+def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: Path) -> None:
+    session = engine.session
+    values = dict(session.conf.getAll)
+    surroundings = JobSurroundings(session, engine.jvm_pid, str(tmp_path), [], values)
+    surroundings.configure({"spark.sql.shuffle.partitions": "7", "parallelism.default": "2"})
+    assert session.conf.get("spark.sql.shuffle.partitions") == "7"
+    # What its functions do with the session that they find in their DataFrames.
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    session.range(3).createTempView("numbers")
+    session.udf.register("twice", lambda x: 2 * x, "long")
+    assert [row[0] for row in session.sql("SELECT twice(id) FROM numbers").collect()] == [0, 2, 4]
+    (daemon,) = (p for p in psutil.Process(engine.jvm_pid).children() if "pyspark.daemon" in p.cmdline())
+    workers = daemon.children()
+    assert workers
+
+    surroundings.leave()
+    assert dict(session.conf.getAll) == values
+    for left in ("SELECT * FROM numbers", "SELECT twice(1)"):
+        with pytest.raises(AnalysisException):
+            session.sql(left)
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    session.udf.register("thrice", lambda x: 3 * x, "long")
+    assert session.sql("SELECT thrice(2)").first()[0] == 6, "Spark starts new Python workers"
+    clean_session(session, values)
 
 
 def test_the_death_of_the_jvm_is_told(engine: SparkEngine) -> None:
