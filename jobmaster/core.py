@@ -29,6 +29,7 @@ from jobmaster.scheduler import EagerScheduling, Scheduler, SchedulingStrategy
 from jobmaster.settings import JobSettings
 from jobmaster.slot_pool import Slot, SlotOffer, SlotPool
 from jobmaster.slot_sharing import share_slots
+from jobmaster.slot_wait import SlotWait
 from jobmaster.task_executors import TaskExecutors
 from jobmaster.tasks import Tasks, execution_fields
 
@@ -76,8 +77,7 @@ class JobMasterCore:
         self.plans: dict[OperatorId, str] = {}
         self._analyzing: Slot | None = None
         self._declared = 0  # sequence of the last declaration
-        self._shortage: events.ResourcesShort | None = None
-        self._waiting_since: float | None = None  # since when slots are lacking
+        self._slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)
         self._restart_delay_s: float | None = None  # while FAILING: the verdict of the restart strategy
         self._restart_at: float | None = None  # while RESTARTING: when to ask for slots
         self._reported: tuple[JobStatus, int] = (JobStatus.INITIALIZING, self.graph.version)
@@ -103,10 +103,9 @@ class JobMasterCore:
             self.task_executors.next_deadline(),
             self.pool.next_deadline(),
             self.coordinators.next_deadline(),
+            self._slot_wait.deadline(),
             self._restart_at,
         ]
-        if self._waiting_since is not None:
-            deadlines.append(self._waiting_since + self._settings.slot_request_timeout_s)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def now_ms(self, now: float) -> int:
@@ -118,10 +117,8 @@ class JobMasterCore:
             return ""
         if self._restart_at is not None:
             return f"its restart (in {max(0.0, self._restart_at - now):.0f} s)"
-        if self._waiting_since is not None:
-            missing = self.pool.pending_count
-            why = f": {self._shortage.explanation}" if self._shortage and self._shortage.explanation else ""
-            return f"{missing} more slot{'s' if missing != 1 else ''} (for {now - self._waiting_since:.0f} s){why}"
+        if slots := self._slot_wait.for_people(now):
+            return slots
         if self._analyzing is not None:
             return "the analysis of its plan"
         return ""
@@ -166,7 +163,7 @@ class JobMasterCore:
                 self._declare(force=True)
             case events.ResourcesShort():
                 if event.sequence == self._declared:
-                    self._shortage = event
+                    self._slot_wait.told(event)
             case events.JobStarted():
                 self._start(now)
             case events.CancelRequested():
@@ -217,7 +214,7 @@ class JobMasterCore:
             return
         if self.scheduler.waiting:
             self._deploy_when_ready(now)
-        self._note_waiting(now)
+        self._slot_wait.note(bool(self.scheduler.waiting) and not self.scheduler.has_all_slots, now)
         self._declare()
         reported = (self.graph.status, self.graph.version)
         if reported[0] is not self._reported[0]:
@@ -251,12 +248,6 @@ class JobMasterCore:
         self._analyzing = None
         self.schemas = {analysis.operator_id: analysis.schema for analysis in event.operators}
         self.plans = {analysis.operator_id: analysis.plan for analysis in event.operators}
-
-    def _note_waiting(self, now: float) -> None:
-        if not self.scheduler.waiting or self.scheduler.has_all_slots:
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            self._waiting_since = now
 
     # ---- slots and TaskExecutors
 
@@ -340,17 +331,8 @@ class JobMasterCore:
             self._free(expired, "idle")
         if self._restart_at is not None and self._restart_at <= now:
             self._restart(now)
-        if self._waiting_since is not None and self._waiting_since + self._settings.slot_request_timeout_s <= now:
-            self._fail(self._error(now, self._missing_slots()), now, restartable=False)
-
-    def _missing_slots(self) -> str:
-        needed = sum(requirement.count for requirement in self.pool.requirements())
-        why = self._shortage.explanation if self._shortage else "the ResourceManager did not say why; is it reachable?"
-        return (
-            f"{self.pool.pending_count} of the {needed} slots that the job needs are still missing after "
-            f"{self._settings.slot_request_timeout_s:g} s (slot.request.timeout): {why}. "
-            "Lower the job's parallelism, or add slots"
-        )
+        if self._slot_wait.overdue(now):
+            self._fail(self._error(now, self._slot_wait.failure()), now, restartable=False)
 
     # ---- tasks and their operators
 
@@ -458,7 +440,7 @@ class JobMasterCore:
         self._out.extend(self._goodbye(task_executor_id) for task_executor_id in self.task_executors.all())
         for task_executor_id in self.task_executors.all():
             self.task_executors.remove(task_executor_id)
-        self._waiting_since = None
+        self._slot_wait.note(False, now)
 
     # ---- what is told to whom
 

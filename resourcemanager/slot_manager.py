@@ -20,17 +20,9 @@ from resourcemanager.events import Command, Connection, Event, WorkerId
 from resourcemanager.fence import Fence
 from resourcemanager.jobs import Job, unmet
 from resourcemanager.matching import Need, Plan, match_slots
-from resourcemanager.settings import (
-    RECONNECT_GRACE_S,
-    REQUEST_TIMEOUT_S,
-    REQUESTS_MAX,
-    UNCLEAR_PAUSE_S,
-    WORKER_START_TIMEOUT_S,
-    Deadline,
-    Settings,
-    Timer,
-)
+from resourcemanager.settings import RECONNECT_GRACE_S, WORKER_START_TIMEOUT_S, Deadline, Settings, Timer
 from resourcemanager.shortage import explain
+from resourcemanager.slot_requests import SlotRequests
 from resourcemanager.slots import Slot, SlotState, SlotTable, TaskExecutor
 from resourcemanager.timers import Timers
 from resourcemanager.workers import Growth, Workers, WorkerSpec
@@ -53,13 +45,14 @@ class SlotManager:
         self._unsettled = False  # facts that matching depends on have changed
         self._history: deque[tuple[float, Event]] = deque(maxlen=500)
         self._commands: list[Command] = []
+        self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
         self._now = 0.0
 
     # ------------------------------------------------------------ the core's interface
 
     def handle(self, event: Event, now: float) -> Effects[None, Command]:
         self._now = now
-        self._commands = []
+        self._commands.clear()
         if not isinstance(event, Tick | e.TaskExecutorHeartbeat | e.JobMasterHeartbeat):
             self._history.append((now, event))
         self._apply(event)
@@ -135,7 +128,7 @@ class SlotManager:
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # asked on the old connection, and not seen
-                self._send_request(slot)
+                self._requests.send(slot, self._now)
         self._unsettled = True
 
     def _known_executor(self, event: e.TaskExecutorRegistered) -> TaskExecutor | None:
@@ -157,11 +150,10 @@ class SlotManager:
                 self._reconcile(executor, event.slots)
             case e.SlotRequestAccepted(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:
-                    self.table.accept(slot)
-                    self._cancel(Deadline.REQUEST, allocation_id)
+                    self._requests.accepted(slot)
             case e.SlotRequestRejected(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:
-                    self._doubt(slot)
+                    self._unsettled |= self._requests.rejected(slot, self._now)
             case e.TaskExecutorHeartbeat():
                 pass
             case _:
@@ -182,7 +174,7 @@ class SlotManager:
                 cause = "the allocation is held by another slot"
                 self._commands.append(e.FreeSlot(connection=executor.connection, allocation_id=allocation_id, cause=cause))
         for slot in result.doubted:
-            self._arm(Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index, after_s=UNCLEAR_PAUSE_S)
+            self._requests.pause(slot, self._now)
         self._unsettled |= result.changed
 
     def _close(self, peer: TaskExecutor | Job, cause: str) -> None:
@@ -225,7 +217,7 @@ class SlotManager:
             self.jobs[event.job_id] = job
         self._close(job, "its JobMaster has registered on another connection")
         if (job.epoch, job.address) != (event.epoch, event.address):  # another process: it declares from the start
-            self._give_up_requests(job, "its JobMaster was replaced")
+            self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
             job.sequence, job.requirements = -1, ()
         job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
         job.told = None
@@ -254,7 +246,7 @@ class SlotManager:
         """Its requirements vanish. The slots it holds come back when their TaskExecutors report them free."""
         self._close(job, cause)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
-        self._give_up_requests(job, cause)
+        self._requests.give_up_all(job, cause, self._now)
         del self.jobs[job.job_id]
         self._unsettled = True
 
@@ -285,57 +277,6 @@ class SlotManager:
             self._lose_executor(executor, cause)
         self._unsettled = True
 
-    # ------------------------------------------------------------ slot requests
-
-    def _send_request(self, slot: Slot) -> None:
-        assert slot.allocation_id is not None, slot
-        assert slot.job_id is not None, slot
-        job = self.jobs.get(slot.job_id)
-        if slot.executor.connection is not None and job is not None:
-            self._commands.append(
-                e.RequestSlot(
-                    connection=slot.executor.connection,
-                    allocation_id=slot.allocation_id,
-                    job_id=job.job_id,
-                    slot_index=slot.index,
-                    profile=slot.profile,
-                    job_master_address=job.address,
-                    job_master_epoch=job.epoch,
-                    environment=job.environment,
-                )
-            )
-        self._arm(Deadline.REQUEST, slot.allocation_id, after_s=REQUEST_TIMEOUT_S)
-
-    def _request_overdue(self, allocation_id: AllocationId) -> None:
-        slot = self.table.slot_of(allocation_id)
-        if slot is None or slot.job_id is None or slot.state is not SlotState.PENDING:
-            return
-        job = self.jobs.get(slot.job_id)
-        if job is None or len(self.table.held_by(job.job_id)) > job.required:
-            self._give_up(slot, "the job needs it no more")
-        elif slot.requests_sent >= REQUESTS_MAX:
-            self._give_up(slot, f"the slot request was not answered, though sent {slot.requests_sent} times")
-        else:
-            slot.requests_sent += 1
-            self._send_request(slot)
-
-    def _give_up_requests(self, job: Job, cause: str) -> None:
-        for slot in self.table.slots_of(job.job_id):
-            if slot.state is SlotState.PENDING:
-                self._give_up(slot, cause)
-
-    def _give_up(self, slot: Slot, cause: str) -> None:
-        if slot.executor.connection is not None and slot.allocation_id is not None:
-            self._commands.append(e.FreeSlot(connection=slot.executor.connection, allocation_id=slot.allocation_id, cause=cause))
-        self._doubt(slot)
-
-    def _doubt(self, slot: Slot) -> None:
-        if slot.allocation_id is not None:
-            self._cancel(Deadline.REQUEST, slot.allocation_id)
-        self.table.doubt(slot)
-        self._arm(Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index, after_s=UNCLEAR_PAUSE_S)
-        self._unsettled = True
-
     # ------------------------------------------------------------ match, scale, tell
 
     def _settle(self) -> None:
@@ -360,7 +301,7 @@ class SlotManager:
             slot = self.table.executors[assignment.task_executor_id].slots[assignment.slot_index]
             allocation_id = AllocationId(self._ids.next(AllocationId))
             self.table.request(slot, allocation_id, assignment.job_id, assignment.profile)
-            self._send_request(slot)
+            self._requests.send(slot, self._now)
         return plan
 
     def _scale(self, plan: Plan) -> Growth:
@@ -424,9 +365,9 @@ class SlotManager:
                 case Deadline.JOB_GRACE:
                     self._lose_job(self.jobs[JobId(subject)], "its JobMaster's connection broke")
                 case Deadline.REQUEST:
-                    self._request_overdue(AllocationId(subject))
+                    self._unsettled |= self._requests.overdue(AllocationId(subject), self._now)
                 case Deadline.UNCLEAR:
-                    self._clear(TaskExecutorId(subject), index)
+                    self._unsettled |= self._requests.pause_over(TaskExecutorId(subject), index)
                 case Deadline.IDLE:
                     self._release_idle(self.table.executors[TaskExecutorId(subject)])
                 case Deadline.WORKER_START:
@@ -451,13 +392,6 @@ class SlotManager:
                 self._lose_job(job, cause)
         for connection in (*self.fence.executor_on, *self.fence.job_on):
             self._commands.append(e.SendHeartbeat(connection=connection))
-
-    def _clear(self, task_executor_id: TaskExecutorId, index: int) -> None:
-        executor = self.table.executors.get(task_executor_id)
-        slot = executor.slots.get(index) if executor is not None else None
-        if slot is not None and slot.state is SlotState.UNCLEAR:
-            self.table.clear(slot)
-            self._unsettled = True
 
     def _arm(self, kind: Deadline, subject: str = "", index: int = 0, *, after_s: float) -> None:
         self._timers.set((kind, subject, index), self._now + after_s)

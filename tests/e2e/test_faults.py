@@ -160,7 +160,7 @@ def test_the_death_of_a_job_master_fails_its_job_and_no_other(session: Session) 
     session.wait_until(job_id, all_running)
     job_master_of(session, job_id).kill()
     begin = time.monotonic()
-    with pytest.raises(JobFailed, match=r"exit code -9 \(killed by SIGKILL\)(.|\n)*it ends with\n.*job_id=" + job_id):
+    with pytest.raises(JobFailed, match=r"exit code -9 \(killed by SIGKILL\)(.|\n)*it ends with(.|\n)*job_id=" + job_id):
         session.client.wait(job_id)
     assert time.monotonic() - begin < 3.0
     eventually(lambda: session.free_slots() == SLOTS - 1, "the dead job's slot is free")
