@@ -94,12 +94,25 @@ def _check_malformed(malformed: str, format: str, options: dict[str, object]) ->
 
 @dataclass(frozen=True, slots=True)
 class SequenceSource:
-    """The numbers start <= n < end, as an int64 column."""
+    """The numbers start <= n < end, as an int64 column; without `end`, they go on for ever.
+
+    `rate_per_s`: so many of them per second, by all subtasks together, let go every 10 ms or so. A source that was held up by
+    back-pressure makes up for at most one second of it.
+    """
 
     start: int
-    end: int
+    end: int | None = None
     column: str = "value"
     split_rows: int = 1_000_000  # numbers per split
+    rate_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.end is not None and self.end < self.start:
+            raise InvalidProgram(f"{self}: end must not be before start")
+        if self.split_rows < 1:
+            raise InvalidProgram(f"{self}: split_rows must be at least 1")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s < float("inf"):
+            raise InvalidProgram(f"{self}: rate_per_s must be a positive number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,6 @@ def resolved(source: FileSource | SequenceSource) -> FileSource | SequenceSource
                 raise InvalidProgram("FileSource has no path; name at least one file or glob")
             return source.at(map(absolute_path, source.paths))
         case SequenceSource():
-            if source.end < source.start or source.split_rows < 1:
-                raise InvalidProgram(f"{source}: end must not be before start, and split_rows at least 1")
             return source
 
 

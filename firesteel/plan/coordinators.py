@@ -8,6 +8,8 @@ from typing import Any
 from firesteel.connectors import FileSource, SequenceSource
 from firesteel.errors import InvalidProgram
 
+RATED_SPLIT_S = 0.1  # a split of a rate-limited sequence is what all subtasks together emit in this time
+
 
 def coordinator_of(source: Any) -> tuple[str, str]:
     """The coordinator's kind and options: its enumerator hands the source's splits to the readers."""
@@ -18,6 +20,9 @@ def coordinator_of(source: Any) -> tuple[str, str]:
                 options["watch_s"] = source.watch_s
             return "file-source", json.dumps(options)
         case SequenceSource():
-            return "sequence-source", json.dumps({"start": source.start, "end": source.end, "split_rows": source.split_rows})
+            rows = source.split_rows
+            if source.rate_per_s is not None:  # small enough for all subtasks to have their part of a short sequence too
+                rows = max(1, min(rows, int(source.rate_per_s * RATED_SPLIT_S)))
+            return "sequence-source", json.dumps({"start": source.start, "end": source.end, "split_rows": rows})
         case _:
             raise InvalidProgram(f"{type(source).__name__} is not a source that can be coordinated")

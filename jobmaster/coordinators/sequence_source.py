@@ -1,4 +1,4 @@
-"""sequence-source: ranges of numbers, in order: {"start": 0, "end": 1000000} (end is exclusive)."""
+"""sequence-source: ranges of numbers, in order: {"start": 0, "end": 1000000} (end is exclusive; null: it never ends)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from typing import Any
 from jobmaster.coordinators.base import BadOptions
 from jobmaster.coordinators.splits import SplitEnumerator
 
+LAST = 2**63 - 1
+
 
 class SequenceSourceEnumerator(SplitEnumerator):
     """Splits are computed when asked for: a sequence of any length costs nothing."""
 
-    def __init__(self, *, start: int, end: int, split_rows: int) -> None:
+    def __init__(self, *, start: int, end: int | None, split_rows: int) -> None:
         super().__init__()
         self._start = start
-        self._end = end
+        self._end = LAST if end is None else end  # unbounded: nobody will live to see it
         self._split_rows = split_rows
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> SequenceSourceEnumerator:
         try:
-            start, end, split_rows = (int(options[name]) for name in ("start", "end", "split_rows"))
+            start, split_rows = int(options["start"]), int(options["split_rows"])
+            end = None if options["end"] is None else int(options["end"])
         except KeyError as error:
             raise BadOptions(f"{error} is missing") from None
         if split_rows < 1:

@@ -46,6 +46,11 @@ def test_an_empty_sequence_has_no_split() -> None:
     assert ask(SequenceSourceEnumerator(start=5, end=5, split_rows=10), A) is None
 
 
+def test_a_sequence_may_go_on_for_ever() -> None:
+    enumerator = SequenceSourceEnumerator.from_options({"start": 5, "end": None, "split_rows": 10})
+    assert [ask(enumerator, A) for _ in range(2)] == [{"start": 5, "end": 15}, {"start": 15, "end": 25}]
+
+
 def test_files_are_handed_out_sorted_each_to_one_reader() -> None:
     enumerator = FileSourceEnumerator(paths=["/x/*"])
     assert not enumerator.ready

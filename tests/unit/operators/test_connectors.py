@@ -12,14 +12,17 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firesteel._proto import tasks_pb2
 from firesteel.connectors import FileSink, PrintSink, SequenceSource
-from firesteel.errors import FiresteelError
+from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import file_sink
 from taskexecutor.executor.connectors.collect_sink import WINDOW, CollectWriter
 from taskexecutor.executor.connectors.file_sink import FileWriter
+from taskexecutor.executor.connectors.pace import Pace
 from taskexecutor.executor.connectors.print_sink import PrintWriter
 from taskexecutor.executor.connectors.sequence import SequenceReader
 from taskexecutor.executor.task.runtime_context import TaskCancelled
@@ -215,3 +218,49 @@ def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_on
     assert not harness.poll()
     assert len(harness.sent) == 4
     assert [row["n"] for row in harness.rows()] == list(range(100))
+
+
+@given(rate=st.floats(0.5, 1e6), looks=st.lists(st.floats(0.0, 0.3), max_size=50))
+def test_a_pace_is_kept_whenever_it_is_looked_at(rate: float, looks: list[float]) -> None:
+    now, total = 100.0, 0
+    pace = Pace(rate, now)
+    for after_s in looks:
+        now += after_s
+        due = pace.due(now)
+        assert due >= 0
+        pace.emitted(due, now)
+        total += due
+        assert total <= (now - 100.0) * rate + 1
+    now += pace.wait_s(now)
+    assert pace.due(now) >= 1
+    assert total + pace.due(now) >= int((now - 100.0) * rate)
+
+
+def test_what_back_pressure_held_up_is_made_up_for_by_at_most_a_second() -> None:
+    pace = Pace(1000, 0.0)
+    assert pace.due(60.0) == 1000
+    pace.emitted(1000, 60.0)
+    assert pace.due(60.5) == 500
+
+
+def test_a_rate_is_divided_over_the_subtasks_and_needs_no_busy_loop() -> None:
+    now = 10.0
+    reader = SequenceReader(SequenceSource(0, column="n", rate_per_s=2000), clock=lambda: now)
+    harness = OperatorHarness(reader, [], parallelism=2).open()
+    harness.deliver(tasks_pb2.AssignSplit(number=0, split_json='{"start": 0, "end": 100000}'))
+    polls = 0
+    while now < 11.0:
+        assert harness.poll()
+        polls += 1
+        if reader.waiting:
+            assert reader.poll_interval_s is not None
+            now += reader.poll_interval_s
+    assert len(harness.rows()) == pytest.approx(1000, abs=15)
+    assert polls < 250
+    assert max(batch.num_rows for batch in harness.batches) <= 12
+
+
+def test_a_sequence_that_makes_no_sense_is_refused() -> None:
+    for bad in ({"end": -1}, {"rate_per_s": 0}, {"rate_per_s": -3.0}, {"split_rows": 0}):
+        with pytest.raises(InvalidProgram, match="must"):
+            SequenceSource(0, **bad)  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""How many rows a rate-limited source may emit, and when to look again (pure: time is an argument, in seconds)."""
+
+from __future__ import annotations
+
+INTERVAL_S = 0.01  # rows are let go in groups so far apart: low latency, and no busy loop
+MAX_BEHIND_S = 1.0  # what could not be emitted for longer, because of back-pressure, is not made up for
+
+
+class Pace:
+    def __init__(self, rows_per_s: float, now: float) -> None:
+        self._rows_per_s = rows_per_s
+        self._begin = now
+        self._emitted = 0
+        self._not_before = now
+
+    def due(self, now: float) -> int:
+        """Rows that may be emitted now."""
+        if now < self._not_before:
+            return 0
+        due = int((now - self._begin) * self._rows_per_s) - self._emitted
+        most = max(1, int(MAX_BEHIND_S * self._rows_per_s))
+        if due > most:
+            self._begin, self._emitted, due = now - most / self._rows_per_s, 0, most
+        return due
+
+    def emitted(self, rows: int, now: float) -> None:
+        self._emitted += rows
+        if self.due(now) < 1:  # with more due, it goes on at once
+            self._not_before = now + INTERVAL_S
+
+    def wait_s(self, now: float) -> float:
+        """How long until something is due."""
+        next_row = self._begin + (self._emitted + 1) / self._rows_per_s
+        return max(0.0, self._not_before - now, next_row - now) + 1e-4  # the clock must have passed it
