@@ -285,6 +285,21 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
     reader.close()
 
 
+def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "a b.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(100)))
+    env = Environment()
+    numbers = env.from_source(FileSource(str(tmp_path / "*.csv"), format="csv", header=True, schema="n LONG"))
+    numbers.transform(lambda df: df.groupBy().sum("n")).print()
+    source, transform, *_ = opened(env.job_graph("sum"), engine)
+    reader = OperatorHarness(build([source, transform]), [], spark=engine.session, output_schema=transform.output_schema).open()
+    assert reader.poll()
+    reader.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "a b.csv")})))
+    reader.poll()
+    assert reader.rows() == [{"sum(n)": 4950}]
+    assert reader.metrics.records_taken == 100
+    reader.close()
+
+
 def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: Path) -> None:
     session = engine.session
     values = dict(session.conf.getAll)

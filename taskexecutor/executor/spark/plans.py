@@ -91,6 +91,21 @@ def observed_rows(observation: Observation) -> int:
     return int(observation.get["rows"])
 
 
+def scanned_rows(frame: DataFrame, path: str) -> int:
+    """After the plan has run: how many rows Spark has read of the file, by the scan's own account. Rows that the file's reader
+    itself could leave out, because a filter was pushed down to it, are not among them; 0 where no scan of `path` is found."""
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() != "FileSourceScanExec":
+            continue
+        roots = leaf.relation().location().rootPaths()
+        rows = leaf.metrics().get("numOutputRows")
+        if roots.size() == 1 and roots.head().toUri().getPath() == path and rows.isDefined():
+            return int(rows.get().value())
+    return 0
+
+
 def column(name: str) -> Column:
     """A column by its literal name, whatever is in it."""
     from pyspark.sql import functions as sql

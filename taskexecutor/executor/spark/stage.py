@@ -51,8 +51,8 @@ class _SparkStage(StreamOperator):
         with self.context.time("spark"), self._engine.job_group(group, self._description, lambda: self.context.cancelled):
             yield
 
-    def _run(self, frame: DataFrame) -> None:
-        """Applies the group to `frame`, runs the plan and emits its rows."""
+    def _run(self, frame: DataFrame) -> DataFrame:
+        """Applies the group to `frame`, runs the plan and emits its rows; returns what was run."""
         frame = plans.apply(frame, self._specs, cores=self._engine.cores)
         self._check_schema(frame)
         assert self._output_schema is not None
@@ -60,6 +60,7 @@ class _SparkStage(StreamOperator):
             for batch in batches:
                 self._check_times(batch)
                 self.output.emit(batch)
+        return frame
 
     def _check_schema(self, frame: DataFrame) -> None:
         """A transform may build its plan from the data it sees; its columns must stay what they were found to be."""
@@ -126,7 +127,7 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             observation = None
             if self._source.watermarks is not None:
                 observation, frame = plans.observe_time(frame, self._source.watermarks)
-            self._run(frame)
+            done = self._run(frame)
             latest_us = None if observation is None else plans.observed_time_us(observation)
             if self._checked is not None:
                 self._checked.account(self.context, self.output)
@@ -134,6 +135,8 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             self.context.counter("numRecordsIn").inc(plans.observed_rows(observation))
         elif "end" in split:
             self.context.counter("numRecordsIn").inc(split["end"] - split["start"])
+        else:
+            self.context.counter("numRecordsIn").inc(plans.scanned_rows(done, split["path"]))
         if latest_us is not None:
             self._advance(latest_us)
 
