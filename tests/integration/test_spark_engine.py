@@ -91,7 +91,7 @@ def test_schemas_and_values_survive_the_round_trip(engine: SparkEngine, copies: 
     assert to_arrow(to_spark(RICH)).equals(RICH)
     assert all(batch.schema.equals(RICH) for batch in batches)
     assert pa.Table.from_batches(batches).to_pylist() == table.to_pylist()
-    assert list(engine.bundles.folder.iterdir()) == []
+    assert list(engine.bundles.folder.glob("*.parquet")) == []
 
 
 def test_batches_wait_for_a_flush_and_go_before_their_watermark(engine: SparkEngine) -> None:
