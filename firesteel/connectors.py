@@ -117,11 +117,47 @@ class SequenceSource:
 
 @dataclass(frozen=True, slots=True)
 class FileSink:
-    """Writes part files below `path`; a file appears under its name when it is complete. `options` are the format's."""
+    """Writes part files below `path`; a file appears under its name when it is complete. `options` are the format's.
+
+    `format`: "parquet" (option compression), "csv" (header, sep) or "json" (one object per line).
+
+    Without rolling, each subtask writes one file, complete when its input ends. `rolling_size` ("128m", or bytes): a file
+    that has become so large is completed and the next one begun; sizes are those on disk, and are looked at after every few
+    thousand rows. `rolling_interval` ("1 min", or a timedelta): so is a file that has been open for so long. What is
+    complete stays, also if the job fails later: without checkpoints, its rows are written again when it restarts.
+
+    Raises InvalidProgram for a size or an interval that is none.
+    """
 
     path: str
     format: str = "parquet"
     options: dict[str, str] = field(default_factory=dict)
+    rolling_size: str | int | None = None
+    rolling_interval: str | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for what, value in (("rolling_size", self.rolling_size_bytes), ("rolling_interval", self.rolling_interval_s)):
+            if value is not None and value <= 0:
+                raise InvalidProgram(f"FileSink: {what} is {getattr(self, what)!r}; it must be positive")
+
+    @property
+    def rolling_size_bytes(self) -> int | None:
+        from firesteel.config import parse_size_bytes
+
+        if self.rolling_size is None:
+            return None
+        try:
+            return parse_size_bytes(str(self.rolling_size))
+        except ValueError:
+            raise InvalidProgram(
+                f"FileSink: rolling_size is {self.rolling_size!r}; give a size such as '128m', or bytes"
+            ) from None
+
+    @property
+    def rolling_interval_s(self) -> float | None:
+        from firesteel.windows import duration_us
+
+        return None if self.rolling_interval is None else duration_us(self.rolling_interval, "rolling_interval") / 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

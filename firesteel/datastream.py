@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -357,7 +358,7 @@ def _opened_sink(sink: Any) -> tuple[FileSink | PrintSink | CollectSink, str]:
 
     match sink:
         case FileSink():
-            return FileSink(absolute_path(sink.path), sink.format, sink.options), ""
+            return dataclasses.replace(sink, path=absolute_path(sink.path)), ""
         case CollectSink():
             return sink, "collect"
         case PrintSink():

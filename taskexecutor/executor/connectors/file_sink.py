@@ -1,7 +1,7 @@
 """FileSink: part files that appear under their names when they are complete.
 
     <path>/.inprogress-part-<subtask>-<attempt>-<sink>-<n>.parquet   while it is written
-    <path>/part-<subtask>-<attempt>-<sink>-<n>.parquet                once the task has finished
+    <path>/part-<subtask>-<attempt>-<sink>-<n>.parquet                once the task has finished, or the file was rolled
 
 No two writers share a name, not even two sinks of one task with the same path.
 
@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -42,6 +43,9 @@ class FileWriter(StreamOperator):
         self._complete: list[_PartFile] = []
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = self._gathered_rows = 0
+        self._limit_bytes, self._interval_s = sink.rolling_size_bytes, sink.rolling_interval_s
+        self._group_bytes = min(GROUP_BYTES, self._limit_bytes or GROUP_BYTES)
+        self._deadline_ms: int | None = None  # of what has been gathered and written since the last file was completed
 
     def open(self) -> None:
         with _explained(Path(self._sink.path)):
@@ -55,11 +59,29 @@ class FileWriter(StreamOperator):
         self._gathered.append(batch)
         self._gathered_bytes += batch.nbytes
         self._gathered_rows += batch.num_rows
-        if self._gathered_bytes >= GROUP_BYTES or self._gathered_rows >= GROUP_ROWS:
+        if self._interval_s is not None and self._deadline_ms is None:
+            self._deadline_ms = time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000))
+            self.context.timers.register_processing_time(self._deadline_ms)
+        if self._gathered_bytes >= self._group_bytes or self._gathered_rows >= GROUP_ROWS:
             self._write_gathered()
+            if self._limit_bytes is not None and self._file is not None and self._file.size_bytes >= self._limit_bytes:
+                self._roll()
+
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
+        if timestamp_ms == self._deadline_ms:  # else the file has been rolled for its size meanwhile
+            self._write_gathered()
+            self._roll()
+
+    def _roll(self) -> None:
+        """Whatever is written becomes visible. (With checkpoints: once one of them contains it.)"""
+        self._deadline_ms = None
+        self._publish()
 
     def finish(self) -> None:
         self._write_gathered()
+        self._publish()
+
+    def _publish(self) -> None:
         if self._file is not None:
             self._file.finish()
             self._complete.append(self._file)
@@ -108,6 +130,11 @@ class _PartFile:
         except BaseException:
             self.discard()  # nobody else knows of it yet
             raise
+
+    @property
+    def size_bytes(self) -> int:
+        """On disk, so far."""
+        return self._stream.tell() if self._stream is not None else 0
 
     def write(self, table: pa.Table) -> None:
         assert self._writer is not None

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -79,6 +82,46 @@ def test_csv_and_json(tmp_path: Path) -> None:
     assert pa_csv.read_csv(csv).column("x").to_pylist() == [1, None]
     assert "2013-01-01T05:00:00" in csv.read_text()
     assert json.loads(lines.read_text().splitlines()[0]) == {"x": 1, "at": "2013-01-01T05:00:00+00:00"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_file_that_is_large_enough_is_completed(tmp_path: Path, kind: str) -> None:
+    sink = FileSink(str(tmp_path), format=kind, rolling_size="20k")
+    harness = OperatorHarness(FileWriter(sink), [SCHEMA]).open()
+    rng = random.Random(1)
+    for _ in range(40):
+        numbers = [rng.randrange(2**60) for _ in range(200)]
+        harness.process(pa.record_batch([numbers, [None] * 200], schema=SCHEMA))
+    before_the_end = visible(tmp_path)
+    assert len(before_the_end) >= 2
+    assert all(20_000 <= path.stat().st_size < 60_000 for path in before_the_end)
+    harness.end()
+    paths = visible(tmp_path)
+    readers = {"parquet": pq.read_table, "csv": pa_csv.read_csv, "json": pa_json.read_json}
+    assert sum(readers[kind](path).num_rows for path in paths) == 8_000
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_file_that_has_been_open_for_long_is_completed(tmp_path: Path) -> None:
+    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path), rolling_interval="1 min")), [SCHEMA]).open()
+    harness.process(BATCH)
+    due_ms = harness._task_timers.next_due_ms
+    assert due_ms is not None
+    assert due_ms == pytest.approx(time.time() * 1000 + 60_000, abs=5_000)
+    harness.processing_time(due_ms - 1)
+    assert visible(tmp_path) == []
+    harness.processing_time(due_ms)
+    assert len(visible(tmp_path)) == 1
+    assert harness._task_timers.next_due_ms is None, "nothing is open"
+    harness.process(BATCH)
+    harness.end()
+    assert sum(pq.read_table(path).num_rows for path in visible(tmp_path)) == 4
+
+
+def test_rolling_that_makes_no_sense_is_refused() -> None:
+    for bad in ({"rolling_size": "many"}, {"rolling_size": 0}, {"rolling_interval": "soon"}, {"rolling_interval": "0 s"}):
+        with pytest.raises(InvalidProgram, match="rolling_"):
+            FileSink("out", **bad)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
