@@ -19,6 +19,7 @@ from dispatcher.messages import (
     DropResults,
     JobAdded,
     JobAssigned,
+    JobCancelRequested,
     JobEnded,
     JobForgotten,
     JobMasterDisconnected,
@@ -58,6 +59,7 @@ class StoredJob:
     job_master_id: JobMasterId | None = None
     ended_at: float = 0.0  # virtual seconds
     failure: str = ""
+    cancel_requested: bool = False
 
 
 class JobStore:
@@ -88,6 +90,8 @@ class JobStore:
                 case JobEnded():
                     job.status, job.end_ms, job.failure = record.status, record.end_ms, record.failure
                     job.ended_at = self._world.now
+                case JobCancelRequested():
+                    job.cancel_requested = True
                 case JobForgotten():
                     pass
 
@@ -102,6 +106,7 @@ class JobStore:
                 end_ms=job.end_ms,
                 epoch=job.epoch,
                 job_master_id=job.job_master_id,
+                cancel_requested=job.cancel_requested,
             )
             for job_id, job in self.by_id.items()
         ]
@@ -116,16 +121,13 @@ class DispatcherProcess(Process):
         self._cluster = cluster
         self._store = cluster.store
         self.core = DispatcherCore(spares=cluster.shape.spares, history=1000, jobs=self._store.jobs(), now=self.world.now)
-        self._driver = SimulatedDriver(
-            self, self.core, execute=self._execute, validate=lambda: None, persist=self._store.persist
-        )
+        self._driver = SimulatedDriver(self, self.core, execute=self._execute, validate=lambda: None, persist=self._store.persist)
         self._connections = itertools.count(1)
         self._peers: dict[int, End] = {}
         self._requests = itertools.count(1)
         self._waiting: dict[int, Callable[[Refusal | None], None]] = {}
         self.post = self._driver.post
-        for command in self.core.start(self.world.now).commands:
-            self._execute(command)
+        self._driver.begin(self.core.start(self.world.now).commands)
         self.after(HEARTBEAT_INTERVAL_S, self._beat)
 
     # ---- clients

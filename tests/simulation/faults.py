@@ -24,6 +24,13 @@ STREAMS = (
     "job-master to resource-manager",
     "job-master to dispatcher",
 )
+# Kinds of messages that exist once, so that losing one must be noticed and mended.
+KINDS = (
+    *("register", "registered", "request_slot", "slot_request_result", "slot_report", "free_slot", "declare", "not_enough"),
+    *("task_executor_lost", "hello", "offer_slots", "slots_answer", "analyze", "analyze_result", "submit", "task_states"),
+    *("slot_lost", "cancel", "free_slots", "operator_event", "goodbye", "start", "status", "ack"),
+)
+SORTS = ("kill", "break", "lose", "silence", "cut", "slow", "stale")
 
 
 class Victim(Enum):
@@ -52,6 +59,13 @@ class BreakStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoseNext:
+    """The next message of this kind is lost, together with the stream that carries it."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceStream:
     """Nothing arrives any more on it, and nobody is told."""
 
@@ -77,7 +91,7 @@ class StaleMessages:
     """Masters of the past speak up, in all that could be harmful; nothing may come of it."""
 
 
-Fault = Kill | BreakStream | SilenceStream | Cut | SlowNetwork | StaleMessages
+Fault = Kill | BreakStream | LoseNext | SilenceStream | Cut | SlowNetwork | StaleMessages
 At = tuple[float, Fault]
 
 
@@ -91,20 +105,25 @@ def schedule(cluster: Cluster, *faults: At) -> None:
 
 
 def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
-    """Sometimes none, sometimes a few, sometimes one after the other."""
+    """Each seed has a few sorts of faults, and those again and again: some defects need the same thing to happen twice."""
     random = cluster.world.random
-    count = random.choice([0, 1, 2, 4, 8, 16])
-    return [(random.uniform(2.0, until_s), _draw_fault(cluster)) for _ in range(count)]
+    count = random.choice([0, 1, 2, 4, 8, 16, 32])
+    sorts = random.sample(SORTS, random.randint(1, len(SORTS)))
+    victims = random.sample(list(Victim), random.randint(1, 3))
+    kinds = random.sample(KINDS, random.randint(1, 4))
+    drawn = [_draw_fault(cluster, random.choice(sorts), random.choice(victims), random.choice(kinds)) for _ in range(count)]
+    return [(random.uniform(2.0, until_s), fault) for fault in drawn]
 
 
-def _draw_fault(cluster: Cluster) -> Fault:
+def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault:
     random = cluster.world.random
-    match random.choice(["kill", "kill", "kill", "break", "break", "silence", "cut", "slow", "stale"]):
+    match sort:
         case "kill":
-            victim = random.choice(list(Victim))
             return Kill(victim=victim, silently=random.random() < 0.2, back_after_s=random.choice([0.3, 3.0, 12.0]))
         case "break":
             return BreakStream(method=random.choice(STREAMS))
+        case "lose":
+            return LoseNext(kind=kind)
         case "silence":
             return SilenceStream(method=random.choice(STREAMS))
         case "cut":
@@ -124,6 +143,8 @@ def inject(cluster: Cluster, fault: Fault) -> None:
         case BreakStream():
             if streams := network.open_streams(fault.method):
                 network.break_stream(world.random.choice(streams))
+        case LoseNext():
+            network.traps.append(fault.kind)
         case SilenceStream():
             if streams := network.open_streams(fault.method):
                 network.silence(world.random.choice(streams))

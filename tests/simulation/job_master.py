@@ -234,9 +234,7 @@ class RunningJob:
         self.process.after(self._world.between(0.001, 0.2), lambda: self.post(found))
 
     def _spool(self, command: commands.SpoolChunk) -> None:
-        spooled = events.ChunkSpooled(
-            operator_id=command.operator_id, attempt_id=command.attempt_id, sequence=command.sequence
-        )
+        spooled = events.ChunkSpooled(operator_id=command.operator_id, attempt_id=command.attempt_id, sequence=command.sequence)
         self.process.after(self._world.between(0.001, 0.05), lambda: self.post(spooled))
 
     def _send(self, task_executor_id: TaskExecutorId, **message: Any) -> None:

@@ -39,6 +39,8 @@ class End:
             return
         if self.peer is None:
             self._unsent.append(message)
+        elif self._network.traps and self._network.springs(self, message):
+            pass  # lost
         else:
             self._carry(lambda peer: peer.on_message(message))
 
@@ -90,6 +92,7 @@ class Network:
         self.listening: dict[str, Process] = {}
         self._streams: list[tuple[End, End]] = []
         self._cuts: list[tuple[Process, Process]] = []
+        self.traps: list[str] = []  # kinds of messages; the next of each is lost, with its stream
 
     def delay_s(self) -> float:
         """Mostly short; now and then one message is much later than the others."""
@@ -130,6 +133,17 @@ class Network:
             end.broken = True
         for end in stream:
             self.world.after(self.world.between(0.0, 0.5), lambda end=end: end.ended(False, "the network broke the stream"))
+
+    def springs(self, end: End, message: Any) -> bool:
+        """Whether this message is one that a trap waits for. Then its stream breaks under it."""
+        kind = message.WhichOneof("message")
+        if kind not in self.traps:
+            return False
+        self.traps.remove(kind)
+        self.world.note("trap", f"{kind} from {end.owner.name} is lost, and its stream breaks")
+        assert end.peer is not None
+        self.break_stream((end, end.peer))
+        return True
 
     def silence(self, stream: tuple[End, End]) -> None:
         for end in stream:

@@ -89,6 +89,10 @@ class SimulatedDriver:
         self._mailbox.append(event)
         self._go_on()
 
+    def begin(self, commands: Sequence[Any]) -> None:
+        """What the core wanted before its first event; from now on its deadlines are kept."""
+        self._carry_out(commands)
+
     def probe(self, stale: Any) -> None:
         """Hands over what a master of the past says; fails if anything comes of it."""
         if self._busy:

@@ -42,7 +42,9 @@ class ResourceManagerProcess(Process):
         self._children: dict[WorkerId, TaskExecutorProcess] = {}
         self.post = self._driver.post
         self.probe = self._driver.probe
-        self.post(e.Started())
+        living = [x for x in cluster.task_executors if x.alive]
+        self._previous = {x.worker_id: x for x in living}  # of an earlier ResourceManager: no children of this one
+        self.post(e.Started(previous_workers=tuple(self._previous)))
 
     def accept(self, method: str, end: End) -> None:
         connection = Connection(next(self._numbers))
@@ -97,6 +99,8 @@ class ResourceManagerProcess(Process):
     def _release(self, worker_id: WorkerId) -> None:
         if (child := self._children.get(worker_id)) is not None:
             child.stop("released")
+        elif (previous := self._previous.pop(worker_id, None)) is not None:
+            previous.stop("released")
 
     def _worker_exited(self, worker_id: WorkerId, code: int) -> None:
         if self.alive:

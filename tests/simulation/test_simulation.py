@@ -1,7 +1,7 @@
 """The whole cluster on virtual time, from one seed: jobs of random shapes, random faults, then rest, then the checkers.
 
-    FIRESTEEL_SEED=17 pytest tests/simulation          replays exactly that one
-    FIRESTEEL_SEEDS=1000-1999 pytest tests/simulation  runs that many others
+FIRESTEEL_SEED=17 pytest tests/simulation          replays exactly that one
+FIRESTEEL_SEEDS=1000-1999 pytest tests/simulation  runs that many others
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.faults import draw_faults, schedule
 FAULTS_UNTIL_S = 40.0
 REST_S = 110.0  # longer than every timeout there is, in a row
 GROUPS = 4
-BUDGET_S = 4.0  # real seconds for one group
+BUDGET_S = 2.5  # real seconds for one group
 
 
 def simulate(seed: int) -> Cluster:
@@ -31,10 +31,8 @@ def simulate(seed: int) -> Cluster:
             cluster.at(begin_s + random.uniform(0.1, 20.0), lambda submitted=submitted: cluster.cancel(submitted))
     schedule(cluster, *draw_faults(cluster, FAULTS_UNTIL_S))
     cluster.run(FAULTS_UNTIL_S)
-    cluster.world.note("faults", "stop")
-    cluster.faults_on = False
-    cluster.run(REST_S)
-    cluster.checkers.at_rest()
+    cluster.end_faults()
+    cluster.rest(REST_S)
     return cluster
 
 

@@ -1,0 +1,112 @@
+"""Single faults at chosen moments, and what the whole cluster makes of them. Also: a seed is one history, for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from firesteel import options
+from firesteel.rpc.convert import job_graph_to_proto
+from firesteel.states import JobStatus
+from jobmaster.testing import job, vertex
+from tests.simulation.cluster import Cluster, Shape, SubmittedJob
+from tests.simulation.faults import KINDS, Cut, Fault, Kill, LoseNext, SilenceStream, Victim, at, schedule
+from tests.simulation.test_simulation import simulate
+
+SHAPE = Shape(task_executors=2, slots=2, max_slots=0, spread=True, spares=1, task_failures=0.0, hanging_cancels=0.0)
+SPLITS = 20
+REST_S = 100.0
+
+
+def bounded_job(attempts: int) -> SubmittedJob:
+    source = vertex("source", 2, coordinator=("sequence-source", {"start": 0, "end": SPLITS, "split_rows": 1}))
+    sink = vertex("sink", 3, coordinator=("collect", {}))
+    config = {
+        options.RESTART_STRATEGY.key: "fixed-delay",
+        options.RESTART_ATTEMPTS.key: str(attempts),
+        options.HEARTBEAT_TIMEOUT.key: "8 s",
+    }
+    graph = replace(job(source, sink), config=config)
+    splits = {source.operators[0].operator_id: SPLITS}
+    return SubmittedJob(graph=graph, message=job_graph_to_proto(graph), endless=False, splits=splits)
+
+
+def endless_job() -> SubmittedJob:
+    graph = job(vertex("source", 2), vertex("operator", 3))
+    return SubmittedJob(graph=graph, message=job_graph_to_proto(graph), endless=True, splits={})
+
+
+def run(seed: int, submitted: SubmittedJob, *faults: tuple[float, Fault]) -> JobStatus:
+    """Submits at 3 s, when everything is warm; returns how the job has ended. Chance has no other part than delays."""
+    cluster = Cluster(seed, SHAPE)
+    cluster.faults_on = False
+    cluster.at(3.0, lambda: cluster.submit(submitted))
+    schedule(cluster, *faults)
+    cluster.run(6.0)
+    cluster.rest(REST_S)
+    return cluster.store.by_id[submitted.graph.job_id].status
+
+
+def test_without_faults_a_job_finishes_at_its_first_attempt() -> None:
+    assert run(1, bounded_job(attempts=0)) is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("when_s", [2.9, 4.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_lost_with_its_stream_costs_no_restart(kind: str, when_s: float) -> None:
+    """Streams come back in time, and whatever was lost is said again: not one restart is needed, and nothing is stuck."""
+    assert run(1, bounded_job(attempts=0), at(when_s, LoseNext(kind=kind))) is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("victim", [Victim.RESOURCE_MANAGER, Victim.DISPATCHER, Victim.SPARE])
+def test_a_master_that_is_away_for_a_moment_costs_no_restart(victim: Victim) -> None:
+    assert run(2, bounded_job(attempts=0), at(5.0, Kill(victim=victim))) is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("victim", [Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR])
+@pytest.mark.parametrize("silently", [False, True])
+def test_a_dead_worker_costs_one_restart(victim: Victim, silently: bool) -> None:
+    assert run(3, bounded_job(attempts=1), at(5.0, Kill(victim=victim, silently=silently))) is JobStatus.FINISHED
+
+
+def test_a_dead_job_master_fails_its_job_and_frees_its_slots() -> None:
+    assert run(4, bounded_job(attempts=5), at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
+
+
+def test_a_promised_cancel_outlives_its_dispatcher() -> None:
+    """The JobMaster could not be asked before the Dispatcher died: its successor must know."""
+    cluster, submitted = Cluster(6, SHAPE), endless_job()
+    cluster.faults_on = False
+    cluster.at(3.0, lambda: cluster.submit(submitted))
+    schedule(
+        cluster,
+        at(4.0, Cut(method="job-master to dispatcher", for_s=1.5)),
+        at(4.0, Cut(method="job-master to dispatcher", for_s=1.5)),
+        at(4.5, Kill(victim=Victim.DISPATCHER)),
+    )
+    cluster.at(4.1, lambda: cluster.cancel(submitted))
+    cluster.run(6.0)
+    cluster.rest(REST_S)
+    assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.CANCELED
+
+
+def test_a_resource_manager_that_comes_back_starts_no_second_set_of_workers() -> None:
+    cluster = Cluster(7, SHAPE)
+    cluster.faults_on = False
+    schedule(cluster, at(5.0, Kill(victim=Victim.RESOURCE_MANAGER)))
+    cluster.run(5.5)
+    before = [x.name for x in cluster.task_executors]
+    cluster.rest(REST_S)
+    assert [x.name for x in cluster.task_executors if x.alive] == before
+
+
+def test_a_silent_stream_to_the_resource_manager_is_found_out() -> None:
+    silence = SilenceStream(method="job-master to resource-manager")
+    assert run(5, bounded_job(attempts=0), at(3.2, silence)) is JobStatus.FINISHED
+
+
+def test_a_seed_is_one_history() -> None:
+    first, second = simulate(7), simulate(7)
+    assert (first.world.now, first.world.steps) == (second.world.now, second.world.steps)
+    assert first.checkers.outcomes() == second.checkers.outcomes()
