@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from firesteel import temporary
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_spark
+from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +50,8 @@ class BundleWay:
         self._store = store
         self._schema = schema
         self._spark_schema = to_spark(schema)
+        self._spark_schema_json = self._spark_schema.json()
+        self._canonical = to_arrow(self._spark_schema)
         self._parquet = fits_parquet(schema)
 
     @contextlib.contextmanager
@@ -59,7 +61,7 @@ class BundleWay:
         size_bytes = sum(batch.nbytes for batch in batches)
         table = pa.Table.from_batches([conform(batch, self._schema) for batch in batches], self._schema)
         if not self._parquet or (rows <= LOCAL_ROWS and size_bytes <= LOCAL_BYTES):
-            yield self._session.createDataFrame(table, schema=self._spark_schema)
+            yield self._local(table)
             return
         path = self._store.path()
         try:
@@ -72,6 +74,23 @@ class BundleWay:
             yield self._session.read.schema(self._spark_schema).parquet(str(path))
         finally:
             path.unlink(missing_ok=True)
+
+    def _local(self, table: pa.Table) -> DataFrame:
+        """As PySpark's createDataFrame, but without asking the JVM for settings every time."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+        session: Any = self._session
+        if not table.num_columns:
+            return self._session.createDataFrame(table, schema=self._spark_schema)
+        functions = session._jvm.PythonSQLUtils
+        rows = session._sc._serialize_to_jvm(
+            table.cast(self._canonical).to_batches(),
+            ArrowStreamSerializer(),
+            functions.readArrowStreamFromFile,
+            session._jvm.ArrowIteratorServer,
+        )
+        return DataFrame(functions.toDataFrame(rows, self._spark_schema_json, session._jsparkSession), session)
 
 
 def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
