@@ -173,10 +173,11 @@ class Cluster:
 
     def cancel(self, submitted: SubmittedJob) -> None:
         done = [False]
-        submitted.cancel_wanted = True
 
         def answered(refusal: Refusal | None) -> None:
-            done[0] = True
+            if refusal is None:
+                submitted.cancel_wanted = True  # it was promised
+            done[0] = refusal is None or submitted.submitted  # else it may have come before the job
 
         self._until(lambda: done[0], lambda: self.dispatcher.cancel(submitted.graph.job_id, answered))
 
