@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from firesteel.connectors import CollectSink, FileSink, PrintSink
+from firesteel import stateful
+from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
@@ -27,6 +28,7 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
 from firesteel.resources import ResourceProfile
 from firesteel.windows import Duration, Tumbling, duration_us
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -258,9 +260,20 @@ class KeyedStream(DataStream):
 
         Records that come when their window has fired, and `allowed_lateness` has passed, are dropped and counted.
         """
-        if not isinstance(window, Tumbling):
-            raise InvalidProgram(f"window() takes a Tumbling window, not {type(window).__name__}")
-        return WindowedStream(self, window, duration_us(allowed_lateness, "allowed_lateness"))
+        return running_aggregate(self, expressions, name=name, uid=uid)
+
+    def transform_with_state(
+        self,
+        processor: StatefulProcessor,
+        output_schema: Any,
+        output_mode: str = "append",
+        time_mode: str = "none",
+        initial_state: KeyedStream | None = None,
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """PySpark's `StatefulProcessor`, unchanged, over Rows: state and timers of your own, per key.
 
 
 class WindowedStream:
@@ -277,38 +290,62 @@ class WindowedStream:
         Each expression is an aggregate with a name: "count(*) AS flights", "avg(dep_delay) AS avg_delay".
         Partial aggregates are computed before the shuffle, in the same Spark plan as the operators before them.
         """
-        keyed, window = self._keyed, self._window.spec()
-        aggregates = parse_aggregates(expressions)
-        time_column = self._window.on or self._time_column()
-        title = name or f"Window(Tumbling {self._window.size})"
-        partial = keyed._unkeyed._add(
-            f"{title} partial",
-            PartialWindowAggregateSpec(
-                key_columns=keyed.key_columns, window=window, time_column=time_column, aggregates=aggregates
-            ),
-            uid=f"{uid}-partial" if uid else "",
-            runs_on_spark=True,
-        )
-        partial._configured().follows_producer = True
-        merged = partial._partitioned(Partitioner.HASH, keyed.key_columns)._add(
-            title,
-            WindowAggregateSpec(
-                key_columns=keyed.key_columns, window=window, aggregates=aggregates, allowed_lateness_us=self._allowed_lateness_us
-            ),
-            uid=uid,
-        )
-        merged._time_columns = frozenset({"window_end"})
-        return merged
+        return self._with_state(processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False)
 
-    def _time_column(self) -> str:
-        columns = self._keyed._time_columns
-        if len(columns) != 1:
-            found = "its sources have no watermarks" if not columns else f"its sources have several: {', '.join(sorted(columns))}"
-            raise InvalidProgram(
-                f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
-                "or name the column with Tumbling(..., on='column')"
-            )
-        return next(iter(columns))
+    def transform_with_state_in_pandas(
+        self,
+        processor: StatefulProcessor,
+        output_schema: Any,
+        output_mode: str = "append",
+        time_mode: str = "none",
+        initial_state: KeyedStream | None = None,
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """`transform_with_state` with a processor that takes and yields pandas DataFrames instead of Rows.
+
+        Per key and batch `rows` is an iterator over one DataFrame; `handleInitialState` gets a DataFrame, too. Columns of what
+        is yielded are matched by name if their labels are texts, else by position. DataFrames cost time: for many keys with
+        few rows each, Rows are many times faster.
+        """
+        return self._with_state(processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=True)
+
+    def _with_state(
+        self,
+        processor: StatefulProcessor,
+        output_schema: Any,
+        output_mode: str,
+        time_mode: str,
+        initial_state: KeyedStream | None,
+        name: str | None,
+        uid: str,
+        *,
+        pandas: bool,
+    ) -> DataStream:
+        if initial_state is not None:
+            if not isinstance(initial_state, KeyedStream):
+                raise InvalidProgram(f"initial_state is a stream with key_by(), not {type(initial_state).__name__}")
+            self._check_mine("transform_with_state", initial_state)
+        graph = self._environment._graph
+        spec = stateful.transform_with_state_spec(
+            graph,
+            processor=processor,
+            key_columns=self.key_columns,
+            output_schema=output_schema,
+            output_mode=output_mode,
+            time_mode=time_mode,
+            pandas=pandas,
+            nodes=[upstream.node for upstream in self._upstreams],
+            initial_key_columns=None if initial_state is None else initial_state.key_columns,
+            initial_nodes=[] if initial_state is None else [upstream.node for upstream in initial_state._upstreams],
+        )
+        node = graph.add_node(name or f"TransformWithState({type(processor).__name__})", spec, inputs=2 if initial_state else 1)
+        node.uid = uid
+        self._connect_to(node, 0)
+        if initial_state is not None:
+            initial_state._connect_to(node, 1)
+        return self._from(node)
 
 
 class ConnectedStreams:

@@ -160,6 +160,8 @@ class StreamOperator:
     """
 
     inputs: int = 1
+    # This input is read to its end before anything of the others is, whose producers meanwhile wait (back-pressure).
+    reads_first: int | None = None
     context: RuntimeContext
     output: Output
 

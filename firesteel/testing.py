@@ -13,6 +13,7 @@ task calls its operators. They follow the real classes' contracts; nothing here 
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -31,7 +32,13 @@ from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import OperatorMetrics
 from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
-from taskexecutor.executor.task.state import HashMapKeyedStateBackend, KeyGroupRange, RestoredOperatorState, TaskOperatorState
+from taskexecutor.executor.task.state import (
+    HashMapKeyedStateBackend,
+    KeyGroupRange,
+    OperatorStateSnapshot,
+    RestoredOperatorState,
+    TaskOperatorState,
+)
 from taskexecutor.executor.task.state.key_groups import key_group
 from taskexecutor.executor.task.timers import TaskTimers
 from taskexecutor.executor.task.watermarks import ValveEvent
@@ -512,6 +519,11 @@ class OperatorHarness:
     def flush(self) -> None:
         self.operator.flush()
 
+    def end_input(self, input_index: int) -> None:
+        """The end of one of several inputs."""
+        self._inputs[input_index].event(Watermark(MAX_TIMESTAMP_US))
+        self._inputs[input_index].finished()
+
     def finish(self) -> None:
         """The end of all input: MAX_WATERMARK, then end_input and finish."""
         self._node.advance_to_end_of_event_time()
@@ -549,6 +561,16 @@ class OperatorHarness:
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for batch in self.batches for row in batch.to_pylist()]
+
+
+def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
+    """What a subtask of the same parallelism gets back of a snapshot, after it has been written and read."""
+    entries = [entry for _, group in snapshot.keyed.entries_by_key_group() for entry in group]
+    state = RestoredOperatorState(
+        keyed=entries, lists=snapshot.lists, union_lists=snapshot.union_lists, broadcasts=snapshot.broadcasts
+    )
+    restored: RestoredOperatorState = pickle.loads(pickle.dumps(state))
+    return restored
 
 
 class _Engine:

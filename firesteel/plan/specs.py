@@ -109,6 +109,22 @@ class SinkSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransformWithStateSpec:
+    """PySpark's `StatefulProcessor`, over Rows or over pandas DataFrames; `output_schema` as in MapInArrowSpec, never None.
+
+    `initial_key_columns` None: there is no second input with the initial state.
+    """
+
+    processor: Any
+    key_columns: tuple[str, ...]
+    output_schema: Any
+    output_mode: str = "append"  # append | update: told to sinks, not to the processor
+    time_mode: str = "none"  # none | processing_time | event_time
+    pandas: bool = False
+    initial_key_columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSpec:
     """`factory() -> firesteel.operator.StreamOperator`, called once per subtask; `schema` of its output, if it has one."""
 
@@ -124,6 +140,7 @@ Spec = (
     | CoMapInArrowSpec
     | PartialWindowAggregateSpec
     | WindowAggregateSpec
+    | TransformWithStateSpec
     | SinkSpec
     | CustomSpec
 )

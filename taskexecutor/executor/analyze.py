@@ -31,6 +31,7 @@ from firesteel.plan.specs import (
     SourceSpec,
     Spec,
     TransformSpec,
+    TransformWithStateSpec,
     WatermarkSpec,
     WindowAggregateSpec,
 )
@@ -151,6 +152,8 @@ class _Analysis:
                 if inputs[0].final is None:
                     raise FiresteelError(f"{operator.name}: a window aggregate must follow its partial half")
                 return _Found(inputs[0].final)
+            case TransformWithStateSpec():
+                return self._stateful(operator, spec, inputs)
             case MapInArrowSpec():
                 return _Found(_declared(operator, spec.schema, known))
             case CoMapInArrowSpec():
@@ -162,6 +165,16 @@ class _Analysis:
                 return _Found(None)
             case _:
                 assert_never(spec)
+
+    def _stateful(self, operator: Operator, spec: TransformWithStateSpec, inputs: Sequence[_Found]) -> _Found:
+        """Runs the processor's `init`, as PySpark does, so that what is wrong with it is found before data flows."""
+        from taskexecutor.executor.operators.stateful.checks import check_initial_state, check_processor
+
+        schema = _declared(operator, spec.output_schema, None)
+        if spec.initial_key_columns is not None:
+            check_initial_state(spec, inputs[0].schema, inputs[1].schema, operator.name)
+        check_processor(spec, operator.name)
+        return _Found(schema)
 
     def _frame(self, operator: Operator, producer: _Found) -> tuple[DataFrame, str]:
         """The DataFrame that the operator gets: the plan so far, or an empty one at the beginning of a plan."""

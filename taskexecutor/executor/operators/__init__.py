@@ -21,6 +21,7 @@ from firesteel.plan.specs import (
     SourceSpec,
     Spec,
     TransformSpec,
+    TransformWithStateSpec,
     WindowAggregateSpec,
 )
 
@@ -63,6 +64,10 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
             from taskexecutor.executor.operators.window_aggregate import WindowAggregate
 
             return WindowAggregate(first.spec)
+        case TransformWithStateSpec():
+            from taskexecutor.executor.operators.stateful import TransformWithState
+
+            return TransformWithState(first.spec)
         case SinkSpec():
             from taskexecutor.executor.connectors import build_sink
 

@@ -29,9 +29,10 @@ class InputTask:
         self._metrics = metrics
         self._wake = wake
         self._gates: list[InputGate] = []
-        entries = [chain.entry(edge) for edge, _, _ in config.in_edges]
-        self._targets = [NodeTarget(node, input_index) for node, input_index in entries]  # one per gate
-        self._heads = list({id(node): node for node, _ in entries}.values())
+        self._entries = [chain.entry(edge) for edge, _, _ in config.in_edges]  # one per gate: the node and its input
+        self._targets = [NodeTarget(node, input_index) for node, input_index in self._entries]
+        self._heads = list({id(node): node for node, _ in self._entries}.values())
+        self._held_back: dict[int, list[int]] = {}  # gates that are not read yet, and the gates that must end before
         self._reader: InputReader
 
     def init(self) -> None:
@@ -52,6 +53,7 @@ class InputTask:
             )
         self._metrics.gates = list(self._gates)
         self._reader = InputReader(self._gates)
+        self._hold_back()
 
     def step(self) -> Step:
         polled = self._reader.poll()
@@ -89,6 +91,25 @@ class InputTask:
         for gate in gates:
             gate.close()
 
+    def _hold_back(self) -> None:
+        """Blocks the inputs of operators that read another one first."""
+        for gate, (node, input_index) in enumerate(self._entries):
+            first = node.operator.reads_first
+            before = [i for i, entry in enumerate(self._entries) if first is not None and entry == (node, first)]
+            if before and input_index != first:
+                self._held_back[gate] = before
+                for channel in range(self._gates[gate].channels):
+                    self._gates[gate].block(channel)
+
+    def _release(self, ended: int) -> None:
+        for gate, before in list(self._held_back.items()):
+            if ended in before:
+                before.remove(ended)
+            if not before:
+                del self._held_back[gate]
+                for channel in range(self._gates[gate].channels):
+                    self._gates[gate].unblock(channel)
+
     def _on_event(self, gate: int, channel: int, event: StreamElement) -> None:
         reader, target = self._reader, self._targets[gate]
         match event:
@@ -101,6 +122,8 @@ class InputTask:
                 # An input that ends before the others is told so at once; the last ones when the timers are quiesced.
                 if reader.gate_ended(gate) and reader.states[gate].drained and not reader.all_data_read:
                     target.finished()
+                if self._held_back and reader.gate_ended(gate):
+                    self._release(gate)
             case EndOfPartition():
                 reader.on_end_of_partition(gate, channel, event)
             case CheckpointBarrier():

@@ -42,11 +42,21 @@ class HashMapKeyedStateBackend:
     def get(self, name: str, key: Any, namespace: Any = None) -> Any:
         """The value, or None."""
         where = (name, key, namespace)
-        for layer in reversed(self._layers):
-            value = layer.get(where, _ABSENT)
-            if value is not _ABSENT:
-                return None if value is _REMOVED else value
-        return None
+        value = self._top.get(where, _ABSENT)
+        if value is _ABSENT and len(self._layers) > 1:
+            value = self._below(where)
+        return None if value is _ABSENT or value is _REMOVED else value
+
+    def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
+        """The value, to be changed in place; `copy` makes one if a snapshot may still have to write it. None: no value."""
+        self._merge_if_unobserved()
+        where = (name, key, namespace)
+        value = self._top.get(where, _ABSENT)
+        if value is _ABSENT and len(self._layers) > 1:
+            value = self._below(where)
+            if value is not _ABSENT and value is not _REMOVED:
+                value = self._top[where] = copy(value)
+        return None if value is _ABSENT or value is _REMOVED else value
 
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None:
         self._merge_if_unobserved()
@@ -78,6 +88,14 @@ class HashMapKeyedStateBackend:
     def close(self) -> None:
         self._layers = [{}]
         self._top = self._layers[-1]
+
+    def _below(self, where: _Key) -> Any:
+        """What the layers under the top one have."""
+        for layer in reversed(self._layers[:-1]):
+            value = layer.get(where, _ABSENT)
+            if value is not _ABSENT:
+                return value
+        return _ABSENT
 
     def _released(self) -> None:
         with self._snapshots_lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,12 +28,18 @@ class KeyedStateSnapshot(Protocol):
 
 
 class KeyedState(Protocol):
-    """Keyed state of one operator's subtask. Values are replaced by `put`, never changed in place."""
+    """Keyed state of one operator's subtask. Values are replaced by `put`; only what `owned` gave is changed in place."""
 
     @property
     def key_groups(self) -> KeyGroupRange: ...
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
+
+    def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
+        """The value, to be changed in place before anything else is asked of the backend; None if there is none.
+
+        For values that grow, such as lists: `copy` is called at most once per snapshot and value, not at every change.
+        """
 
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None: ...
 

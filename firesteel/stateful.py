@@ -1,0 +1,113 @@
+"""What `transform_with_state` is given, checked where the program is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from firesteel.errors import InvalidProgram
+from firesteel.plan.specs import CustomSpec, SourceSpec, TransformWithStateSpec
+from firesteel.plan.stream_graph import StreamGraph, StreamNode
+
+# PySpark's own spellings ("EventTime") are taken, too.
+_TIME_MODES = {"none": "none", "processingtime": "processing_time", "eventtime": "event_time"}
+_OUTPUT_MODES = ("append", "update")
+
+
+def transform_with_state_spec(
+    graph: StreamGraph,
+    *,
+    processor: Any,
+    key_columns: tuple[str, ...],
+    output_schema: Any,
+    output_mode: str,
+    time_mode: str,
+    pandas: bool,
+    nodes: Sequence[StreamNode],
+    initial_key_columns: tuple[str, ...] | None,
+    initial_nodes: Sequence[StreamNode],
+) -> TransformWithStateSpec:
+    """Raises InvalidProgram. `nodes` and `initial_nodes` are what the stream and its initial state come from."""
+    where = "transform_with_state_in_pandas" if pandas else "transform_with_state"
+    _check_processor(where, processor)
+    if output_schema is None:
+        raise InvalidProgram(f'{where}() needs the schema of what the processor yields, such as "id STRING, count INT"')
+    if not isinstance(output_mode, str) or output_mode.lower() not in _OUTPUT_MODES:
+        raise InvalidProgram(f'{where}(): output_mode is {output_mode!r}; allowed: "append", "update"')
+    mode = _TIME_MODES.get(str(time_mode).lower().replace("_", ""))
+    if mode is None:
+        raise InvalidProgram(f'{where}(): time_mode is {time_mode!r}; allowed: "none", "processing_time", "event_time"')
+    upstream = _upstream(graph, nodes)
+    if mode == "event_time" and not _has_event_time(upstream):
+        raise InvalidProgram(
+            f'{where}(): time_mode="event_time" needs watermarks, and the sources have none; '
+            "give the source watermarks=Watermarks.bounded(...)"
+        )
+    if initial_key_columns is not None:
+        _check_initial_state(where, key_columns, upstream, initial_key_columns, _upstream(graph, initial_nodes))
+    return TransformWithStateSpec(
+        processor=processor,
+        key_columns=key_columns,
+        output_schema=output_schema,
+        output_mode=output_mode.lower(),
+        time_mode=mode,
+        pandas=pandas,
+        initial_key_columns=initial_key_columns,
+    )
+
+
+def _check_processor(where: str, processor: Any) -> None:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    if isinstance(processor, type) and issubclass(processor, StatefulProcessor):
+        raise InvalidProgram(f"{where}() takes a StatefulProcessor, not its class: {processor.__name__}(...)")
+    if not isinstance(processor, StatefulProcessor):
+        raise InvalidProgram(f"{where}() takes a pyspark.sql.streaming.StatefulProcessor, not {type(processor).__name__}")
+
+
+def _check_initial_state(
+    where: str,
+    key_columns: tuple[str, ...],
+    upstream: Iterable[StreamNode],
+    initial_key_columns: tuple[str, ...],
+    initial_upstream: Sequence[StreamNode],
+) -> None:
+    if len(initial_key_columns) != len(key_columns):
+        raise InvalidProgram(
+            f"{where}(): the stream is keyed by {', '.join(key_columns)} and initial_state by {', '.join(initial_key_columns)}; "
+            "key both by as many columns"
+        )
+    shared = [node for node in upstream if node in initial_upstream]
+    if shared:
+        raise InvalidProgram(
+            f"{where}(): initial_state and the stream itself both come from {shared[0]}; the one is read to its end before the "
+            "other begins, so give the initial state a source of its own"
+        )
+    for node in initial_upstream:
+        if isinstance(node.spec, SourceSpec) and not _is_bounded(node.spec.source):
+            raise InvalidProgram(f"{where}(): initial_state must end before the stream begins, and {node} never ends")
+
+
+def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNode]:
+    """The nodes and all that feeds them."""
+    found: list[StreamNode] = []
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.append(node)
+            waiting += [edge.source for edge in graph.in_edges(node)]
+    return found
+
+
+def _has_event_time(nodes: Iterable[StreamNode]) -> bool:
+    """Custom operators may make watermarks of their own."""
+    return any(
+        isinstance(node.spec, CustomSpec) or getattr(node.spec, "watermarks", None) is not None or "Watermark" in node.kind
+        for node in nodes
+    )
+
+
+def _is_bounded(source: Any) -> bool:
+    watched, endless = getattr(source, "watch_s", None) is not None, getattr(source, "end", 0) is None
+    return not watched and not endless and bool(getattr(source, "bounded", True))

@@ -1,0 +1,204 @@
+"""State variables with a time to live: what was not updated for that long is not returned, and is removed some time later.
+
+A value is kept with the processing time at which it expires: (expiry_ms, value); a list's elements and a map's entries each
+have their own. As in PySpark, "now" is the processing time of the current batch.
+
+Expired values are removed by `sweep`, also of keys that are never seen again. Each variable remembers every key once, in the
+order of due times; a key that is not expired when its turn comes, because it was updated, gets its next turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+
+from taskexecutor.executor.operators.stateful.grouping import Key
+from taskexecutor.executor.operators.stateful.shapes import Shape
+from taskexecutor.executor.operators.stateful.variables import CurrentKey, Value, Variable
+from taskexecutor.executor.task.state import KeyedState
+
+SWEEP_AT_MOST = 10_000  # keys looked at in one go
+SWEEP_INTERVAL_MS = 1_000  # between goes
+
+
+class ExpiringVariable(Variable):
+    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape, ttl_ms: int) -> None:
+        super().__init__(current, backend, name, shape)
+        self._ttl_ms = ttl_ms
+        self._due: deque[tuple[int, Key]] = deque()
+        self._remembered: set[Key] = set()  # the keys in `_due`
+        self.on_first_due: Callable[[int], None] = lambda due_ms: None  # told when there is something to sweep, and when
+
+    def restore(self) -> None:
+        """Remembers the keys that the backend has."""
+        entries = self._backend.entries(self._entry)
+        for due_ms, key in sorted(((self._first_expiry_ms(entry.value), entry.key) for entry in entries), key=lambda d: d[0]):
+            self._remember(key, due_ms)
+
+    def sweep(self, now_ms: int) -> int | None:
+        """Removes what has expired; returns when to come again, None: no need to."""
+        for _ in range(min(len(self._due), SWEEP_AT_MOST)):
+            if self._due[0][0] > now_ms:
+                break
+            key = self._due.popleft()[1]
+            self._remembered.discard(key)
+            kept = self._backend.get(self._entry, key)
+            live = None if kept is None else self._live(kept, now_ms)
+            if live is None:
+                self._backend.remove(self._entry, key)
+            else:
+                if live is not kept:
+                    self._backend.put(self._entry, key, live)
+                self._remember(key, self._first_expiry_ms(live))
+        return max(self._due[0][0], now_ms + SWEEP_INTERVAL_MS) if self._due else None
+
+    def purge(self) -> None:
+        self._due.clear()
+        self._remembered.clear()
+        super().purge()
+
+    def _expiry_ms(self) -> int:
+        return self._current.now_ms + self._ttl_ms
+
+    def _remember(self, key: Key, due_ms: int) -> None:
+        if key in self._remembered:
+            return
+        if not self._due:
+            self.on_first_due(due_ms)
+        self._remembered.add(key)
+        self._due.append((due_ms, key))
+
+    def _load_live(self) -> Any:
+        kept = self._load()
+        return None if kept is None else self._live(kept, self._current.now_ms)
+
+    def _store(self, kept: Any) -> None:
+        key = self._key()
+        self._backend.put(self._entry, key, kept)
+        self._remember(key, self._expiry_ms())
+
+    def _live(self, kept: Any, now_ms: int) -> Any:
+        """What of it has not expired: None if nothing, `kept` itself if all."""
+        raise NotImplementedError
+
+    def _first_expiry_ms(self, kept: Any) -> int:
+        raise NotImplementedError
+
+
+class ExpiringValue(ExpiringVariable, ValueState):
+    def exists(self) -> bool:
+        return self._load_live() is not None
+
+    def get(self) -> Value | None:
+        kept = self._load_live()
+        return None if kept is None else self._shape.given(kept[1])
+
+    def update(self, newValue: Value) -> None:
+        self._store((self._expiry_ms(), self._shape.taken(newValue, "update()")))
+
+    def _live(self, kept: Any, now_ms: int) -> Any:
+        return kept if kept[0] > now_ms else None
+
+    def _first_expiry_ms(self, kept: Any) -> int:
+        return int(kept[0])
+
+
+class ExpiringList(ExpiringVariable, ListState):
+    def exists(self) -> bool:
+        return self._load_live() is not None
+
+    def get(self) -> Iterator[Value]:
+        return iter([self._shape.given(value) for _, value in self._load_live() or ()])
+
+    def put(self, newState: list[Value]) -> None:
+        values = self._dated(newState, "put()")
+        if values:
+            self._store(values)
+        else:
+            self.clear()
+
+    def appendValue(self, newState: Value) -> None:
+        self._append(self._dated([newState], "appendValue()"))
+
+    def appendList(self, newState: list[Value]) -> None:
+        self._append(self._dated(newState, "appendList()"))
+
+    def _dated(self, values: list[Value], call: str) -> list[tuple[int, Value]]:
+        expiry_ms = self._expiry_ms()
+        return [(expiry_ms, self._shape.taken(value, call)) for value in values]
+
+    def _append(self, values: list[tuple[int, Value]]) -> None:
+        kept = self._backend.owned(self._entry, self._key(), list)
+        if kept is not None:
+            kept.extend(values)
+            self._remember(self._key(), self._expiry_ms())
+        elif values:
+            self._store(values)
+
+    def _live(self, kept: Any, now_ms: int) -> Any:
+        if kept[0][0] > now_ms:  # the oldest
+            return kept
+        return [dated for dated in kept if dated[0] > now_ms] or None
+
+    def _first_expiry_ms(self, kept: Any) -> int:
+        return int(kept[0][0])
+
+
+class ExpiringMap(ExpiringVariable, MapState):
+    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, keys: Shape, shape: Shape, ttl_ms: int) -> None:
+        super().__init__(current, backend, name, shape, ttl_ms)
+        self._keys = keys
+
+    def exists(self) -> bool:
+        return self._load_live() is not None
+
+    def getValue(self, key: Value) -> Value | None:
+        kept = self._dated_value(key, "getValue()")
+        return None if kept is None else self._shape.given(kept[1])
+
+    def containsKey(self, key: Value) -> bool:
+        return self._dated_value(key, "containsKey()") is not None
+
+    def updateValue(self, key: Value, value: Value) -> None:
+        user_key = self._keys.taken_key(key, "updateValue()")
+        dated = (self._expiry_ms(), self._shape.taken(value, "updateValue()"))
+        entries = self._backend.owned(self._entry, self._key(), dict)
+        if entries is None:
+            self._store({user_key: dated})
+        else:
+            entries.pop(user_key, None)  # to the end: entries are in the order of their expiry
+            entries[user_key] = dated
+            self._remember(self._key(), dated[0])
+
+    def iterator(self) -> Iterator[tuple[Value, Value]]:
+        return iter([(key, self._shape.given(value)) for key, (_, value) in (self._load_live() or {}).items()])
+
+    def keys(self) -> Iterator[Value]:
+        return iter(list(self._load_live() or ()))
+
+    def values(self) -> Iterator[Value]:
+        return iter([self._shape.given(value) for _, value in (self._load_live() or {}).values()])
+
+    def removeKey(self, key: Value) -> None:
+        entries = self._backend.owned(self._entry, self._key(), dict)
+        if entries is not None:
+            entries.pop(self._keys.taken_key(key, "removeKey()"), None)
+            if not entries:
+                self.clear()
+
+    def _dated_value(self, key: Value, call: str) -> tuple[int, Value] | None:
+        """In constant time, however large the map."""
+        user_key = self._keys.taken_key(key, call)
+        kept = (self._load() or {}).get(user_key)
+        return kept if kept is not None and kept[0] > self._current.now_ms else None
+
+    def _live(self, kept: Any, now_ms: int) -> Any:
+        if self._first_expiry_ms(kept) > now_ms:
+            return kept
+        return {key: dated for key, dated in kept.items() if dated[0] > now_ms} or None
+
+    def _first_expiry_ms(self, kept: Any) -> int:
+        return int(next(iter(kept.values()))[0])

@@ -1,0 +1,67 @@
+"""A batch cut by key: one pass of hashing and one stable sort for the whole batch, whatever the number of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from taskexecutor.executor.operators.stateful.rows import to_python
+
+Key = tuple[Any, ...]
+
+_NAN = float("nan")  # one object, so that keys with NaN are equal: tuples compare their elements by identity first
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedBatch:
+    """Rows of equal keys side by side and in the order they came; keys in the order of their first rows."""
+
+    keys: list[Key]
+    ends: list[int]  # key i has the rows ends[i - 1] <= row < ends[i]
+    batch: pa.RecordBatch
+
+
+def by_key(batch: pa.RecordBatch, key_positions: Sequence[int]) -> KeyedBatch:
+    codes, keys = _codes(batch, key_positions)
+    if len(keys) == 1:
+        return KeyedBatch(keys, [batch.num_rows], batch)
+    ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
+    if not (codes[1:] >= codes[:-1]).all():
+        # numpy sorts 16-bit words by radix, in linear time.
+        narrow = codes.astype(np.uint16) if len(keys) <= 2**16 else codes
+        batch = batch.take(pa.array(np.argsort(narrow, kind="stable")))
+    return KeyedBatch(keys, ends.tolist(), batch)
+
+
+def _codes(batch: pa.RecordBatch, key_positions: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[Key]]:
+    """Each row's key as an index into the keys."""
+    first, *others = key_positions
+    codes, values = _encoded(batch.column(first))
+    keys: list[Key] = [(value,) for value in values]
+    for position in others:
+        more, values = _encoded(batch.column(position))
+        both = pa.array(codes * len(values) + more).dictionary_encode()
+        codes = both.indices.to_numpy().astype(np.int64)
+        pairs = both.dictionary.to_numpy()
+        before, last = (pairs // len(values)).tolist(), (pairs % len(values)).tolist()
+        keys = [(*keys[b], values[v]) for b, v in zip(before, last, strict=True)]
+    return codes, keys
+
+
+def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[Any]]:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.int64), [None]
+    if pa.types.is_floating(kind):
+        column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 is 0.0
+    encoded = column.dictionary_encode(null_encoding="encode")
+    values = to_python(encoded.dictionary)
+    if pa.types.is_floating(kind):
+        values = [_NAN if value != value else value for value in values]
+    return encoded.indices.to_numpy().astype(np.int64), values

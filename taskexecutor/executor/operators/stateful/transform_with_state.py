@@ -1,0 +1,253 @@
+"""The operator that runs a StatefulProcessor. One call of `handleInputRows` per key and batch; output leaves once per batch.
+
+State, timers and `close` live as long as the task, not as long as a batch: `init` is called when the task opens, `close`
+when it closes. Timers fire when time reaches them, between batches: event-time timers when the watermark does, before it goes
+on; all that are left fire when event time ends with bounded input. Late rows are handed over as they come.
+
+With an initial state there are two inputs, and the second one is read to its end before the first (`reads_first`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+
+from firesteel.elements import MIN_TIMESTAMP_US, Watermark
+from firesteel.errors import FiresteelError, summary_of
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import TransformWithStateSpec
+from taskexecutor.executor.operators.stateful.expiring import ExpiringVariable
+from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
+from taskexecutor.executor.operators.stateful.grouping import Key, KeyedBatch, by_key
+from taskexecutor.executor.operators.stateful.handle import EVENT_TIME, NONE, ProcessorHandle, ProcessorTimers
+from taskexecutor.executor.operators.stateful.rows import RowCollector, row_maker, shown_key, to_python
+from taskexecutor.executor.operators.stateful.variables import CurrentKey
+from taskexecutor.executor.spark.schemas import declared, missing_column
+from taskexecutor.executor.task.state import KeyedState
+
+_SWEEP = "sweep"  # namespace of the timers that remove expired state
+_ROWS, _INITIAL_STATE = 0, 1  # inputs
+
+
+class TransformWithState(StreamOperator):
+    """`now_ms` is the wall clock."""
+
+    def __init__(self, spec: TransformWithStateSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._spec = spec
+        self._now_ms = now_ms
+        self._processor: StatefulProcessor = spec.processor
+        self._open = False
+        if spec.initial_key_columns is not None:
+            self.inputs = 2
+            self.reads_first = _INITIAL_STATE
+        self._initial_state_read = spec.initial_key_columns is None
+
+    # -- life
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._name = context.operator_name
+        schema = context.output_schema or declared(self._spec.output_schema, None)
+        assert schema is not None, "transform_with_state has an output schema"
+        self._time_zone = context.config.get("spark.sql.session.timeZone", "UTC")
+        self._collector: RowCollector | FrameCollector
+        if self._spec.pandas:
+            self._collector = FrameCollector(schema, output.emit, self._name, self._time_zone)
+        else:
+            self._collector = RowCollector(schema, output.emit, self._name)
+
+    def initialize_state(self, state: OperatorState) -> None:
+        keyed: KeyedState = state.keyed  # type: ignore[assignment]
+        self._current = CurrentKey()
+        self._timers = ProcessorTimers(self._spec.time_mode, self._current, keyed, self.context.timers)
+        self._handle = ProcessorHandle(self._spec.time_mode, self._current, keyed, self._timers)
+        self._restored = state.restored
+
+    def open(self) -> None:
+        initialise(self._processor, self._handle, self._name)
+        self._open = True
+        self._handle_rows = _handle_rows(self._processor)
+        for variable in self._handle.expiring:
+            variable.on_first_due = lambda due_ms, variable=variable: self._sweep_at(due_ms, variable)  # type: ignore[misc]
+            variable.restore()
+        if self._restored:
+            self._timers.restore()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._current.key = None
+            self._processor.close()
+
+    # -- data
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        with self.context.time("python"):
+            times = self._times()
+            if input_index == _INITIAL_STATE:
+                self._initial_state(by_key(batch, self._positions(batch, self._spec.initial_key_columns or ())), times)
+                return
+            if not self._initial_state_read:
+                raise RuntimeError(f"{self._name}: rows came before the initial state had ended")
+            self._collector.expect(batch.num_rows, batch.nbytes)
+            keyed = by_key(batch, self._positions(batch, self._spec.key_columns))
+            for key, rows in self._frames(keyed) if self._spec.pandas else self._rows(keyed):
+                self._call("handleInputRows", self._handle_rows, key, rows, times)
+            for key, expiry_ms in self._timers.take_overdue():
+                self._fire(key, expiry_ms)
+            self._current.key = None
+            self._collector.flush()
+
+    def end_input(self, input_index: int) -> None:
+        if input_index == _INITIAL_STATE:
+            self._initial_state_read = True
+
+    def flush(self) -> None:
+        self._collector.flush()
+
+    def _rows(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
+        """Each key with an iterator over its Rows, which are made as they are taken."""
+        columns = [to_python(column) for column in keyed.batch.columns]
+        make = row_maker(keyed.batch.schema.names)
+        if len(keyed.keys) == 1:
+            yield keyed.keys[0], map(make, zip(*columns, strict=True))
+            return
+        start = 0
+        for key, end in zip(keyed.keys, keyed.ends, strict=True):
+            yield key, map(make, zip(*[column[start:end] for column in columns], strict=True))
+            start = end
+
+    def _frames(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
+        """Each key with an iterator over one DataFrame, its own."""
+        frame = to_frame(keyed.batch, self._time_zone)
+        start = 0
+        for key, end in zip(keyed.keys, keyed.ends, strict=True):
+            yield key, iter((frame.iloc[start:end].reset_index(drop=True),))
+            start = end
+
+    def _initial_state(self, keyed: KeyedBatch, times: TimerValues) -> None:
+        for key, states in self._frames(keyed) if self._spec.pandas else self._rows(keyed):
+            self._current.key = key
+            try:
+                for state in states:
+                    self._processor.handleInitialState(key, state, times)
+            except Exception as error:
+                raise self._failure("handleInitialState", key, error) from error
+        self._current.key = None
+
+    def _positions(self, batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[int]:
+        for column in columns:
+            if batch.schema.get_field_index(column) < 0:
+                raise missing_column(f'key_by("{column}")', column, batch.schema.names)
+        return [batch.schema.get_field_index(column) for column in columns]
+
+    # -- time
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        with self.context.time("python"):
+            for key, expiry_ms in self._timers.take_overdue():
+                self._fire(key, expiry_ms)
+        self._current.key = None
+        self._collector.flush()
+        self.output.emit_watermark(watermark)
+
+    def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
+        with self.context.time("python"):
+            self._fire(key, timestamp_us // 1000)
+
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
+        with self.context.time("python"):
+            self._current.now_ms = max(self._current.now_ms, timestamp_ms)
+            if isinstance(namespace, tuple) and namespace[0] == _SWEEP:
+                self._sweep(namespace[1])
+            else:
+                self._fire(key, timestamp_ms)
+            self._current.key = None
+
+    def _fire(self, key: Key, expiry_ms: int) -> None:
+        if not self._timers.is_pending(key, expiry_ms):
+            return
+        times, info = self._times(), ExpiredTimerInfo(expiry_ms)
+
+        def handle_expired_timer(key: Key) -> Iterator[Any]:
+            return self._processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info)
+
+        self._call("handleExpiredTimer", handle_expired_timer, key)
+        self._timers.forget(key, expiry_ms)  # as in PySpark: after it has fired, so that it is still listed meanwhile
+
+    def _times(self) -> TimerValues:
+        """Processing time stands still within a batch, as in PySpark."""
+        current = self._current
+        current.now_ms = max(current.now_ms, self._now_ms())
+        if self._spec.time_mode == NONE:
+            return TimerValues(-1, -1)
+        if self._spec.time_mode != EVENT_TIME:
+            return TimerValues(current.now_ms, -1)
+        watermark_us = self.context.timers.current_watermark_us
+        return TimerValues(current.now_ms, 0 if watermark_us == MIN_TIMESTAMP_US else watermark_us // 1000)
+
+    # -- expired state
+
+    def _sweep_at(self, due_ms: int, variable: ExpiringVariable) -> None:
+        self.context.timers.register_processing_time(due_ms, namespace=(_SWEEP, self._handle.expiring.index(variable)))
+
+    def _sweep(self, index: int) -> None:
+        variable = self._handle.expiring[index]
+        again_ms = variable.sweep(max(self._current.now_ms, self._now_ms()))
+        if again_ms is not None:
+            self._sweep_at(again_ms, variable)
+
+    # -- calls of the user's code
+
+    def _call(self, what: str, function: Callable[..., Iterator[Any]], key: Key, *arguments: Any) -> None:
+        """Only what the processor itself raises is its failure, not what is raised further down the chain."""
+        collector = self._collector
+        self._current.key = key
+        collector.begin(what, key)
+        try:
+            results = function(key, *arguments)
+            if not hasattr(results, "__iter__"):
+                raise FiresteelError(f"it returned {type(results).__name__}, and must return an iterator")
+            results = iter(results)
+            full = collector.fill(results)
+        except Exception as error:
+            raise self._failure(what, key, error) from error
+        while full:
+            collector.flush()
+            try:
+                full = collector.fill(results)
+            except Exception as error:
+                raise self._failure(what, key, error) from error
+
+    def _failure(self, what: str, key: Key, error: Exception) -> FiresteelError:
+        if isinstance(error, FiresteelError) and f"{what} for key" in str(error):
+            return error
+        return FiresteelError(f"{self._name}: {what} failed for key {shown_key(key)}: {summary_of(error)}")
+
+
+def initialise(processor: StatefulProcessor, handle: ProcessorHandle, name: str) -> None:
+    """`init`, with an error that says where it was raised."""
+    try:
+        processor.init(handle)
+    except Exception as error:
+        raise FiresteelError(f"{name}: {type(processor).__name__}.init failed: {summary_of(error)}") from error
+    handle.initialised()
+
+
+def _handle_rows(processor: StatefulProcessor) -> Callable[..., Iterator[Any]]:
+    """`handleInputRows`; without the timer values if it does not take them, as in the examples of PySpark's documentation."""
+    function: Callable[..., Iterator[Any]] = processor.handleInputRows
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return lambda key, rows, times: function(key, rows)
+    except ValueError:  # no signature to be had
+        pass
+    return function

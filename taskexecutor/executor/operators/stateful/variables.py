@@ -1,0 +1,172 @@
+"""PySpark's ValueState, ListState and MapState on the keyed state backend: the value of the key that is being processed.
+
+Every call is a dictionary look-up or two. Values are plain tuples, lists of them and dictionaries of them, under the key;
+lists and maps are changed in place, which `owned` makes safe for snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.operators.stateful.grouping import Key
+from taskexecutor.executor.operators.stateful.shapes import Shape
+from taskexecutor.executor.task.state import KeyedState
+
+Value = tuple[Any, ...]
+
+
+class CurrentKey:
+    """The key that is being processed, shared by all state variables of an operator."""
+
+    __slots__ = ("key", "now_ms")
+
+    def __init__(self) -> None:
+        self.key: Key | None = None  # None: no key is being processed
+        self.now_ms = 0  # processing time of the current batch or timer
+
+
+class Variable:
+    """What all kinds of state variables have in common."""
+
+    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
+        self._current = current
+        self._backend = backend
+        self._name = name
+        self._entry = entry_name(name)
+        self._shape = shape
+
+    def purge(self) -> None:
+        """Forgets the variable's values of all keys."""
+        for entry in list(self._backend.entries(self._entry)):
+            self._backend.remove(self._entry, entry.key)
+
+    def clear(self) -> None:
+        self._backend.remove(self._entry, self._key())
+
+    def _key(self) -> Key:
+        key = self._current.key
+        if key is None:
+            raise FiresteelError(f"state {self._name!r} belongs to a key, and no key is being processed here")
+        return key
+
+    def _load(self) -> Any:
+        return self._backend.get(self._entry, self._key())
+
+
+def entry_name(state_name: str) -> str:
+    """Under which name the backend keeps a user's state."""
+    return f"user.{state_name}"
+
+
+class ValueVariable(Variable, ValueState):
+    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
+        super().__init__(current, backend, name, shape)
+        # What the backend has for the key that was used last; keys are compared by identity, which is enough to be right.
+        self._cached_key: Key | None = None
+        self._cached: Value | None = None
+
+    def exists(self) -> bool:
+        return self._value() is not None
+
+    def get(self) -> Value | None:
+        value = self._value()
+        return None if value is None else self._shape.given(value)
+
+    def update(self, newValue: Value) -> None:
+        value = self._shape.taken(newValue, "update()")
+        key = self._key()
+        self._backend.put(self._entry, key, value)
+        self._cached_key, self._cached = key, value
+
+    def clear(self) -> None:
+        self._cached_key = None
+        super().clear()
+
+    def purge(self) -> None:
+        self._cached_key = None
+        super().purge()
+
+    def _value(self) -> Value | None:
+        key = self._current.key
+        if key is None or key is not self._cached_key:
+            self._cached = self._load()
+            self._cached_key = key
+        return self._cached
+
+
+class ListVariable(Variable, ListState):
+    def exists(self) -> bool:
+        return self._load() is not None
+
+    def get(self) -> Iterator[Value]:
+        values = self._load() or ()
+        return iter(tuple(values)) if self._shape.flat else map(self._shape.given, tuple(values))
+
+    def put(self, newState: list[Value]) -> None:
+        values = [self._shape.taken(value, "put()") for value in newState]
+        if values:
+            self._backend.put(self._entry, self._key(), values)
+        else:
+            self.clear()
+
+    def appendValue(self, newState: Value) -> None:
+        self._append([self._shape.taken(newState, "appendValue()")])
+
+    def appendList(self, newState: list[Value]) -> None:
+        self._append([self._shape.taken(value, "appendList()") for value in newState])
+
+    def _append(self, values: list[Value]) -> None:
+        key = self._key()
+        kept = self._backend.owned(self._entry, key, list)
+        if kept is not None:
+            kept.extend(values)
+        elif values:
+            self._backend.put(self._entry, key, values)
+
+
+class MapVariable(Variable, MapState):
+    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, keys: Shape, shape: Shape) -> None:
+        super().__init__(current, backend, name, shape)
+        self._keys = keys
+
+    def exists(self) -> bool:
+        return self._load() is not None
+
+    def getValue(self, key: Value) -> Value | None:
+        entries = self._load()
+        if entries is None:
+            return None
+        value = entries.get(self._keys.taken_key(key, "getValue()"))
+        return None if value is None else self._shape.given(value)
+
+    def containsKey(self, key: Value) -> bool:
+        entries = self._load()
+        return entries is not None and self._keys.taken_key(key, "containsKey()") in entries
+
+    def updateValue(self, key: Value, value: Value) -> None:
+        user_key, kept = self._keys.taken_key(key, "updateValue()"), self._shape.taken(value, "updateValue()")
+        entries = self._backend.owned(self._entry, self._key(), dict)
+        if entries is None:
+            self._backend.put(self._entry, self._key(), {user_key: kept})
+        else:
+            entries[user_key] = kept
+
+    def iterator(self) -> Iterator[tuple[Value, Value]]:
+        return iter([(key, self._shape.given(value)) for key, value in (self._load() or {}).items()])
+
+    def keys(self) -> Iterator[Value]:
+        return iter(list(self._load() or ()))
+
+    def values(self) -> Iterator[Value]:
+        return iter([self._shape.given(value) for value in (self._load() or {}).values()])
+
+    def removeKey(self, key: Value) -> None:
+        entries = self._backend.owned(self._entry, self._key(), dict)
+        if entries is not None:
+            entries.pop(self._keys.taken_key(key, "removeKey()"), None)
+            if not entries:
+                self.clear()
