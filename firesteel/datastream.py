@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from firesteel import stateful
-from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink
+from firesteel.connectors import CollectSink, FileSink, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
@@ -28,10 +28,10 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
 from firesteel.resources import ResourceProfile
 from firesteel.windows import Duration, Tumbling, duration_us
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from firesteel.environment import Environment
 
@@ -260,7 +260,9 @@ class KeyedStream(DataStream):
 
         Records that come when their window has fired, and `allowed_lateness` has passed, are dropped and counted.
         """
-        return running_aggregate(self, expressions, name=name, uid=uid)
+        if not isinstance(window, Tumbling):
+            raise InvalidProgram(f"window() takes a Tumbling window, not {type(window).__name__}")
+        return WindowedStream(self, window, duration_us(allowed_lateness, "allowed_lateness"))
 
     def transform_with_state(
         self,
@@ -275,20 +277,20 @@ class KeyedStream(DataStream):
     ) -> DataStream:
         """PySpark's `StatefulProcessor`, unchanged, over Rows: state and timers of your own, per key.
 
+        `handleInputRows(key, rows, timerValues)` is called once per key and batch, with the key as a tuple and an iterator
+        of `pyspark.sql.Row`, and yields Rows of `output_schema` (a DDL string, a StructType or an Arrow schema). It runs in
+        Python on the stream's Arrow batches, without the JVM.
 
-class WindowedStream:
-    """Each key's records, in windows."""
+        `time_mode` says what timers mean: "none" (there are none), "processing_time" (the wall clock; states may have a
+        TTL) or "event_time" (they fire when the watermark reaches them, and all that are left when bounded input ends; rows
+        that come late are handed over like others). Timers, TTLs and TimerValues are in milliseconds.
 
-    def __init__(self, keyed: KeyedStream, window: Tumbling, allowed_lateness_us: int) -> None:
-        self._keyed = keyed
-        self._window = window
-        self._allowed_lateness_us = allowed_lateness_us
+        `output_mode`: "append" or "update", which is whether a row stands beside the earlier ones of its key or replaces them.
 
-    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
-        """One row per key and window: the key columns, `window_start`, `window_end` and one column per SQL expression.
+        `initial_state`, keyed by as many columns of the same types, must be bounded: each of its rows is given to
+        `handleInitialState(key, row, timerValues)` before the first row of this stream, which waits meanwhile.
 
-        Each expression is an aggregate with a name: "count(*) AS flights", "avg(dep_delay) AS avg_delay".
-        Partial aggregates are computed before the shuffle, in the same Spark plan as the operators before them.
+        Raises InvalidProgram for arguments that make no sense. What the processor raises fails the job, naming the key.
         """
         return self._with_state(processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False)
 
@@ -346,6 +348,54 @@ class WindowedStream:
         if initial_state is not None:
             initial_state._connect_to(node, 1)
         return self._from(node)
+
+
+class WindowedStream:
+    """Each key's records, in windows."""
+
+    def __init__(self, keyed: KeyedStream, window: Tumbling, allowed_lateness_us: int) -> None:
+        self._keyed = keyed
+        self._window = window
+        self._allowed_lateness_us = allowed_lateness_us
+
+    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
+        """One row per key and window: the key columns, `window_start`, `window_end` and one column per SQL expression.
+
+        Each expression is an aggregate with a name: "count(*) AS flights", "avg(dep_delay) AS avg_delay".
+        Partial aggregates are computed before the shuffle, in the same Spark plan as the operators before them.
+        """
+        keyed, window = self._keyed, self._window.spec()
+        aggregates = parse_aggregates(expressions)
+        time_column = self._window.on or self._time_column()
+        title = name or f"Window(Tumbling {self._window.size})"
+        partial = keyed._unkeyed._add(
+            f"{title} partial",
+            PartialWindowAggregateSpec(
+                key_columns=keyed.key_columns, window=window, time_column=time_column, aggregates=aggregates
+            ),
+            uid=f"{uid}-partial" if uid else "",
+            runs_on_spark=True,
+        )
+        partial._configured().follows_producer = True
+        merged = partial._partitioned(Partitioner.HASH, keyed.key_columns)._add(
+            title,
+            WindowAggregateSpec(
+                key_columns=keyed.key_columns, window=window, aggregates=aggregates, allowed_lateness_us=self._allowed_lateness_us
+            ),
+            uid=uid,
+        )
+        merged._time_columns = frozenset({"window_end"})
+        return merged
+
+    def _time_column(self) -> str:
+        columns = self._keyed._time_columns
+        if len(columns) != 1:
+            found = "its sources have no watermarks" if not columns else f"its sources have several: {', '.join(sorted(columns))}"
+            raise InvalidProgram(
+                f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
+                "or name the column with Tumbling(..., on='column')"
+            )
+        return next(iter(columns))
 
 
 class ConnectedStreams:
