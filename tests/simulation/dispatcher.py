@@ -127,6 +127,7 @@ class DispatcherProcess(Process):
         self._requests = itertools.count(1)
         self._waiting: dict[int, Callable[[Refusal | None], None]] = {}
         self.post = self._driver.post
+        self.probe = self._driver.probe
         self._driver.begin(self.core.start(self.world.now).commands)
         self.after(HEARTBEAT_INTERVAL_S, self._beat)
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from dispatcher.messages import JobStatusReported
 from firesteel.ids import AllocationId, Epoch
+from firesteel.states import JobStatus
 from resourcemanager import events as e
 from taskexecutor import messages as m
 from tests.simulation.cluster import Cluster
@@ -200,9 +202,14 @@ def _speak_of_the_past(cluster: Cluster) -> None:
             task_executor.probe(m.SlotsFreed(**older, allocation_ids=(allocation_id,), cause="old"))
             task_executor.probe(m.TasksCancelled(**older, attempt_ids=tuple(allocation.tasks)))
             task_executor.probe(m.JobMasterSaidGoodbye(**older, cause="old"))
+    if cluster.resource_manager.alive:
+        _speak_of_the_past_to_the_resource_manager(cluster)
+    if cluster.dispatcher.alive:
+        _speak_of_the_past_to_the_dispatcher(cluster)
+
+
+def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
     manager = cluster.resource_manager
-    if not manager.alive:
-        return
     other_epoch = Epoch(manager.core.settings.epoch - 1) or Epoch(99)
     for executor in list(manager.core.table.executors.values()):
         if executor.connection is not None:
@@ -219,3 +226,21 @@ def _speak_of_the_past(cluster: Cluster) -> None:
             manager.probe(
                 e.SlotRequestAccepted(connection=job.connection, epoch=older_epoch, allocation_id=AllocationId("0" * 32))
             )
+
+
+def _speak_of_the_past_to_the_dispatcher(cluster: Cluster) -> None:
+    dispatcher = cluster.dispatcher
+    for process in list(dispatcher.core.processes.values()):
+        job_id = process.job_id
+        known = dispatcher.core.jobs.get(job_id) if job_id is not None else None
+        if known is None or process.connection is None or known.status.globally_terminal:
+            continue
+        dispatcher.probe(
+            JobStatusReported(
+                connection=process.connection,
+                job_id=known.job_id,
+                epoch=known.epoch - 1,
+                status=JobStatus.FINISHED,
+                timestamp_ms=0,
+            )
+        )
