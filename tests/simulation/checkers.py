@@ -41,6 +41,9 @@ class Checkers:
         self._last_status[key] = core.graph.status
         if core.graph.status.terminal and (core.pool.slots or core.pool.requirements()):
             raise self._failed(f"job {job.job_id} is {core.graph.status.name} but holds, or requires, slots")
+        wasted = set(range(core.restarts)) - job.rounds_with_slots
+        if wasted:
+            raise self._failed(f"job {job.job_id} was restarted after rounds {sorted(wasted)}, which had no slots (invariant 21)")
         counts = Counter(x.state for x in core.graph.executions())
         if any(core.graph.count(state) != counts[state] for state in ExecutionState):
             raise self._failed(f"job {job.job_id}: its tasks are miscounted")
@@ -217,14 +220,6 @@ def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
 
 
-def restarts_had_slots(cluster: Cluster) -> Iterator[str]:
-    """No restart attempt was used up without slots to run on (invariant 21)."""
-    for job_id, job in running_jobs(cluster).items():
-        wasted = set(range(job.core.restarts)) - job.rounds_with_slots
-        if wasted:
-            yield f"job {job_id}: rounds {sorted(wasted)} of {job.core.restarts} had no slots"
-
-
 def processes_are_as_wanted(cluster: Cluster) -> Iterator[str]:
     """Every slot is warm, no slot has two processes, the spares are there and nothing else."""
     for task_executor in cluster.task_executors:
@@ -257,6 +252,5 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     ended_jobs_hold_nothing,
     tasks_agree,
     splits_are_owned_once,
-    restarts_had_slots,
     processes_are_as_wanted,
 )
