@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,7 @@ from firesteel.plan.specs import (
     Spec,
     TransformSpec,
     WindowAggregateSpec,
+    side_output_tags,
 )
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
 from firesteel.resources import ResourceProfile
@@ -146,10 +147,39 @@ class DataStream(_Configurable):
             name or _function_name("MapInArrow", function), MapInArrowSpec(function=function, schema=schema), uid=uid
         )
 
-    def operator(self, name: str, factory: Callable[[], StreamOperator], schema: Any = None, *, uid: str = "") -> DataStream:
-        """An operator of your own: `factory` makes one per subtask. `schema` of its output; without one, the input's."""
+    def operator(
+        self,
+        name: str,
+        factory: Callable[[], StreamOperator],
+        schema: Any = None,
+        *,
+        side_outputs: Mapping[str, Any] | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """An operator of your own: `factory` makes one per subtask. `schema` of its output; without one, the input's.
+
+        `side_outputs`: the tags it uses with `output.emit_side`, each with its schema (None: the input's).
+        """
         _callable("operator", factory)
-        return self._add(name, CustomSpec(factory=factory, inputs=1, schema=schema), uid=uid)
+        spec = CustomSpec(factory=factory, inputs=1, schema=schema, side_outputs=_side_outputs(side_outputs))
+        return self._add(name, spec, uid=uid)
+
+    def side_output(self, tag: str) -> DataStream:
+        """What the operator just added sends to its side output `tag`, beside its main output.
+
+        Late rows and malformed rows are such outputs, and those that operators of your own declare. What goes to a side output
+        that nobody reads is dropped. Raises InvalidProgram, here or before data flows, if the operator has no such output.
+        """
+        node = self._node
+        if node is None:
+            raise InvalidProgram(
+                f"side_output({tag!r}) is of the operator just added: call it right after it, not after key_by() or union()"
+            )
+        known = side_output_tags(node.spec)
+        if tag not in known:
+            raise InvalidProgram(f"{node} has no side output {tag!r}; it has: {', '.join(sorted(known)) or 'none'}")
+        upstream = _Upstream(node=node, side_output_tag=tag)
+        return DataStream(self._environment, (upstream,), time_columns=self._time_columns, node=None)
 
     # -- partitioning
 
@@ -417,10 +447,22 @@ class ConnectedStreams:
         _callable("map_in_arrow", second)
         return self._add(name, CoMapInArrowSpec(first=first, second=second, schema=schema), uid)
 
-    def operator(self, name: str, factory: Callable[[], StreamOperator], schema: Any = None, *, uid: str = "") -> DataStream:
-        """A two-input operator of your own (`inputs = 2`); `schema` of its output, without one, the first input's."""
+    def operator(
+        self,
+        name: str,
+        factory: Callable[[], StreamOperator],
+        schema: Any = None,
+        *,
+        side_outputs: Mapping[str, Any] | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """A two-input operator of your own (`inputs = 2`); `schema` of its output, without one, the first input's.
+
+        `side_outputs` as for `DataStream.operator`.
+        """
         _callable("operator", factory)
-        return self._add(name, CustomSpec(factory=factory, inputs=2, schema=schema), uid)
+        spec = CustomSpec(factory=factory, inputs=2, schema=schema, side_outputs=_side_outputs(side_outputs))
+        return self._add(name, spec, uid)
 
     def _add(self, name: str, spec: Spec, uid: str) -> DataStream:
         environment = self._first._environment
@@ -456,6 +498,13 @@ def _opened_sink(sink: Any) -> tuple[FileSink | PrintSink | CollectSink, str]:
 
 def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    for tag in side_outputs or {}:
+        if not isinstance(tag, str) or not tag:
+            raise InvalidProgram(f"side_outputs: {tag!r} is no tag; a tag is a text that is not empty")
+    return dict(side_outputs or {})
 
 
 def _callable(where: str, function: Any) -> None:

@@ -22,6 +22,13 @@ class TaskToDeploy(NamedTuple):
     allocation_id: AllocationId
 
 
+class OutputOf(NamedTuple):
+    """One of an operator's outputs."""
+
+    operator_id: OperatorId
+    side_output_tag: str = ""  # empty: the main output
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResultLocations:
     """Where the partitions of one result are. One object per result, shared by all commands: serialise it once."""
@@ -66,7 +73,7 @@ class DeployTasks:
     tasks: tuple[TaskToDeploy, ...]
     vertices: tuple[VertexId, ...]  # those that occur in tasks
     locations: tuple[ResultLocations, ...]  # of every input of those vertices
-    schemas: dict[OperatorId, bytes] = field(repr=False)  # the job's, shared by all commands
+    schemas: dict[OutputOf, bytes] = field(repr=False)  # the job's, shared by all commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

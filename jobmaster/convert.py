@@ -102,7 +102,8 @@ def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult)
     return events.JobAnalyzed(
         task_executor_id=task_executor_id,
         operators=tuple(
-            events.OperatorAnalysis(OperatorId(found.operator_id), found.schema, found.plan) for found in result.schemas
+            events.OperatorAnalysis(OperatorId(found.operator_id), found.schema, found.plan, dict(found.side_schemas))
+            for found in result.schemas
         ),
     )
 
@@ -199,7 +200,7 @@ class Deployments:
         )
         return message
 
-    def _vertex(self, vertex_id: VertexId, schemas: dict[OperatorId, bytes]) -> tasks_pb2.VertexDeployment:
+    def _vertex(self, vertex_id: VertexId, schemas: dict[commands.OutputOf, bytes]) -> tasks_pb2.VertexDeployment:
         known = self._deployments.get(vertex_id)
         if known is None:
             vertex = self._vertices[vertex_id]
@@ -214,17 +215,17 @@ class Deployments:
                 out_edges=[edge_to_proto(edge) for edge in out_edges],
                 out_parallelism=[consumer.parallelism for consumer in consumers],
                 out_max_parallelism=[consumer.max_parallelism for consumer in consumers],
-                output_schemas=[schemas.get(OperatorId(operator.operator_id), b"") for operator in vertex.operators],
+                output_schemas=[
+                    schemas.get(commands.OutputOf(OperatorId(operator.operator_id)), b"") for operator in vertex.operators
+                ],
                 input_schemas=[self._schema_of(edge, schemas) for edge in in_edges],
             )
         return known
 
-    def _schema_of(self, edge: JobEdge, schemas: dict[OperatorId, bytes]) -> bytes:
-        """Of what travels on an edge; empty where it is not known before data flows (side outputs)."""
-        if edge.side_output_tag:
-            return b""
+    def _schema_of(self, edge: JobEdge, schemas: dict[commands.OutputOf, bytes]) -> bytes:
+        """Of what travels on an edge; empty where it is not known before data flows."""
         producer = self._vertices[edge.source_vertex_id].operators[edge.source_operator]
-        return schemas.get(OperatorId(producer.operator_id), b"")
+        return schemas.get(commands.OutputOf(OperatorId(producer.operator_id), edge.side_output_tag), b"")
 
     def _located(self, locations: commands.ResultLocations) -> bytes:
         known = self._locations.get(locations.result_id)

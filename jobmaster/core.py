@@ -73,7 +73,7 @@ class JobMasterCore:
         self.scheduler = Scheduler(self.graph, self.pool)
         self._out: list[commands.Command] = []
         self.tasks = Tasks(self.graph, self.pool, self._out)
-        self.schemas: dict[OperatorId, bytes] | None = None  # of every operator's output, once analysed
+        self.schemas: dict[commands.OutputOf, bytes] | None = None  # of every operator's outputs, once analysed
         self.plans: dict[OperatorId, str] = {}
         self._analyzing: Slot | None = None
         self._declared = 0  # sequence of the last declaration
@@ -246,7 +246,11 @@ class JobMasterCore:
             self.stale_messages += 1
             return
         self._analyzing = None
-        self.schemas = {analysis.operator_id: analysis.schema for analysis in event.operators}
+        self.schemas = {
+            commands.OutputOf(analysis.operator_id, tag): schema
+            for analysis in event.operators
+            for tag, schema in (("", analysis.schema), *analysis.side_schemas.items())
+        }
         self.plans = {analysis.operator_id: analysis.plan for analysis in event.operators}
 
     # ---- slots and TaskExecutors

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from firesteel.errors import ErrorInfo
@@ -93,6 +95,7 @@ class OperatorAnalysis(NamedTuple):
     operator_id: OperatorId
     schema: bytes  # Arrow IPC schema of its output; empty for sinks
     plan: str  # for people; may be empty
+    side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

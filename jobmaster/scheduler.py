@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Iterable
 from typing import Protocol
 
-from firesteel.ids import OperatorId, TaskExecutorId, VertexId
+from firesteel.ids import TaskExecutorId, VertexId
 from firesteel.states import ExecutionState
-from jobmaster.commands import DeployTasks, ResultLocations, TaskToDeploy
+from jobmaster.commands import DeployTasks, OutputOf, ResultLocations, TaskToDeploy
 from jobmaster.execution_graph import Execution, ExecutionGraph, ExecutionVertex, IntermediateResult
 from jobmaster.slot_pool import Slot, SlotPool
 from jobmaster.slot_sharing import ExecutionSlotSharingGroup
@@ -74,7 +74,7 @@ class Scheduler:
         """The job is being ended: nothing that waits will be deployed."""
         self.waiting.clear()
 
-    def deploy(self, schemas: dict[OperatorId, bytes], now_ms: int) -> list[DeployTasks]:
+    def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
         """Everything that waits, one command per TaskExecutor. All of it must have its slot."""
         slots = self._pool.slots
         deploying = ExecutionState.DEPLOYING
@@ -89,7 +89,7 @@ class Scheduler:
         self.waiting.clear()
         return self.deployments(executions, schemas)
 
-    def deployments(self, executions: Iterable[Execution], schemas: dict[OperatorId, bytes]) -> list[DeployTasks]:
+    def deployments(self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]) -> list[DeployTasks]:
         """The commands that deploy these executions, which have their slots; to say it again if it was lost."""
         batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
         for execution in executions:

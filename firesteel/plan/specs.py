@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+
+from firesteel.connectors import MALFORMED_TAG, FileSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,7 @@ class CustomSpec:
     factory: Callable[[], Any]
     inputs: int = 1
     schema: Any = None  # None: as the first input's
+    side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema, as above
 
 
 Spec = (
@@ -144,3 +147,15 @@ Spec = (
     | SinkSpec
     | CustomSpec
 )
+
+
+def side_output_tags(spec: Spec) -> frozenset[str]:
+    """The tags that an operator may use with `Output.emit_side`."""
+    match spec:
+        case SourceSpec(source=FileSource(malformed="side_output")):
+            return frozenset({MALFORMED_TAG})
+        case CustomSpec():
+            return frozenset(spec.side_outputs)
+        case _:
+            late_tag = getattr(spec, "late_tag", "")
+            return frozenset({late_tag} if late_tag else ())

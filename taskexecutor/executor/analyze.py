@@ -20,7 +20,7 @@ import pyarrow as pa
 from firesteel._proto import tasks_pb2
 from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSink, FileSource, SequenceSource
 from firesteel.errors import FiresteelError, summary_of
-from firesteel.jobgraph import JobGraph, JobVertex, Operator
+from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.plan.specs import (
     AggregateExpression,
     CoMapInArrowSpec,
@@ -34,6 +34,7 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
     WatermarkSpec,
     WindowAggregateSpec,
+    side_output_tags,
 )
 from taskexecutor.executor.connectors.file_sink import FORMATS
 from taskexecutor.executor.spark import plans
@@ -55,7 +56,12 @@ def analyze(graph: JobGraph, engine: SparkEngine) -> list[tasks_pb2.OperatorSche
         for index in range(len(vertex.operators)):
             analysis.visit(vertex, index)
     return [
-        tasks_pb2.OperatorSchema(operator_id=operator.operator_id, schema=to_ipc(found.schema), plan=found.plan)
+        tasks_pb2.OperatorSchema(
+            operator_id=operator.operator_id,
+            schema=to_ipc(found.schema),
+            plan=found.plan,
+            side_schemas={tag: to_ipc(schema) for tag, schema in found.sides.items()},
+        )
         for vertex in graph.vertices
         for operator, found in zip(vertex.operators, analysis.found[vertex.vertex_id], strict=True)
     ]
@@ -87,7 +93,12 @@ class _Analysis:
         inputs = [self._producers(vertex, index, number) for number in range(self._input_count(vertex, index))]
         self._check_unions(operator, inputs)
         found = self._find(operator, spec, [producers[0] for producers in inputs])
+        declared_sides = spec.side_outputs if isinstance(spec, CustomSpec) else {}
+        for tag in side_output_tags(spec) - found.sides.keys():
+            known = inputs[0][0].schema if inputs else None
+            found.sides[tag] = _side_schema(operator, tag, declared_sides.get(tag), known)
         self.found[vertex.vertex_id].append(found)
+        self._check_sides(vertex, index, found)
         self._check_keys(vertex, index, found)
         if found.frame is not None and self._ends_group(vertex, index):
             found.plan = _for_people(plans.plan_text(found.frame), found.leaf)
@@ -106,7 +117,7 @@ class _Analysis:
             if _enters(edge, vertex, index) and edge.target_input == number:
                 producer = self.found[edge.source_vertex_id][edge.source_operator]
                 if edge.side_output_tag:
-                    producers.append(_Found(producer.sides.get(edge.side_output_tag)))
+                    producers.append(_Found(producer.sides[edge.side_output_tag]))
                 else:
                     producers.append(_Found(producer.schema, final=producer.final))  # Spark's plan ends at an edge
         if not producers:
@@ -124,16 +135,24 @@ class _Analysis:
 
     def _check_keys(self, vertex: JobVertex, index: int, found: _Found) -> None:
         for edge in self._graph.edges:
-            if edge.source_vertex_id != vertex.vertex_id or edge.source_operator != index or edge.side_output_tag:
+            if not _leaves(edge, vertex, index):
                 continue
-            names = found.schema.names if found.schema is not None else list(edge.key_columns)
+            schema = found.sides[edge.side_output_tag] if edge.side_output_tag else found.schema
+            names = schema.names if schema is not None else list(edge.key_columns)
             for key in edge.key_columns:
                 if key not in names:
                     raise missing_column(f'key_by("{key}")', key, names)
 
+    def _check_sides(self, vertex: JobVertex, index: int, found: _Found) -> None:
+        tags = {edge.side_output_tag for edge in self._graph.edges if _leaves(edge, vertex, index) and edge.side_output_tag}
+        for tag in sorted(tags - found.sides.keys()):
+            raise FiresteelError(
+                f"{vertex.operators[index].name} has no side output {tag!r}; it has: {', '.join(sorted(found.sides)) or 'none'}"
+            )
+
     def _ends_group(self, vertex: JobVertex, index: int) -> bool:
         consumers = [i for i, o in enumerate(vertex.operators) if any(index in chained for chained in o.inputs)]
-        leaves = any(e.source_vertex_id == vertex.vertex_id and e.source_operator == index for e in self._graph.edges)
+        leaves = any(_leaves(edge, vertex, index) and not edge.side_output_tag for edge in self._graph.edges)
         return leaves or len(consumers) != 1 or not vertex.operators[consumers[0]].runs_on_spark
 
     # -- operators
@@ -339,6 +358,17 @@ def _check_sink(sink: Any) -> None:
         raise FiresteelError(f"FileSink: cannot write below {path}: {existing} is a file")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise FiresteelError(f"FileSink: cannot write below {path}: no permission to write in {existing}")
+
+
+def _side_schema(operator: Operator, tag: str, schema: Any, known: pa.Schema | None) -> pa.Schema:
+    found = _declared(operator, schema, known)
+    if found is None:
+        raise FiresteelError(f"{operator.name}: the schema of its side output {tag!r} is not known; declare one")
+    return found
+
+
+def _leaves(edge: JobEdge, vertex: JobVertex, index: int) -> bool:
+    return edge.source_vertex_id == vertex.vertex_id and edge.source_operator == index
 
 
 def _enters(edge: Any, vertex: JobVertex, index: int) -> bool:

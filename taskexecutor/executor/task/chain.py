@@ -33,7 +33,8 @@ def group_operators(vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: S
     operators = vertex.operators
     consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
     fed_by_edges = {edge.target_operator for edge in in_edges}
-    leaves_task = {edge.source_operator for edge in out_edges}
+    # A side output leaves from wherever it is; only what also takes the main output ends a run.
+    leaves_task = {edge.source_operator for edge in out_edges if not edge.side_output_tag}
 
     def continues(producer: int, consumer: int) -> bool:
         return (
@@ -170,7 +171,7 @@ def build_chain(
         for consumer, input_index in chained_consumers(vertex, last):
             node.output.add(NodeTarget(node_of[consumer], input_index))
         for edge, partition in zip(out_edges, partitions, strict=True):
-            if edge.source_operator == last:
+            if edge.source_operator == last or (edge.side_output_tag and edge.source_operator in node.members):
                 node.output.add(PartitionTarget(partition, environment.clock), edge.side_output_tag)
     metrics.partitions = list(partitions)
     return OperatorChain(nodes, partitions)

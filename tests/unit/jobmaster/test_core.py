@@ -68,7 +68,7 @@ def test_one_command_deploys_all_tasks_of_a_task_executor() -> None:
     (locations,) = deployed[0].locations
     assert deployed[1].locations[0] is locations
     assert list(locations.address_index) == [0, 1]
-    assert deployed[0].schemas[operator_id("a")] == b"schema of a"
+    assert deployed[0].schemas[commands.OutputOf(operator_id("a"))] == b"schema of a"
 
 
 def test_a_job_finishes_and_gives_everything_back() -> None:

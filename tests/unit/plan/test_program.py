@@ -9,9 +9,10 @@ import cloudpickle
 import pytest
 
 from firesteel import Environment, ResourceProfile, Tumbling, Watermarks
-from firesteel.connectors import CollectSink, FileSink, FileSource, PrintSink
+from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSink, FileSource, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import JobGraph, Partitioner
+from firesteel.operator import StreamOperator
 from firesteel.resources import UNKNOWN
 
 
@@ -154,3 +155,41 @@ def test_print_is_a_print_sink() -> None:
     env = Environment()
     env.from_sequence(0, 1).print("n: ")
     assert cloudpickle.loads(env.job_graph().vertices[0].operators[1].spec).sink == PrintSink("n: ")
+
+
+class _Splits(StreamOperator):
+    pass
+
+
+def test_side_outputs_are_edges_of_their_own() -> None:
+    env = Environment(parallelism=2)
+    split = env.from_sequence(0, 10).operator("split", _Splits, side_outputs={"odd": None})
+    split.map_in_arrow(lambda batches: batches, name="even")
+    split.side_output("odd").key_by("value").map_in_arrow(lambda batches: batches, name="odd")
+    graph = env.job_graph()
+    (edge,) = graph.edges
+    assert (edge.side_output_tag, edge.partitioner, edge.key_columns) == ("odd", Partitioner.HASH, ("value",))
+    assert [v.name for v in graph.vertices] == ["Source: Sequence -> split -> even", "odd"]
+
+
+def test_side_outputs_that_an_operator_does_not_have() -> None:
+    env = Environment()
+    source = env.from_sequence(0, 10)
+    with pytest.raises(InvalidProgram, match="has no side output 'late'; it has: none"):
+        source.side_output("late")
+    split = source.operator("split", _Splits, side_outputs={"odd": None, "even": "value LONG"})
+    with pytest.raises(InvalidProgram, match="has no side output 'late'; it has: even, odd"):
+        split.side_output("late")
+    with pytest.raises(InvalidProgram, match="right after it"):
+        split.key_by("value").side_output("odd")
+    with pytest.raises(InvalidProgram, match="'' is no tag"):
+        source.operator("split", _Splits, side_outputs={"": None})
+
+
+def test_malformed_rows_are_a_side_output_of_their_source() -> None:
+    env = Environment()
+    source = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="side_output"))
+    source.side_output(MALFORMED_TAG).print()
+    dropped = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="drop"))
+    with pytest.raises(InvalidProgram, match="has no side output"):
+        dropped.side_output(MALFORMED_TAG)

@@ -44,6 +44,11 @@ def test_an_edge_that_leaves_or_enters_in_between_cuts_a_run() -> None:
     assert grouped(chain, 2, entering=(0, 2)) == [(0, 1), (2,)]
 
 
+def test_a_side_output_does_not_cut_a_run() -> None:
+    chain = vertex(operator("src", spark=True), operator("a", (0,), spark=True))
+    assert group_operators(chain, [], [out_edge("side", 0, "malformed"), out_edge("main", 1)]) == [(0, 1)]
+
+
 def test_branches_and_unions_cut_runs() -> None:
     branches = vertex(operator("a", (), spark=True), operator("b", (0,), spark=True), operator("c", (0,), spark=True))
     assert grouped(branches, 1, 2, entering=(0,)) == [(0,), (1,), (2,)]
