@@ -22,12 +22,9 @@ JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
 class JobSurroundings:
     """The job's files on sys.path and in Spark's Python workers, its spark.* values in the session; `leave` undoes it all."""
 
-    def __init__(
-        self, session: Any, jvm_pid: int, job_dir: str, python_paths: Sequence[str], defaults: Mapping[str, str]
-    ) -> None:
-        """`defaults`: the session's values as they are without a job."""
+    def __init__(self, session: Any, jvm_pid: int, job_dir: str, python_paths: Sequence[str]) -> None:
         self._session = session
-        self._defaults = defaults
+        self._values_before = session._jvm.java.util.HashMap(_values(session))
         self._jvm_pid = jvm_pid
         self._paths = [path for path in python_paths if path not in sys.path]
         self._roots = tuple({path.rstrip("/") for path in (*python_paths, job_dir) if path})
@@ -65,7 +62,7 @@ class JobSurroundings:
             includes = self._session.sparkContext._python_includes
             includes[:] = [path for path in includes if path not in self._paths]
             self._session.sparkContext.environment.pop(JOB_DIR_VARIABLE, None)
-        clean_session(self._session, self._defaults)
+        clean_session(self._session, self._values_before)
         end_python_workers(self._jvm_pid)
         linecache.clearcache()
         gc.collect()
@@ -109,7 +106,7 @@ def end_python_workers(jvm_pid: int) -> None:
                         process.kill()
 
 
-def clean_session(session: Any, defaults: Mapping[str, str]) -> None:
+def clean_session(session: Any, values_before: Any) -> None:
     """Drops what a job may have left in the session: cached tables, temporary views and functions, values it has set."""
     try:
         session.catalog.clearCache()
@@ -120,11 +117,14 @@ def clean_session(session: Any, defaults: Mapping[str, str]) -> None:
         functions = catalog.listTemporaryFunctions()
         for index in range(functions.size()):
             catalog.dropTempFunction(functions.apply(index).funcName(), True)
-        values = session.conf.getAll
-        for key in values.keys() - defaults.keys():
-            session.conf.unset(key)
-        for key, value in defaults.items():
-            if values.get(key) != value:
-                session.conf.set(key, value)
+        values = _values(session)
+        if not values.equals(values_before):
+            values.clear()
+            values.putAll(values_before)
     except Exception:
         log.warning("the Spark session could not be cleaned", exc_info=True)
+
+
+def _values(session: Any) -> Any:
+    """The session's own values, a java.util.Map: all of them are copied or compared in one call."""
+    return session._jsparkSession.sessionState().conf().settings()

@@ -60,12 +60,10 @@ class Host:
         self._job_id = ""
         self._surroundings: JobSurroundings | None = None
         self._user_roots: tuple[str, ...] = ()
-        self._session_values: dict[str, str] = {}  # as they are without a job
         self._wake_metrics = threading.Event()
 
     def serve(self) -> None:
         """Acts on what comes until the link ends. The engine is warm."""
-        self._session_values = dict(self._engine.session.conf.getAll)
         threading.Thread(target=self._watch_jvm, name="jvm-watch", daemon=True).start()
         threading.Thread(target=self._report_metrics, name="metrics", daemon=True).start()
         for message in self._link.received():
@@ -104,9 +102,7 @@ class Host:
         self._leave()
         self._job_id = assign.job_id
         self._user_roots = tuple(path for path in (assign.job_dir, *assign.python_paths) if path)
-        self._surroundings = JobSurroundings(
-            self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths, self._session_values
-        )
+        self._surroundings = JobSurroundings(self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths)
         log.info("serving", job_id=assign.job_id, allocation_id=assign.allocation_id)
 
     def _release(self, release: executor_pb2.ReleaseSlot) -> None:

@@ -24,7 +24,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
-from taskexecutor.executor.cleaning import JobSurroundings, clean_session
+from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
@@ -92,6 +92,23 @@ def test_schemas_and_values_survive_the_round_trip(engine: SparkEngine, copies: 
     assert all(batch.schema.equals(RICH) for batch in batches)
     assert pa.Table.from_batches(batches).to_pylist() == table.to_pylist()
     assert list(engine.bundles.folder.glob("*.parquet")) == []
+
+
+def test_making_a_plan_asks_the_jvm_only_for_the_plan(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.clientserver import ClientServerConnection
+    from pyspark.sql import functions as sql
+
+    asked: list[str] = []
+    send = ClientServerConnection.send_command
+
+    def counting(self: Any, command: str) -> Any:
+        asked.append(command)
+        return send(self, command)
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", counting)
+    column = sql.col("a") + sql.col("b")
+    assert column is not None
+    assert len([command for command in asked if not command.startswith("m")]) <= 8, asked  # m: garbage collected
 
 
 def test_batches_wait_for_a_flush_and_go_before_their_watermark(engine: SparkEngine) -> None:
@@ -303,7 +320,7 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
 def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: Path) -> None:
     session = engine.session
     values = dict(session.conf.getAll)
-    surroundings = JobSurroundings(session, engine.jvm_pid, str(tmp_path), [], values)
+    surroundings = JobSurroundings(session, engine.jvm_pid, str(tmp_path), [])
     surroundings.configure({"spark.sql.shuffle.partitions": "7", "parallelism.default": "2"})
     assert session.conf.get("spark.sql.shuffle.partitions") == "7"
     # What its functions do with the session that they find in their DataFrames.
@@ -312,8 +329,8 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     session.range(3).createTempView("numbers")
     session.udf.register("twice", lambda x: 2 * x, "long")
     assert [row[0] for row in session.sql("SELECT twice(id) FROM numbers").collect()] == [0, 2, 4]
-    (daemon,) = (p for p in psutil.Process(engine.jvm_pid).children() if "pyspark.daemon" in p.cmdline())
-    workers = daemon.children()
+    daemons = [p for p in psutil.Process(engine.jvm_pid).children() if "pyspark.daemon" in p.cmdline()]
+    workers = [worker for daemon in daemons for worker in daemon.children()]
     assert workers
 
     surroundings.leave()
@@ -325,7 +342,6 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     assert alive == []
     session.udf.register("thrice", lambda x: 3 * x, "long")
     assert session.sql("SELECT thrice(2)").first()[0] == 6, "Spark starts new Python workers"
-    clean_session(session, values)
 
 
 def test_the_death_of_the_jvm_is_told(engine: SparkEngine) -> None:

@@ -220,6 +220,9 @@ class SparkEngine:
             "spark.testing.reservedMemory": str(min(300 * 2**20, self._heap_bytes // 4)),
             "spark.cleaner.periodicGC.interval": "30min",
             "spark.python.worker.reuse": "true",
+            # Or every call of a Column function asks the JVM several times where it was called from: two thirds of all that
+            # passes between the two while a plan is made.
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
         }
         master = given.get("spark.master", ours["spark.master"])
         return {**ours, **(local if master.startswith("local") else {}), **given}
@@ -292,8 +295,10 @@ def _session(settings: Mapping[str, str], jvm: Jvm) -> SparkSession:
 def _forget_gateway(jvm: Jvm) -> None:
     """PySpark keeps its gateway for ever; a second engine in the same process (tests) needs a new one."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     if SparkContext._gateway is not None and SparkContext._gateway is jvm.gateway:
+        SparkSession._instantiatedSession = None  # a JVM that was killed could not be told to end it
         with contextlib.suppress(Exception):
             SparkContext._gateway.shutdown()
         SparkContext._active_spark_context = None
