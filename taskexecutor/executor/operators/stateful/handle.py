@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +38,13 @@ class ProcessorTimers:
         self._backend = backend
         self._service = service
         # Event-time timers that were registered for a time which has been: they fire after the batch, or at the next watermark.
-        self._overdue: list[tuple[Key, int]] = []
+        # One that a timer registers fires with it if it is for later, so that a chain of timers catches up; one that is for no
+        # later waits for the next time, because it could go on like that for ever.
+        self._overdue: list[tuple[int, int, Key]] = []  # a heap; the number in the middle is the order of registration
+        self._deferred: list[tuple[int, int, Key]] = []
+        self._registered = 0
+        self._firing_ms: int | None = None
+        self._advancing = False  # the timer service fires, which takes what is registered meanwhile
 
     def restore(self) -> None:
         for entry in self._backend.entries(self.ENTRY):
@@ -56,9 +63,19 @@ class ProcessorTimers:
         else:
             timers.add(expiry_ms)
         if self._time_mode == EVENT_TIME and expiry_ms * 1000 <= self._service.current_watermark_us:
-            self._overdue.append((key, expiry_ms))
+            self._register_for_the_past(key, expiry_ms)
         else:
             self._schedule(key, expiry_ms)
+
+    def _register_for_the_past(self, key: Key, expiry_ms: int) -> None:
+        self._registered += 1
+        timer = (expiry_ms, self._registered, key)
+        if self._firing_ms is not None and expiry_ms <= self._firing_ms:
+            self._deferred.append(timer)
+        elif self._advancing:
+            self._schedule(key, expiry_ms)
+        else:
+            heapq.heappush(self._overdue, timer)
 
     def delete(self, expiry_ms: int) -> None:
         key = self._key()
@@ -83,12 +100,22 @@ class ProcessorTimers:
             if not timers:
                 self._backend.remove(self.ENTRY, key)
 
-    def take_overdue(self) -> list[tuple[Key, int]]:
-        """What is registered while these fire waits for the next time."""
-        if not self._overdue:
-            return []
-        taken, self._overdue = self._overdue, []
-        return sorted((t for t in taken if self.is_pending(*t)), key=lambda timer: timer[1])
+    def begin_firing(self, expiry_ms: int, *, advancing: bool) -> None:
+        self._firing_ms, self._advancing = expiry_ms, advancing
+
+    def end_firing(self, key: Key, expiry_ms: int) -> None:
+        """As in PySpark, a timer is gone only when it has fired: it is listed meanwhile, and cannot be registered again."""
+        self._firing_ms, self._advancing = None, False
+        self.forget(key, expiry_ms)
+
+    def next_overdue(self) -> tuple[Key, int] | None:
+        """None: the rest is for the next time."""
+        while self._overdue:
+            expiry_ms, _, key = heapq.heappop(self._overdue)
+            if self.is_pending(key, expiry_ms):
+                return key, expiry_ms
+        self._overdue, self._deferred = sorted(self._deferred), []
+        return None
 
     def _schedule(self, key: Key, expiry_ms: int) -> None:
         if self._time_mode == EVENT_TIME:

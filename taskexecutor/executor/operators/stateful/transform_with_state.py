@@ -100,8 +100,7 @@ class TransformWithState(StreamOperator):
             keyed = by_key(batch, self._positions(batch, self._spec.key_columns))
             for key, rows in self._frames(keyed) if self._spec.pandas else self._rows(keyed):
                 self._call("handleInputRows", self._handle_rows, key, rows, times)
-            for key, expiry_ms in self._timers.take_overdue():
-                self._fire(key, expiry_ms)
+            self._fire_overdue()
             self._current.key = None
             self._collector.flush()
 
@@ -152,15 +151,14 @@ class TransformWithState(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         with self.context.time("python"):
-            for key, expiry_ms in self._timers.take_overdue():
-                self._fire(key, expiry_ms)
+            self._fire_overdue()
         self._current.key = None
         self._collector.flush()
         self.output.emit_watermark(watermark)
 
     def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
         with self.context.time("python"):
-            self._fire(key, timestamp_us // 1000)
+            self._fire(key, timestamp_us // 1000, advancing=True)
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
         with self.context.time("python"):
@@ -171,7 +169,11 @@ class TransformWithState(StreamOperator):
                 self._fire(key, timestamp_ms)
             self._current.key = None
 
-    def _fire(self, key: Key, expiry_ms: int) -> None:
+    def _fire_overdue(self) -> None:
+        while (timer := self._timers.next_overdue()) is not None:
+            self._fire(*timer)
+
+    def _fire(self, key: Key, expiry_ms: int, *, advancing: bool = False) -> None:
         if not self._timers.is_pending(key, expiry_ms):
             return
         times, info = self._times(), ExpiredTimerInfo(expiry_ms)
@@ -179,8 +181,9 @@ class TransformWithState(StreamOperator):
         def handle_expired_timer(key: Key) -> Iterator[Any]:
             return self._processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info)
 
+        self._timers.begin_firing(expiry_ms, advancing=advancing)
         self._call("handleExpiredTimer", handle_expired_timer, key)
-        self._timers.forget(key, expiry_ms)  # as in PySpark: after it has fired, so that it is still listed meanwhile
+        self._timers.end_firing(key, expiry_ms)
 
     def _times(self) -> TimerValues:
         """Processing time stands still within a batch, as in PySpark."""
