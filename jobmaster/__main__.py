@@ -22,12 +22,12 @@ from firesteel.config import Configuration, ConfigurationError, parse_definition
 from firesteel.errors import FiresteelError
 from firesteel.ids import random_id
 from firesteel.process import announce_ready, watch_lifeline
+from firesteel.rpc.link import Link
 from firesteel.rpc.server import bind, new_server
 from firesteel.states import JobStatus
 from jobmaster import events
 from jobmaster.details import number
 from jobmaster.job import RunningJob
-from jobmaster.links import Link
 from jobmaster.service import JobMasterServicer
 from jobmaster.settings import settings_from
 
@@ -54,7 +54,7 @@ class JobMasterProcess:
         self._dispatcher: Link[dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster] = Link(
             name="Dispatcher",
             address=dispatcher_address,
-            open_stream=lambda channel: dispatcher_pb2_grpc.DispatcherStub(channel).ConnectJobMaster(),  # type: ignore[no-untyped-call]
+            open_stream=lambda channel, sent: dispatcher_pb2_grpc.DispatcherStub(channel).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
             heartbeat=lambda: dispatcher_pb2.JobMasterToDispatcher(heartbeat=common_pb2.Heartbeat()),
             on_up=self._register,
             on_message=self._from_dispatcher,
@@ -180,10 +180,10 @@ class JobMasterProcess:
         log.error("job rejected", job_id=graph.job_id, cause=why)
         self._report(self._rejected)
 
-    def _dispatcher_down(self, for_s: float) -> None:
+    def _dispatcher_down(self, cause: str, for_s: float) -> None:
         if for_s < DISPATCHER_GRACE_S:
             return
-        log.error("the Dispatcher is gone", for_s=round(for_s))
+        log.error("the Dispatcher is gone", for_s=round(for_s), cause=cause)
         if self._job is None:
             self._over.set()
         else:

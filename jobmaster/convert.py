@@ -9,6 +9,7 @@ from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2
 from firesteel.ids import AllocationId, AttemptId, ExecutorId, OperatorId, ResultId, TaskExecutorId, VertexId
 from firesteel.jobgraph import JobEdge
 from firesteel.rpc.convert import edge_to_proto, error_from_proto, profile_from_proto, profile_to_proto
+from firesteel.rpc.link import RemoteProtocolError
 from firesteel.states import ExecutionState
 from jobmaster import commands, events
 from jobmaster.coordinators.messages import (
@@ -23,10 +24,6 @@ from jobmaster.coordinators.messages import (
 from jobmaster.slot_pool import SlotOffer
 
 _STATES = tuple(ExecutionState)  # by number; quicker than calling the Enum, for messages with thousands of them
-
-
-class RemoteProtocolError(Exception):
-    """The peer sent something that has no meaning here; the message names its fault."""
 
 
 def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:

@@ -25,10 +25,10 @@ from firesteel._proto import (
 from firesteel.driver import Driver
 from firesteel.ids import AttemptId, IdSource, TaskExecutorId
 from firesteel.rpc.convert import job_graph_from_proto
+from firesteel.rpc.link import Link
 from jobmaster import commands, convert, events, job_metrics
 from jobmaster.core import JobMasterCore
 from jobmaster.details import job_details, number
-from jobmaster.links import Link
 from jobmaster.paths import PathProblem, list_files
 from jobmaster.service import Sessions, metrics_in
 from jobmaster.settings import JobSettings
@@ -85,11 +85,11 @@ class RunningJob:
         self.resource_manager: _ResourceManagerLink = Link(
             name="ResourceManager",
             address=start.resource_manager_address,
-            open_stream=lambda channel: resource_manager_pb2_grpc.ResourceManagerStub(channel).ConnectJobMaster(),  # type: ignore[no-untyped-call]
+            open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(channel).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
             heartbeat=lambda: self._to_resource_manager(heartbeat=common_pb2.Heartbeat()),
             on_up=self._register,
             on_message=self._from_resource_manager,
-            on_down=lambda _: None,  # tasks run on without it
+            on_down=lambda cause, for_s: None,  # tasks run on without it
             heartbeat_interval_s=settings.heartbeat_interval_s,
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
         )

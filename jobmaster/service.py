@@ -16,8 +16,8 @@ import structlog
 
 from firesteel._proto import job_master_pb2, job_master_pb2_grpc, tasks_pb2
 from firesteel.ids import TaskExecutorId
+from firesteel.rpc.link import EOF, RemoteProtocolError
 from jobmaster import convert, events
-from jobmaster.links import EOF
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         try:
             job.post(convert.connected(first.hello, session.connection))
             await self._serve(job, task_executor_id, session, context)
-        except convert.RemoteProtocolError as error:
+        except RemoteProtocolError as error:
             log.warning("TaskExecutor broke the protocol", tm_id=task_executor_id, cause=str(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:

@@ -11,15 +11,12 @@ from firesteel._proto import common_pb2, executor_pb2, job_master_pb2, resource_
 from firesteel.config import Configuration
 from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
+from firesteel.rpc.link import RemoteProtocolError
 from firesteel.states import ExecutionState
 from taskexecutor import messages as m
 from taskexecutor.fit import Environment
 
 DISPATCHER_ADDRESS = "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
-
-
-class BadMessage(Exception):
-    """A peer sent what its protocol does not allow; the text names peer and fault."""
 
 
 def environment_from(values: Mapping[str, str]) -> Environment:
@@ -43,7 +40,7 @@ def from_resource_manager(message: resource_manager_pb2.ResourceManagerToTaskExe
         case "request_slot":
             request = message.request_slot
             if not request.allocation_id or not request.job_id or not request.job_master_address:
-                raise BadMessage("ResourceManager: RequestSlot without allocation_id, job_id or job_master_address")
+                raise RemoteProtocolError("ResourceManager: RequestSlot without allocation_id, job_id or job_master_address")
             return m.SlotRequested(
                 resource_manager_epoch=epoch,
                 allocation_id=AllocationId(request.allocation_id),

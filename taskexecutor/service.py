@@ -113,7 +113,7 @@ class TaskExecutor:
         self._running = asyncio.create_task(self._driver.run(), name="slot-table")
         self._running.add_done_callback(self._core_ended)
         self._driver.post(m.ReportDue())  # the first event: every slot gets its process
-        self._resource_manager.start()
+        self._resource_manager.link.start()
 
     def request_end(self, cause: str) -> None:
         if not self.ended.done():
@@ -127,7 +127,7 @@ class TaskExecutor:
         await asyncio.sleep(0)  # the core handles it before its processes are taken away
         await self._processes.stop()
         streams = [self._resource_manager, *self._job_masters.values()]
-        await asyncio.gather(*(stream.close(FLUSH_S) for stream in streams))
+        await asyncio.gather(*(stream.link.close(FLUSH_S) for stream in streams))
         self._driver.stop()
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -197,10 +197,10 @@ class TaskExecutor:
             heartbeat_timeout_s=self._heartbeat_timeout_s,
         )
         self._job_masters[command.job_id] = stream
-        stream.start()
+        stream.link.start()
 
     def _close(self, stream: JobMasterStream) -> None:
-        closing = asyncio.create_task(stream.close())
+        closing = asyncio.create_task(stream.link.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -209,7 +209,7 @@ class TaskExecutor:
             message = convert.to_job_master(
                 command, epoch=stream.epoch, task_executor_id=self.task_executor_id, address=self.address, host=self._host
             )
-            stream.send(message)
+            stream.link.send(message)
 
     # -- what processes say
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from firesteel._proto import resource_manager_pb2
-from taskexecutor.streams import FIRST_PAUSE_S, ResourceManagerStream
+from firesteel.rpc.link import FIRST_PAUSE_S
+from taskexecutor.streams import ResourceManagerStream
 from tests.integration.task_executor_masters import Masters
 
 
@@ -22,12 +23,12 @@ async def test_a_stream_that_is_closed_says_what_is_left_and_does_not_come_back(
         heartbeat_interval_s=60.0,
         heartbeat_timeout_s=60.0,
     )
-    stream.start()
+    stream.link.start()
     await masters.resource_manager.next("register")
     report = resource_manager_pb2.SlotReport(sequence=1)
-    stream.send(resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report))
+    stream.link.send(resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report))
     # The server ends its side when we end ours: a stream that is wanted would connect again, and register.
-    await stream.close(flush_s=4 * FIRST_PAUSE_S)
+    await stream.link.close(flush_s=4 * FIRST_PAUSE_S)
     await asyncio.sleep(2 * FIRST_PAUSE_S)
     heard = [message.WhichOneof("message") for message in masters.resource_manager.heard]
     await masters.stop()
