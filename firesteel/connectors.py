@@ -1,17 +1,22 @@
 """Sources and sinks, as a program names them: descriptions only, opened in the slots.
 
-`FileSource` and `SequenceSource` go to `Environment.from_source`, the sinks to `DataStream.sink_to`.
+Sources go to `Environment.from_source`, sinks to `DataStream.sink_to`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from firesteel.errors import InvalidProgram
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
 
 CORRUPT_RECORD = "_corrupt_record"  # Spark's name for the text of a row that does not fit
 MALFORMED_TAG = "malformed"  # the side output of a FileSource with malformed="side_output"
@@ -115,6 +120,105 @@ class SequenceSource:
             raise InvalidProgram(f"{self}: rate_per_s must be a positive number")
 
 
+class _PythonDataSource:
+    """A DataSource class with its options."""
+
+    data_source: type[DataSource]
+    options: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.data_source.__name__
+
+    def _overrides(self, method: str) -> bool:
+        from pyspark.sql.datasource import DataSource
+
+        return getattr(self.data_source, method) is not getattr(DataSource, method)
+
+    def _check(self, where: str) -> None:
+        from pyspark.sql.datasource import DataSource
+
+        if not (isinstance(self.data_source, type) and issubclass(self.data_source, DataSource)):
+            raise InvalidProgram(
+                f"{where} takes a subclass of pyspark.sql.datasource.DataSource, not {self.data_source!r}; pass the class itself"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSource(_PythonDataSource):
+    """Reads a stream of PySpark's Python DataSource, the class taken as it is: `PythonSource(MySource, {"topic": "t"})`.
+
+    A `streamReader` is asked for offsets and partitions in one subtask, every `poll_interval`, and its partitions are read by all
+    subtasks; a `simpleStreamReader` reads in one. A reader with a method `isFinished(end) -> bool`, called with the offset up to
+    which everything has been planned, is bounded; any other goes on for ever. `commit(end)` is called when a checkpoint
+    that contains everything before `end` is complete.
+
+    `schema` (DDL string or StructType) overrides that of the class. Raises InvalidProgram if the class has no stream reader.
+    """
+
+    data_source: type[DataSource]
+    options: dict[str, str] = field(default_factory=dict)
+    schema: str | StructType | None = None
+    poll_interval: str | timedelta = "100 ms"
+
+    def __post_init__(self) -> None:
+        self._check("PythonSource")
+        if not self._overrides("streamReader") and not self._overrides("simpleStreamReader"):
+            raise InvalidProgram(
+                f"{self.name} cannot be read as a stream: it implements neither streamReader() nor simpleStreamReader()"
+            )
+        if self.poll_interval_s <= 0:
+            raise InvalidProgram(f"PythonSource: poll_interval is {self.poll_interval!r}; it must be positive")
+        object.__setattr__(self, "options", {k: _option_text(v) for k, v in self.options.items()})
+
+    @property
+    def is_simple(self) -> bool:
+        """It plans and reads in one call."""
+        return not self._overrides("streamReader")
+
+    @property
+    def poll_interval_s(self) -> float:
+        from firesteel.windows import duration_us
+
+        return duration_us(self.poll_interval, "poll_interval") / 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """The planning half of a PythonSource, an operator of its own; `Environment.from_source` makes it."""
+
+    source: PythonSource
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSink(_PythonDataSource):
+    """Writes a stream with PySpark's Python DataSource, the class taken as it is: `PythonSink(MySink, {"path": "p"})`.
+
+    `streamWriter(schema, overwrite)` is called once; its `write` runs in every subtask, over Rows or, of a
+    DataSourceStreamArrowWriter, over RecordBatches; `commit(messages, batchId)` in one, when the input has ended, with what
+    all of them returned. If the job fails or is cancelled before, `abort(messages, batchId)` is called, where that is possible.
+
+    Raises InvalidProgram if the class has no stream writer.
+    """
+
+    data_source: type[DataSource]
+    options: dict[str, str] = field(default_factory=dict)
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        self._check("PythonSink")
+        if not self._overrides("streamWriter"):
+            raise InvalidProgram(f"{self.name} cannot be written as a stream: it does not implement streamWriter()")
+        object.__setattr__(self, "options", {k: _option_text(v) for k, v in self.options.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommit:
+    """The committing half of a PythonSink, an operator of its own; `DataStream.sink_to` makes it."""
+
+    sink: PythonSink
+
+
 @dataclass(frozen=True, slots=True)
 class FileSink:
     """Writes part files below `path`; a file appears under its name when it is complete. `options` are the format's.
@@ -170,6 +274,49 @@ class PrintSink:
     """Prints the rows to the slot's log and, attached, to nothing else."""
 
     prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeachBatchSink:
+    """What `DataStream.foreach_batch` makes of its function."""
+
+    function: Callable[[DataFrame, int], None]
+
+
+PostgresMode = Literal["append", "upsert"]
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSink:
+    """Writes rows into a table of PostgreSQL: `PostgresSink("postgresql://me@host/db", "daily", mode="upsert", key=["day"])`.
+
+    `url` is SQLAlchemy's or libpq's form; leave the password to ~/.pgpass or PGPASSWORD on the cluster's machines, or write it
+    in: it is not shown in errors. `table` may have a schema in front of a dot. Columns are matched by name; one that the
+    stream lacks gets its default. A table that does not exist is created, with types that hold the stream's (nested ones as
+    jsonb) and, for upserts, with `key` as primary key.
+
+    `mode`: "append" inserts; "upsert" replaces the row with the same `key`, which a unique index or the primary key must
+    cover; of several rows with one key, the last counts. Rows go in batches by COPY, each in a transaction of its own: at most
+    `batch_rows`, less when the input runs dry. Delivery is at least once: when a job fails and restarts, "append" may write rows
+    again, "upsert" writes the same.
+
+    Raises InvalidProgram for a mode or key that makes no sense.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    mode: PostgresMode = "append"
+    key: Sequence[str] = ()
+    batch_rows: int = 50_000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
+        if self.mode not in get_args(PostgresMode):
+            raise InvalidProgram(f"PostgresSink: mode is {self.mode!r}; allowed: {', '.join(get_args(PostgresMode))}")
+        if (self.mode == "upsert") != bool(self.key):
+            raise InvalidProgram('PostgresSink: key=["column", ...] belongs to mode="upsert", and is needed there')
+        if self.batch_rows < 1:
+            raise InvalidProgram(f"PostgresSink: batch_rows is {self.batch_rows!r}; it must be at least 1")
 
 
 def _option_text(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from firesteel import stateful
-from firesteel.connectors import CollectSink, FileSink, PrintSink
+from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.sinks import add_sink
 from firesteel.plan.specs import (
     CoMapInArrowSpec,
     CustomSpec,
     MapInArrowSpec,
     PartialWindowAggregateSpec,
-    SinkSpec,
     Spec,
     TransformSpec,
     WindowAggregateSpec,
@@ -220,14 +219,22 @@ class DataStream(_Configurable):
 
     # -- sinks
 
-    def sink_to(self, sink: FileSink | PrintSink | CollectSink, *, name: str | None = None, uid: str = "") -> DataStreamSink:
+    def sink_to(self, sink: Any, *, name: str | None = None, uid: str = "") -> DataStreamSink:
         """Ends the stream in a sink of firesteel.connectors."""
-        sink, coordinator = _opened_sink(sink)
-        stream = self._add(name or f"Sink: {type(sink).__name__.removesuffix('Sink')}", SinkSpec(sink=sink), uid=uid)
-        node = stream._configured()
-        node.coordinator_kind = coordinator
-        node.coordinator_options_json = "{}" if coordinator else ""
-        return DataStreamSink(self._environment, node)
+        return DataStreamSink(self._environment, add_sink(self, sink, name, uid))
+
+    def foreach_batch(
+        self, function: Callable[[DataFrame, int], None], *, name: str | None = None, uid: str = ""
+    ) -> DataStreamSink:
+        """PySpark's foreachBatch: `function(df, batch_id)` with a DataFrame of the slot's Spark, good until it returns.
+
+        Each subtask calls it with its own rows, as soon as there are some and its call before has returned; so subtasks call it
+        at the same time, and what cannot be written to by several at once needs `set_parallelism(1)` or a place per `batch_id`.
+        `batch_id` rises, and is not used twice, neither in a subtask nor in two of them.
+        """
+        _callable("foreach_batch", function)
+        title = name or _function_name("Sink: ForeachBatch", function)
+        return self.sink_to(ForeachBatchSink(function), name=title, uid=uid)
 
     def print(self, prefix: str = "") -> DataStreamSink:
         """Prints the rows to the logs of the slots."""
@@ -480,20 +487,6 @@ class DataStreamSink(_Configurable):
     def __init__(self, environment: Environment, node: StreamNode) -> None:
         self._environment = environment
         self._node = node
-
-
-def _opened_sink(sink: Any) -> tuple[FileSink | PrintSink | CollectSink, str]:
-    from firesteel.environment import absolute_path
-
-    match sink:
-        case FileSink():
-            return dataclasses.replace(sink, path=absolute_path(sink.path)), ""
-        case CollectSink():
-            return sink, "collect"
-        case PrintSink():
-            return sink, ""
-        case _:
-            raise InvalidProgram(f"sink_to() takes a FileSink, CollectSink or PrintSink, not {type(sink).__name__}")
 
 
 def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:

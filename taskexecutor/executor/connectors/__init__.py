@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from firesteel.connectors import CollectSink, FileSink, PrintSink
+from firesteel.connectors import CollectSink, FileSink, ForeachBatchSink, PostgresSink, PrintSink, PythonCommit, PythonSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 
@@ -23,5 +23,21 @@ def build_sink(sink: Any) -> StreamOperator:
             from taskexecutor.executor.connectors.collect_sink import CollectWriter
 
             return CollectWriter()
+        case ForeachBatchSink():
+            from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
+
+            return ForeachBatch(sink)
+        case PostgresSink():
+            from taskexecutor.executor.connectors.postgres import PostgresWriter
+
+            return PostgresWriter(sink)
+        case PythonSink():
+            from taskexecutor.executor.connectors.python_sink import EpochWriter
+
+            return EpochWriter(sink)
+        case PythonCommit():
+            from taskexecutor.executor.connectors.python_sink import PythonCommitter
+
+            return PythonCommitter()
         case _:
             raise FiresteelError(f"{type(sink).__name__} is not a sink")

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from firesteel.connectors import SequenceSource
+from firesteel.connectors import PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError
 from firesteel.jobgraph import Operator
 from firesteel.operator import StreamOperator
@@ -89,6 +89,10 @@ def _source(first: OpenedOperator, specs: list[Spec], schema: pa.Schema | None) 
         from taskexecutor.executor.connectors.sequence import SequenceReader
 
         return SequenceReader(first.spec.source, first.spec.watermarks)
+    if isinstance(first.spec.source, PythonSource | PartitionPlan):
+        from taskexecutor.executor.connectors import python_source
+
+        return python_source.build(first.spec.source, first.spec.watermarks)
     from taskexecutor.executor.spark.stage import SparkSourceStage
 
     return SparkSourceStage(first.spec, first.output_schema, specs[1:], schema)

@@ -1,0 +1,42 @@
+"""What can be wrong with a sink and can be found before data flows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.connectors import FileSink, PostgresSink, PythonSink
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.file_sink import FORMATS
+
+
+def check_sink(sink: Any, schema: pa.Schema | None) -> pa.Schema | None:
+    """Given its input's schema, returns its output's, if it has an output. Raises FiresteelError, or what user code raises."""
+    match sink:
+        case FileSink():
+            _check_files(sink)
+        case PythonSink():
+            from taskexecutor.executor.connectors import python_data_source
+
+            return python_data_source.check_sink(sink, schema)
+        case PostgresSink():
+            from taskexecutor.executor.connectors import postgres
+
+            postgres.check_sink(sink, schema)
+        case _:
+            pass
+    return None
+
+
+def _check_files(sink: FileSink) -> None:
+    if sink.format not in FORMATS:
+        raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+    path = Path(sink.path)
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise FiresteelError(f"FileSink: cannot write below {path}: {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise FiresteelError(f"FileSink: cannot write below {path}: no permission to write in {existing}")

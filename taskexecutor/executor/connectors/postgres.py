@@ -1,0 +1,292 @@
+"""PostgresSink: rows into a table by COPY, each batch in a transaction of its own.
+
+Upserts go by way of a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with the last row per key.
+(With checkpoints, a transaction per checkpoint makes it exactly once.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from psycopg2 import sql
+from sqlalchemy.engine import make_url
+
+from firesteel.connectors import PostgresSink
+from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
+
+CONNECT_TIMEOUT_S = 10
+BATCH_BYTES = 32 * 2**20
+_ORDER = "_firesteel_order"
+_STAGING = "_firesteel_rows"
+
+
+class PostgresWriter(StreamOperator):
+    def __init__(self, sink: PostgresSink) -> None:
+        self._sink = sink
+        self._connection: Any = None
+        self._rows: list[pa.RecordBatch] = []
+        self._count = self._size_bytes = 0
+        self._order = 0
+
+    def open(self) -> None:
+        schema = self.context.input_schemas[0]
+        assert schema is not None, "analysis makes sure of it"
+        self._connection = connect(self._sink)
+        with _explained(self._sink), self._connection:
+            _prepare(self._connection, self._sink, schema)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        for offset in range(0, batch.num_rows, self._sink.batch_rows):
+            part = batch.slice(offset, self._sink.batch_rows)
+            if self._count + part.num_rows > self._sink.batch_rows:
+                self.flush()
+            self._rows.append(part)
+            self._count += part.num_rows
+            self._size_bytes += part.nbytes
+            if self._size_bytes >= BATCH_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        table = pa.Table.from_batches(self._rows)
+        self._rows, self._count, self._size_bytes = [], 0, 0
+        with self.context.time("python"), _explained(self._sink), self._connection, self._connection.cursor() as cursor:
+            if self._sink.mode == "append":
+                _copy(cursor, _identifier(self._sink.table), table)
+            else:
+                self._upsert(cursor, table)
+
+    def finish(self) -> None:
+        self.flush()
+
+    def close(self) -> None:
+        self._rows = []
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _upsert(self, cursor: Any, table: pa.Table) -> None:
+        target, staging = _identifier(self._sink.table), sql.Identifier(_STAGING)
+        columns = [sql.Identifier(name) for name in table.column_names]
+        keys = [sql.Identifier(name) for name in self._sink.key]
+        others = [sql.Identifier(name) for name in table.column_names if name not in self._sink.key]
+        listed, key_list = sql.SQL(", ").join(columns), sql.SQL(", ").join(keys)
+        cursor.execute(
+            sql.SQL(
+                "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {}, 0::bigint AS {} FROM {} WITH NO DATA"
+            ).format(staging, listed, sql.Identifier(_ORDER), target)
+        )
+        _copy(cursor, staging, table.append_column(_ORDER, pa.array(range(table.num_rows), pa.int64())))
+        change = (
+            sql.SQL("DO UPDATE SET {}").format(
+                sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
+            )
+            if others
+            else sql.SQL("DO NOTHING")
+        )
+        # Sorted by key: writers that share rows lock them in the same order, so they cannot block each other for ever.
+        cursor.execute(
+            sql.SQL(
+                "INSERT INTO {target} ({listed}) SELECT DISTINCT ON ({keys}) {listed} FROM {staging} "
+                "ORDER BY {keys}, {order} DESC ON CONFLICT ({keys}) {change}"
+            ).format(target=target, listed=listed, keys=key_list, staging=staging, order=sql.Identifier(_ORDER), change=change)
+        )
+
+
+def check_sink(sink: PostgresSink, schema: pa.Schema | None) -> None:
+    """Before data flows: the database answers, the table is there or can be, and its columns fit. Raises FiresteelError."""
+    if schema is None:
+        raise FiresteelError("PostgresSink: the schema of its input is not known; declare one on the operator before it")
+    for name in sink.key:
+        if name not in schema.names:
+            raise FiresteelError(f"PostgresSink: key column {name!r} is not in the stream, which has: {', '.join(schema.names)}")
+    connection = connect(sink)
+    try:
+        with _explained(sink), connection:
+            _prepare(connection, sink, schema)
+    finally:
+        connection.close()
+
+
+def connect(sink: PostgresSink) -> Any:
+    """Raises FiresteelError if the database cannot be reached or does not let us in."""
+    try:
+        url = make_url(sink.url)
+        if url.get_backend_name() not in ("postgresql", "postgres"):
+            raise ValueError(f"{url.get_backend_name()} is not PostgreSQL")
+        arguments = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    except Exception as error:  # SQLAlchemy's own message shows the text, password and all
+        reason = str(error) if isinstance(error, ValueError) and "is not PostgreSQL" in str(error) else "it does not parse"
+        raise FiresteelError(
+            f"PostgresSink: the url is not one of PostgreSQL ({reason}); write postgresql://user@host/db"
+        ) from None
+    try:
+        connection = psycopg2.connect(arguments, connect_timeout=CONNECT_TIMEOUT_S, application_name="firesteel")
+        connection.set_client_encoding("UTF8")
+        with connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION TIME ZONE 'UTC'")
+        return connection
+    except psycopg2.OperationalError as error:
+        shown = url.render_as_string(hide_password=True)
+        raise FiresteelError(f"PostgresSink: cannot connect to {shown}: {str(error).strip()}") from None
+
+
+def _prepare(connection: Any, sink: PostgresSink, schema: pa.Schema) -> None:
+    """The table exists, with columns for the stream's, and keys to find rows by."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass(%s)", (_identifier(sink.table).as_string(connection),))
+        if cursor.fetchone()[0] is None:
+            # Several subtasks may be about to create it: one does.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (sink.table,))
+            cursor.execute(_create_table(sink, schema))
+            return
+        cursor.execute(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (_identifier(sink.table).as_string(connection),),
+        )
+        types: dict[str, str] = dict(cursor.fetchall())
+        _check_columns(sink, schema, types)
+        if sink.mode == "upsert" and not _has_unique_index(connection, cursor, sink):
+            keys = ", ".join(sink.key)
+            raise FiresteelError(
+                f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), which upserts need to find their "
+                f"row; create one: CREATE UNIQUE INDEX ON {sink.table} ({keys})"
+            )
+
+
+def _check_columns(sink: PostgresSink, schema: pa.Schema, types: dict[str, str]) -> None:
+    for field in schema:
+        if field.name not in types:
+            raise FiresteelError(
+                f"PostgresSink: table {sink.table} has no column {field.name!r}; it has: {', '.join(types)}. "
+                f"Add it (ALTER TABLE {sink.table} ADD COLUMN ... {_type_of(field)}), or leave it out of the stream"
+            )
+        if not _fits(field, types[field.name]):
+            raise FiresteelError(
+                f"PostgresSink: column {field.name!r} of the stream is {field.type}, and that of table {sink.table} "
+                f"is {types[field.name]}; cast it, or make the table's {_type_of(field)}"
+            )
+
+
+def _has_unique_index(connection: Any, cursor: Any, sink: PostgresSink) -> bool:
+    cursor.execute(
+        "SELECT array_agg(a.attname::text) FROM pg_index i "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
+        "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
+        (_identifier(sink.table).as_string(connection),),
+    )
+    return any(set(names) == set(sink.key) for (names,) in cursor.fetchall())
+
+
+def _create_table(sink: PostgresSink, schema: pa.Schema) -> sql.Composable:
+    columns = [sql.SQL("{} " + _type_of(field)).format(sql.Identifier(field.name)) for field in schema]
+    if sink.key:
+        columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, sink.key))))
+    return sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(_identifier(sink.table), sql.SQL(", ").join(columns))
+
+
+def _identifier(table: str) -> sql.Identifier:
+    return sql.Identifier(*table.split(".", 1))
+
+
+# -- types
+
+
+def _type_of(field: pa.Field) -> str:
+    """The PostgreSQL type that holds all values of the column. Raises FiresteelError if there is none."""
+    kind = field.type
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    if pa.types.is_nested(kind):
+        return "jsonb"
+    for check, name in _TYPES:
+        if check(kind):
+            return name
+    raise FiresteelError(f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; cast or drop it")
+
+
+_TYPES: tuple[tuple[Any, str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda kind: pa.types.is_int8(kind) or pa.types.is_int16(kind), "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "text"),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytea"),
+    (pa.types.is_date, "date"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "timestamp with time zone"),
+    (pa.types.is_timestamp, "timestamp without time zone"),
+)
+_NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
+_TEXTS = ("text", "character", "varchar", "citext", "uuid", "json", "inet", "USER-DEFINED")
+
+
+def _fits(field: pa.Field, declared: str) -> bool:
+    """Whether PostgreSQL can take the column's values as texts of type `declared`, as far as one can tell from the types."""
+    ours = _type_of(field).split("(", 1)[0]
+    theirs = declared.split("(", 1)[0]
+    if ours in _NUMBERS:
+        # A value that is too large is told when it comes.
+        return theirs in _NUMBERS if ours in ("numeric", "real", "double precision") else theirs in (*_NUMBERS, "oid")
+    if ours.startswith("timestamp"):
+        return theirs.startswith("timestamp")
+    if ours == "jsonb":
+        return theirs in ("json", "jsonb", "text")
+    if ours == "text":
+        return theirs not in (*_NUMBERS, "boolean", "bytea", "date") and not theirs.startswith("timestamp")
+    return ours == theirs
+
+
+# -- values
+
+
+def _copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
+    columns = sql.SQL(", ").join(map(sql.Identifier, table.column_names))
+    statement = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT csv)").format(target, columns)
+    text = pa.BufferOutputStream()
+    pa_csv.write_csv(_as_texts(table), text, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
+    cursor.copy_expert(statement, io.BytesIO(text.getvalue()))
+
+
+def _as_texts(table: pa.Table) -> pa.Table:
+    """Columns that Arrow's CSV writer does not write as PostgreSQL reads them, as strings."""
+    for index, field in enumerate(table.schema):
+        convert = _json_text if pa.types.is_nested(field.type) else _hex_text if _is_binary(field.type) else None
+        if convert is not None:
+            texts = [None if value is None else convert(value) for value in table.column(index).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+    return table
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _hex_text(value: bytes) -> str:
+    return "\\x" + value.hex()
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, default=lambda other: other.hex() if isinstance(other, bytes) else str(other))
+
+
+@contextlib.contextmanager
+def _explained(sink: PostgresSink) -> Iterator[None]:
+    """PostgreSQL's own words, and the table."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        said = error.diag.message_primary or str(error).strip()
+        more = "; ".join(part for part in (error.diag.message_detail, error.diag.context) if part)
+        raise FiresteelError(f"PostgresSink: table {sink.table}: {said}" + (f" ({more[:500]})" if more else "")) from error

@@ -1,0 +1,191 @@
+"""PythonSink: stream writers of PySpark's Python DataSource.
+
+    writers (any number)  --commit messages-->  committer (one subtask)
+
+A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, so it runs in a thread of its own, which the
+task feeds. What it returns travels as a row to the committer, which calls `commit` with all of them, or `abort` if the
+task fails or is cancelled before. For now a job's rows are one epoch: its end is the end of the input. With checkpoints each of
+them ends one: its barrier is behind the messages, and its completion commits them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from firesteel.connectors import PythonSink
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, StreamOperator
+from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, user_code, writer_in
+from taskexecutor.executor.spark.schemas import to_spark
+from taskexecutor.executor.task.runtime_context import TaskCancelled
+
+QUEUED_BATCHES = 4
+_LOOK_S = 0.05  # how often a task that waits for the user's code looks whether it was cancelled
+_CLOSE_S = 1.0
+
+
+class EpochWriter(StreamOperator):
+    def __init__(self, sink: PythonSink) -> None:
+        self._sink = sink
+        self._writer: Any = None
+        self._epoch: _Epoch | None = None
+
+    def open(self) -> None:
+        schema = self.context.input_schemas[0]
+        assert schema is not None, "analysis makes sure of it"
+        self._schema = to_spark(schema)
+        self._writer = writer_in(self.context.output_schema)
+        self._begin()
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        assert self._epoch is not None
+        with self.context.time("python"):
+            self._epoch.put(batch, self)
+
+    def finish(self) -> None:
+        self._end()
+
+    def close(self) -> None:
+        if self._epoch is not None:
+            self._epoch.abandon()
+            self._epoch = None
+
+    def _begin(self) -> None:
+        name = f"{self.context.operator_name} ({self.context.task.subtask + 1})"
+        self._epoch = _Epoch(self._write, name)
+
+    def _end(self) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        with self.context.time("python"):
+            message = epoch.end(self)
+        self._epoch = None
+        row = [pa.array([self.context.task.subtask], pa.int32()), pa.array([cloudpickle.dumps(message)], pa.binary())]
+        self.output.emit(pa.RecordBatch.from_arrays(row, schema=MESSAGE_SCHEMA))
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Any:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+        arrow = isinstance(self._writer, DataSourceStreamArrowWriter)
+        with user_code(self.context, timed=False):  # not on the task's thread, whose waiting is timed
+            message = self._writer.write(batches if arrow else self._rows(batches))
+        if not isinstance(message, WriterCommitMessage):
+            raise FiresteelError(
+                f"{self._sink.name}: write() returned {type(message).__name__}; it must return a WriterCommitMessage"
+            )
+        return message
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+        for batch in batches:
+            yield from ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), self._schema)
+
+
+class _Abandoned(Exception):
+    """Raised in the user's `write` when there will be no end of its rows."""
+
+
+class _Epoch:
+    """One call of `write`, in its thread."""
+
+    def __init__(self, write: Any, name: str) -> None:
+        self._queue: queue.Queue[pa.RecordBatch | None] = queue.Queue(QUEUED_BATCHES)
+        self._abandoned = False
+        self._result: Any = None
+        self._failure: BaseException | None = None
+        self._write = write
+        self._thread = threading.Thread(target=self._run, name=f"write {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, batch: pa.RecordBatch | None, operator: StreamOperator) -> None:
+        """Waits while the user's code is behind. Rows that it does not want any more are dropped, as in Spark."""
+        while True:
+            self._check(operator)
+            if not self._thread.is_alive():
+                return
+            with contextlib.suppress(queue.Full):
+                self._queue.put(batch, timeout=_LOOK_S)
+                return
+
+    def end(self, operator: StreamOperator) -> Any:
+        """What `write` returned; raises what it raised."""
+        self.put(None, operator)
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_S)
+            self._check(operator)
+        self._check(operator)
+        return self._result
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(_CLOSE_S)  # user code that does not come back is left alone: it is a daemon
+
+    def _check(self, operator: StreamOperator) -> None:
+        if operator.context.cancelled:
+            raise TaskCancelled
+        if not self._thread.is_alive() and self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._result = self._write(self._batches())
+        except BaseException as error:
+            self._failure = error
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self._queue.get()) is not None:
+            if self._abandoned:
+                break
+            yield batch
+        if self._abandoned:
+            raise _Abandoned("the task ended before its input did")
+
+
+class PythonCommitter(StreamOperator):
+    def __init__(self) -> None:
+        self._writer: Any = None
+        self._messages: list[tuple[int, Any]] = []
+        self._next_batch: list[int] = []  # operator list state: the id of the next batch
+        self._committed = False
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._next_batch = state.list_state("next_batch_id")
+
+    def open(self) -> None:
+        self._writer = writer_in(self.context.input_schemas[0])
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        for row in batch.to_pylist():
+            self._messages.append((row["subtask"], cloudpickle.loads(row["message"])))
+
+    def finish(self) -> None:
+        if self.context.task.subtask != 0:
+            self._committed = True
+            return
+        with user_code(self.context):
+            self._writer.commit(self._in_order(), self._batch_id)
+        self._committed = True
+        self._next_batch[:] = [self._batch_id + 1]
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None and not self._committed:
+            with user_code(self.context):
+                writer.abort(self._in_order(), self._batch_id)
+
+    @property
+    def _batch_id(self) -> int:
+        return self._next_batch[0] if self._next_batch else 0
+
+    def _in_order(self) -> list[Any]:
+        return [message for _, message in sorted(self._messages, key=lambda item: item[0])]

@@ -1,0 +1,194 @@
+"""PythonSource: stream readers of PySpark's Python DataSource.
+
+    planner (one subtask)  --partitions-->  readers (any number)
+
+The planner holds the offset and asks the DataSourceStreamReader what is new; the partitions that it plans travel as rows to
+the readers, which turn each into its rows. So the plan is part of the stream: a barrier that has passed both has the offset in
+one's state and nothing left between them. A SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
+
+`commit(end)` promises a reader that nothing before `end` will be asked for again, so it is called when a completed checkpoint
+has that offset, and only then.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from firesteel.connectors import PartitionPlan, PythonSource
+from firesteel.elements import Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, SourceOperator, StreamOperator
+from firesteel.plan.specs import WatermarkSpec
+from taskexecutor.executor.connectors.python_data_source import (
+    PARTITION_SCHEMA,
+    batches_of,
+    create,
+    latest_offset,
+    offset_text,
+    schema_of,
+    stream_reader,
+    user_code,
+)
+from taskexecutor.executor.spark.schemas import to_arrow
+
+READING_SUBTASK = 0  # of planners and simple readers; further subtasks, if somebody asks for them, have nothing to do
+
+
+class _OffsetSource(SourceOperator):
+    """Keeps the offset up to which everything has been emitted."""
+
+    def __init__(self, source: PythonSource) -> None:
+        self._source = source
+        self._reader: Any = None  # None: not the subtask that reads
+        self._offset: Any = None
+        self._kept: list[str] = []  # operator list state: the offset, as JSON
+        self._by_checkpoint: dict[int, Any] = {}  # offsets to commit when their checkpoint is complete
+        self._ended = False
+        self.poll_interval_s = source.poll_interval_s
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._kept = state.list_state("offset")
+
+    def open(self) -> None:
+        if self.context.task.subtask != READING_SUBTASK:
+            self._ended = True
+            return
+        with user_code(self.context):
+            self._data_source = create(self._source)
+            self._schema = schema_of(self._source, self._data_source)
+            self._reader = stream_reader(self._source, self._data_source, self._schema)
+            self._offset = json.loads(self._kept[0]) if self._kept else self._reader.initialOffset()
+        self._text = offset_text(self._offset, self._source.name)
+        self._note_end()
+
+    def poll(self, max_wait_s: float) -> bool:
+        if self._ended:
+            return False
+        end = self._advance()
+        text = offset_text(end, self._source.name)
+        self.waiting = text == self._text
+        if not self.waiting:
+            self._offset, self._text = end, text
+        self._note_end()
+        return not self._ended
+
+    def _advance(self) -> Any:
+        """Emits what is new; returns the offset behind it, the same one if there is nothing."""
+        raise NotImplementedError
+
+    def _note_end(self) -> None:
+        is_finished = getattr(self._reader, "isFinished", None)
+        if is_finished is not None:
+            with user_code(self.context):
+                self._ended = bool(is_finished(self._offset))
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        if self._reader is not None:
+            self._kept[:] = [self._text]
+            self._by_checkpoint[checkpoint_id] = self._offset
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if checkpoint_id not in self._by_checkpoint:
+            return
+        offset = self._by_checkpoint[checkpoint_id]
+        self._by_checkpoint = {later: o for later, o in self._by_checkpoint.items() if later > checkpoint_id}
+        with user_code(self.context):
+            self._reader.commit(offset)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._by_checkpoint.pop(checkpoint_id, None)
+
+    def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None and hasattr(reader, "stop"):  # simple readers have none
+            with user_code(self.context):
+                reader.stop()
+
+
+class PartitionPlanner(_OffsetSource):
+    """Emits pickled partitions, one row each."""
+
+    def _advance(self) -> Any:
+        with user_code(self.context):
+            end = latest_offset(self._reader, self._offset)
+            if offset_text(end, self._source.name) == self._text:
+                return end
+            partitions = [cloudpickle.dumps(partition) for partition in self._reader.partitions(self._offset, end)]
+        for partition in partitions:  # a batch each: they are spread evenly over the readers
+            self.output.emit(pa.RecordBatch.from_arrays([pa.array([partition], pa.binary())], schema=PARTITION_SCHEMA))
+        return end
+
+
+class SimpleReader(_OffsetSource):
+    """Emits the rows of a SimpleDataSourceStreamReader."""
+
+    def __init__(self, source: PythonSource, watermarks: WatermarkSpec | None) -> None:
+        super().__init__(source)
+        self._watermarks = _Watermarks(watermarks)
+
+    def _advance(self) -> Any:
+        arrow_schema = self.context.output_schema or to_arrow(self._schema)
+        with user_code(self.context):
+            rows, end = self._reader.read(self._offset)
+            count = 0
+            for batch in batches_of(rows, self._schema, self._data_source, arrow_schema):
+                count += batch.num_rows
+                self.context.counter("numRecordsIn").inc(batch.num_rows)
+                self.output.emit(batch)
+                self._watermarks.emit(batch, self)
+        if count and offset_text(end, self._source.name) == self._text:
+            raise FiresteelError(
+                f"{self._source.name}: read({self._text}) returned rows and the offset it was given; "
+                "the end offset must be behind the rows, or they would be read again and again"
+            )
+        return end
+
+
+class PartitionReader(StreamOperator):
+    """Turns partitions into their rows."""
+
+    def __init__(self, source: PythonSource, watermarks: WatermarkSpec | None) -> None:
+        self._source = source
+        self._watermarks = _Watermarks(watermarks)
+
+    def open(self) -> None:
+        with user_code(self.context):
+            self._data_source = create(self._source)
+            self._schema = schema_of(self._source, self._data_source)
+            self._reader = stream_reader(self._source, self._data_source, self._schema)
+        self._arrow_schema = self.context.output_schema or to_arrow(self._schema)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        for pickled in batch.column(0).to_pylist():
+            with user_code(self.context):
+                rows = self._reader.read(cloudpickle.loads(pickled))
+                for read in batches_of(rows, self._schema, self._data_source, self._arrow_schema):
+                    self.output.emit(read)
+                    self._watermarks.emit(read, self)
+
+
+class _Watermarks:
+    """Bounded out-of-orderness over the rows emitted so far."""
+
+    def __init__(self, spec: WatermarkSpec | None) -> None:
+        self._spec = spec
+
+    def emit(self, batch: pa.RecordBatch, operator: StreamOperator) -> None:
+        if self._spec is None:
+            return
+        import pyarrow.compute as pc
+
+        times = batch.column(batch.schema.get_field_index(self._spec.column))
+        latest_us = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
+        if latest_us is not None:
+            operator.output.emit_watermark(Watermark(latest_us - self._spec.max_out_of_orderness_us - 1))
+
+
+def build(source: PythonSource | PartitionPlan, watermarks: WatermarkSpec | None) -> StreamOperator:
+    if isinstance(source, PartitionPlan):
+        return PartitionPlanner(source.source)
+    return SimpleReader(source, watermarks) if source.is_simple else PartitionReader(source, watermarks)

@@ -1,0 +1,200 @@
+"""Sources and sinks end to end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from firesteel import Environment
+from firesteel.client import JobFailed
+from firesteel.connectors import FileSink, FileSource, PostgresSink, PythonSink, PythonSource, SequenceSource
+from firesteel.states import JobStatus
+
+from .conftest import Session, eventually
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    """Under its name at once, as a watched directory wants it."""
+    (folder / f".{name}").write_text(text)
+    os.rename(folder / f".{name}", folder / name)
+
+
+def rows_below(folder: Path) -> list[dict[str, Any]]:
+    files = list(folder.glob("part-*.parquet")) if folder.is_dir() else []
+    return [row for path in files for row in pq.read_table(path).to_pylist()]
+
+
+def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(session: Session, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    write(source, "0.csv", "0\nnonsense\n")
+    env = Environment(parallelism=2)
+    (
+        env.from_source(FileSource(str(source), format="csv", schema="n INT", watch="50 ms", malformed="drop"))
+        .transform(lambda df: df.selectExpr("n * 10 AS n"))
+        .sink_to(FileSink(str(out), rolling_interval="100 ms"))
+    )
+    job_id = session.submit(env)
+    for number in range(1, 6):
+        eventually(lambda number=number: len(rows_below(out)) == number, f"{number} rows")  # type: ignore[misc]
+        write(source, f"{number}.csv", f"{number}\n")
+    eventually(lambda: len(rows_below(out)) == 6, "6 rows")
+    (source / "0.csv").write_text("77\n")
+    for path in source.iterdir():
+        path.unlink()
+    time.sleep(0.2)
+    assert session.client.job_details(job_id).status is JobStatus.RUNNING
+    source.rmdir()
+    with pytest.raises(JobFailed, match=rf"there is no directory '{source}' \(any more\)"):
+        session.client.wait(job_id)
+    assert sorted(row["n"] for row in rows_below(out)) == [0, 10, 20, 30, 40, 50]
+
+
+class Numbers(DataSource):
+    def schema(self) -> str:
+        return "n LONG, text STRING"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return NumbersReader(int(self.options["end"]))
+
+
+class NumbersPartition(InputPartition):
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class NumbersReader(DataSourceStreamReader):
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"n": min(self.end, start["n"] + 250)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [NumbersPartition(n, min(n + 50, end["n"])) for n in range(start["n"], end["n"], 50)]
+
+    def read(self, partition: Any) -> Iterator[tuple[int, str]]:
+        return ((n, f"number {n}") for n in range(partition.start, partition.end))
+
+    def isFinished(self, end: dict[str, int]) -> bool:
+        return end["n"] == self.end
+
+
+class Lines(DataSource):
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        return LinesWriter(self.options["path"])
+
+
+class LinesMessage(WriterCommitMessage):
+    def __init__(self, path: str, lines: int) -> None:
+        self.path, self.lines = path, lines
+
+
+class LinesWriter(DataSourceStreamWriter):
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        path = f"{self.path}.{TaskContext.get().partitionId()}"  # type: ignore[union-attr]
+        with open(path, "w") as file:
+            lines = sum(1 for row in iterator if file.write(f"{row.text}\n"))
+        return LinesMessage(path, lines)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        with open(self.path, "w") as file:
+            for message in messages:
+                file.write(Path(message.path).read_text())
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        Path(f"{self.path}.aborted").write_text(str(len(messages)))
+
+
+def test_python_data_sources_are_taken_as_they_are(session: Session, tmp_path: Path) -> None:
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
+    env = Environment(parallelism=2)
+    (
+        env.from_source(PythonSource(Numbers, {"end": 1010}))
+        .transform(lambda df: df.where("n % 2 = 0"))
+        .sink_to(PythonSink(Lines, {"path": str(tmp_path / "lines")}))
+    )
+    session.run(env)
+    assert sorted((tmp_path / "lines").read_text().splitlines()) == sorted(f"number {n}" for n in range(0, 1010, 2))
+    assert len(list(tmp_path.glob("lines.*"))) == 2, "both subtasks wrote"
+
+    env = Environment(parallelism=2)
+
+    def raising(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 700 in batch["n"].to_pylist():
+                raise ValueError("700")
+            yield batch
+
+    path = str(tmp_path / "failed")
+    env.from_source(PythonSource(Numbers, {"end": 1010})).map_in_arrow(raising).sink_to(PythonSink(Lines, {"path": path}))
+    with pytest.raises(JobFailed, match="700"):
+        session.run(env)
+    eventually(Path(f"{path}.aborted").exists, "abort() was called")
+    assert not Path(path).exists()
+
+
+def test_foreach_batch_gets_dataframes(session: Session, tmp_path: Path) -> None:
+    def write_batch(df: DataFrame, batch_id: int) -> None:
+        df.write.parquet(f"{tmp_path}/out/batch={batch_id}")  # subtasks write at the same time, so not into one folder
+
+    env = Environment(parallelism=2)
+    env.from_sequence(0, 100_000).rebalance().foreach_batch(write_batch)
+    session.run(env)
+    table = pq.read_table(tmp_path / "out")
+    assert sorted(table["value"].to_pylist()) == list(range(100_000))
+    batches = set(table["batch"].to_pylist())
+    assert {batch % 2 for batch in batches} == {0, 1}, "each subtask has ids of its own"
+
+
+def test_upserts_into_postgres(session: Session, postgres: str) -> None:
+    env = Environment(parallelism=2)
+    (
+        env.from_source(SequenceSource(0, 3_000, rate_per_s=6_000))
+        .transform(lambda df: df.selectExpr("value % 10 AS k", "value AS v"))
+        .key_by("k")
+        .sink_to(PostgresSink(postgres, "upserted", mode="upsert", key=["k"]))
+    )
+    begin = time.monotonic()
+    session.run(env)
+    assert time.monotonic() - begin > 0.4, "at the rate that was asked for"
+    connection = psycopg2.connect(postgres)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT k, v FROM upserted ORDER BY k")
+            rows = cursor.fetchall()
+            cursor.execute("DROP TABLE upserted")
+        connection.commit()
+    finally:
+        connection.close()
+    assert [k for k, _ in rows] == list(range(10))
+    env = Environment()
+    env.from_sequence(0, 10).sink_to(PostgresSink("postgresql://127.0.0.1:1/none", "t"))
+    with pytest.raises(JobFailed, match="PostgresSink: cannot connect"):
+        session.run(env)

@@ -1,0 +1,202 @@
+"""PostgresSink on a real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from firesteel.connectors import PostgresSink
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors.postgres import PostgresWriter, check_sink
+
+PAIR = pa.schema([("k", pa.int64()), ("v", pa.string())])
+RICH = pa.schema(
+    [
+        ("flag", pa.bool_()),
+        ("small", pa.int16()),
+        ("number", pa.int64()),
+        ("single", pa.float32()),
+        ("ratio", pa.float64()),
+        ("price", pa.decimal128(12, 3)),
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("list", pa.list_(pa.int64())),
+        ("record", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+        ('Odd, "name"', pa.string()),
+    ]
+)
+ROW: dict[str, Any] = {
+    "flag": True,
+    "small": -3,
+    "number": 2**60,
+    "single": 0.5,
+    "ratio": float("inf"),
+    "price": Decimal("-12.345"),
+    "text": 'a "quoted", ü\nline\\N',
+    "raw": b"\x00\xff\\",
+    "day": date(1969, 12, 31),
+    "at": datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC),
+    "local": datetime(2013, 3, 10, 2, 30),
+    "list": [1, None],
+    "record": {"a": None, "b": "x"},
+    'Odd, "name"': "",
+}
+
+
+@pytest.fixture
+def connection(postgres: str) -> Iterator[Any]:
+    connection = psycopg2.connect(postgres)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public; SET TIME ZONE 'UTC'")
+    yield connection
+    connection.close()
+
+
+def rows(connection: Any, query: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def write(sink: PostgresSink, *batches: pa.RecordBatch, schema: pa.Schema | None = None) -> None:
+    schema = schema or batches[0].schema
+    check_sink(sink, schema)
+    harness = OperatorHarness(PostgresWriter(sink), [schema])
+    try:
+        harness.open()
+        for batch in batches:
+            harness.process(batch)
+        harness.end()
+    except BaseException:
+        harness.close()
+        raise
+
+
+def pairs(*values: tuple[int, str | None]) -> pa.RecordBatch:
+    return pa.record_batch([[k for k, _ in values], [v for _, v in values]], schema=PAIR)
+
+
+def test_a_table_is_created_that_holds_every_type(postgres: str, connection: Any) -> None:
+    nothing = dict.fromkeys(RICH.names)
+    write(PostgresSink(postgres, "public.rich"), pa.RecordBatch.from_pylist([ROW, nothing], schema=RICH))
+    first, second = rows(connection, "SELECT * FROM rich ORDER BY number")
+    assert [bytes(value) if isinstance(value, memoryview) else value for value in first] == list(ROW.values())
+    assert set(second) == {None}
+
+
+def test_upserts_replace_rows_and_the_last_of_a_key_counts(postgres: str, connection: Any) -> None:
+    sink = PostgresSink(postgres, "kv", mode="upsert", key="k")
+    write(sink, pairs((1, "a"), (2, "b"), (1, "c")))
+    write(sink, pairs((2, None), (3, "d")), pairs((3, "e")))
+    assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == [(1, "c"), (2, None), (3, "e")]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.text(st.characters(exclude_characters="\0", codec="utf-8")) | st.none()))
+    ),
+    batch_rows=st.integers(1, 7),
+)
+def test_upserts_leave_what_a_dict_would(postgres: str, connection: Any, batches: list[Any], batch_rows: int) -> None:
+    rows(connection, "DROP TABLE IF EXISTS kv")
+    sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"], batch_rows=batch_rows)
+    write(sink, *(pairs(*batch) for batch in batches), schema=PAIR)
+    assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == sorted({k: v for batch in batches for k, v in batch}.items())
+
+
+def test_appends_fill_a_table_that_is_there(postgres: str, connection: Any) -> None:
+    rows(connection, "CREATE TABLE t (id serial, v varchar(9), k numeric, at timestamptz DEFAULT now())")
+    write(PostgresSink(postgres, "t", batch_rows=2), pairs((1, "a"), (2, "b"), (3, None)), pairs((4, "")))
+    assert rows(connection, "SELECT id, k, v FROM t ORDER BY id") == [(1, 1, "a"), (2, 2, "b"), (3, 3, None), (4, 4, "")]
+
+
+def test_rows_are_there_when_the_input_runs_dry(postgres: str, connection: Any) -> None:
+    harness = OperatorHarness(PostgresWriter(PostgresSink(postgres, "t")), [PAIR]).open()
+    harness.process(pairs((1, "a")))
+    harness.flush()
+    assert rows(connection, "SELECT * FROM t") == [(1, "a")]
+    harness.process(pairs((2, "b")))
+    harness.close()  # failed or cancelled
+    assert rows(connection, "SELECT * FROM t") == [(1, "a")]
+
+
+def test_several_subtasks_may_create_the_table(postgres: str, connection: Any) -> None:
+    sink = PostgresSink(postgres, "t", mode="upsert", key=["k"])
+    first, second = (OperatorHarness(PostgresWriter(sink), [PAIR], subtask=i, parallelism=2).open() for i in range(2))
+    for harness, text in ((first, "a"), (second, "b")):
+        harness.process(pairs((1, text)))
+        harness.end()
+    assert rows(connection, "SELECT * FROM t") == [(1, "b")]
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments", "message"),
+    [
+        ("CREATE TABLE t (k bigint)", {}, r"no column 'v'; it has: k. Add it \(ALTER TABLE t ADD COLUMN ... text\)"),
+        (
+            "CREATE TABLE t (k bigint, v integer)",
+            {},
+            r"column 'v' of the stream is string, and that of table t is integer; cast it",
+        ),
+        (
+            "CREATE TABLE t (k bigint, v text)",
+            {"mode": "upsert", "key": ["k"]},
+            r"no unique index over exactly \(k\).*CREATE UNIQUE",
+        ),
+        ("", {"mode": "upsert", "key": ["q"]}, r"key column 'q' is not in the stream, which has: k, v"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_data_flows(
+    postgres: str, connection: Any, table: str, arguments: dict[str, Any], message: str
+) -> None:
+    if table:
+        rows(connection, table)
+    with pytest.raises(FiresteelError, match=message):
+        check_sink(PostgresSink(postgres, "t", **arguments), PAIR)
+
+
+def test_a_database_that_cannot_be_reached_is_told_without_the_password(postgres: str) -> None:
+    for url, message in (
+        ("postgresql://me:secret@127.0.0.1:1/db", r"cannot connect to postgresql://me:\*\*\*@127.0.0.1:1/db: .*refused"),
+        (postgres.replace("/postgres?", "/nowhere?"), 'database "nowhere" does not exist'),
+        ("mysql://me:secret@host/db", "is not PostgreSQL"),
+        ("secret:what is this", "does not parse"),
+    ):
+        with pytest.raises(FiresteelError, match=message) as raised:
+            check_sink(PostgresSink(url, "t"), PAIR)
+        assert "secret" not in str(raised.value)
+    assert "secret" not in repr(PostgresSink("postgresql://me:secret@host/db", "t"))
+
+
+def test_a_row_that_the_table_refuses_fails_the_task_in_the_databases_words(postgres: str, connection: Any) -> None:
+    rows(connection, "CREATE TABLE t (k smallint, v text CHECK (length(v) < 4))")
+    with pytest.raises(FiresteelError, match=r'table t: .*violates check constraint "t_v_check"'):
+        write(PostgresSink(postgres, "t"), pairs((1, "ok"), (2, "too long")))
+    with pytest.raises(FiresteelError, match=r"table t: value \"70000\" is out of range for type smallint"):
+        write(PostgresSink(postgres, "t"), pairs((70_000, "x")))
+    with pytest.raises(FiresteelError, match="table t: invalid byte sequence"):
+        write(PostgresSink(postgres, "t"), pairs((1, "\0")))
+    assert rows(connection, "SELECT * FROM t") == []
+
+
+def test_modes_are_checked_where_the_program_is_written() -> None:
+    with pytest.raises(InvalidProgram, match="allowed: append, upsert"):
+        PostgresSink("postgresql:///db", "t", mode="replace")  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match="is needed there"):
+        PostgresSink("postgresql:///db", "t", mode="upsert")
+    with pytest.raises(InvalidProgram, match="belongs to"):
+        PostgresSink("postgresql:///db", "t", key=["k"])

@@ -1,0 +1,436 @@
+"""PySpark's Python DataSource as source and sink, on the operators alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import Row
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from firesteel import Environment
+from firesteel.connectors import PartitionPlan, PythonCommit, PythonSink, PythonSource
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.plan.specs import WatermarkSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors import build_sink
+from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, PARTITION_SCHEMA, check_sink, check_source
+from taskexecutor.executor.connectors.python_source import build
+from taskexecutor.executor.task.runtime_context import TaskCancelled
+
+SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
+ARROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
+calls: list[Any] = []  # what was called on the user's classes, in order
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+# -- reading
+
+
+class Range(InputPartition):
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class Reader(DataSourceStreamReader):
+    """10 numbers more each time it is asked, in partitions of 4, until 25."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"n": min(25, start["n"] + 10)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Range]:
+        return [Range(n, min(n + 4, end["n"])) for n in range(start["n"], end["n"], 4)]
+
+    def read(self, partition: Range) -> Iterator[Any]:  # type: ignore[override]
+        for n in range(partition.start, partition.end):
+            yield (n, f"{n}") if n % 2 else Row(n=n, text=f"{n}")
+
+    def commit(self, end: dict[str, int]) -> None:
+        calls.append(("commit", end))
+
+    def stop(self) -> None:
+        calls.append("stop")
+
+
+class BoundedReader(Reader):
+    def isFinished(self, end: dict[str, int]) -> bool:
+        return end["n"] == 25
+
+
+class OlderReader(Reader):
+    def __init__(self) -> None:
+        self.latest = 0
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+        self.latest += 7
+        return {"n": min(25, self.latest)}
+
+
+class ArrowReader(Reader):
+    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        context = TaskContext.get()
+        assert context is not None
+        numbers = list(range(partition.start, partition.end))
+        yield pa.record_batch([numbers, [f"in {context.partitionId()}" for _ in numbers]], schema=ARROW)
+
+
+class SimpleNumbers(SimpleDataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+        end = min(5, start["n"] + 3)
+        return ((n, str(n)) for n in range(start["n"], end)), {"n": end}
+
+
+class Numbers(DataSource):
+    reader_class: type[Any] = BoundedReader
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> Any:
+        return self.reader_class()
+
+
+def numbers(reader: type[Any]) -> PythonSource:
+    return PythonSource(type("Numbers", (Numbers,), {"reader_class": reader}))
+
+
+class Simple(DataSource):
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+        return SimpleNumbers()
+
+
+def plan(harness: OperatorHarness, polls: int = 10) -> list[Range]:
+    for _ in range(polls):
+        if not harness.poll():
+            break
+    return [cloudpickle.loads(row["partition"]) for row in harness.rows()]
+
+
+@pytest.mark.parametrize("reader", [Reader, BoundedReader, OlderReader])
+def test_partitions_are_planned_once_each_in_one_subtask(reader: type[Any]) -> None:
+    planner = OperatorHarness(build(PartitionPlan(numbers(reader)), None), []).open()
+    planned = plan(planner)
+    covered = [n for partition in planned for n in range(partition.start, partition.end)]
+    assert covered == list(range(25))
+    assert all(batch.num_rows == 1 for batch in planner.batches), "so that they are spread evenly"
+    assert planner.operator.waiting is (reader is not BoundedReader)  # type: ignore[attr-defined]
+    planner.close()
+    assert calls == ["stop"]
+    other = OperatorHarness(build(PartitionPlan(numbers(reader)), None), [], subtask=1, parallelism=2).open()
+    assert not other.poll()
+
+
+@pytest.mark.parametrize("reader", [Reader, ArrowReader])
+def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
+    planner = OperatorHarness(build(PartitionPlan(numbers(reader)), None), []).open()
+    plan(planner)
+    operator = build(numbers(reader), None)
+    harness = OperatorHarness(operator, [PARTITION_SCHEMA], output_schema=ARROW, subtask=1, parallelism=2).open()
+    for batch in planner.batches:
+        harness.process(batch)
+    texts = (str(n) if reader is Reader else "in 1" for n in range(25))
+    assert harness.rows() == [{"n": n, "text": text} for n, text in zip(range(25), texts, strict=True)]
+
+
+def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> None:
+    planner = OperatorHarness(build(PartitionPlan(numbers(Reader)), None), []).open()
+    plan(planner, polls=1)
+    planner.operator.snapshot_state(1)
+    assert planner.state.list_state("offset") == ['{"n": 10}']
+    plan(planner, polls=1)
+    planner.operator.snapshot_state(2)
+    plan(planner, polls=1)
+    planner.operator.snapshot_state(3)
+    assert calls == []
+    planner.operator.notify_checkpoint_complete(2)
+    planner.operator.notify_checkpoint_complete(1)  # was subsumed
+    assert calls == [("commit", {"n": 20})]
+    planner.operator.notify_checkpoint_aborted(3)
+    planner.operator.notify_checkpoint_complete(3)
+    assert len(calls) == 1
+
+
+def test_a_simple_reader_plans_and_reads_in_one_call() -> None:
+    source = PythonSource(Simple)
+    assert source.is_simple
+    harness = OperatorHarness(build(source, None), [], output_schema=ARROW).open()
+    for _ in range(3):
+        assert harness.poll()
+    assert [row["n"] for row in harness.rows()] == list(range(5))
+    assert harness.operator.waiting  # type: ignore[attr-defined]
+    assert harness.operator.poll_interval_s == pytest.approx(0.1)  # type: ignore[attr-defined]
+
+
+def test_an_offset_that_does_not_advance_behind_its_rows_is_an_error() -> None:
+    class Stuck(SimpleNumbers):
+        def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+            return iter([(1, "x")]), start
+
+    class StuckSource(Simple):
+        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+            return Stuck()
+
+    harness = OperatorHarness(build(PythonSource(StuckSource), None), [], output_schema=ARROW).open()
+    with pytest.raises(FiresteelError, match="would be read again and again"):
+        harness.poll()
+
+
+def test_readers_tell_event_time() -> None:
+    schema = StructType([StructField("at", TimestampType())])
+
+    class Times(Numbers):
+        def streamReader(self, schema: StructType) -> Any:
+            class TimeReader(Reader):
+                def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+                    yield pa.record_batch([[partition.start * 1_000_000, None]], schema=pa.schema([("at", US)]))
+
+            return TimeReader()
+
+    US = pa.timestamp("us", "UTC")
+    source = PythonSource(Times, schema=schema)
+    operator = build(source, WatermarkSpec(column="at", max_out_of_orderness_us=500))
+    harness = OperatorHarness(operator, [PARTITION_SCHEMA], output_schema=pa.schema([("at", US)])).open()
+    for start in (3, 2, 5):
+        pickled = pa.array([cloudpickle.dumps(Range(start, start + 1))], pa.binary())
+        harness.process(pa.record_batch([pickled], schema=PARTITION_SCHEMA))
+    assert harness.watermarks_us == [3_000_000 - 501, 5_000_000 - 501]
+
+
+def test_what_is_no_stream_source_is_told_early() -> None:
+    class Batch(DataSource):
+        pass
+
+    with pytest.raises(InvalidProgram, match="neither streamReader"):
+        PythonSource(Batch)
+    with pytest.raises(InvalidProgram, match="takes a subclass of"):
+        PythonSource(Simple({}))  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match="does not implement streamWriter"):
+        PythonSink(Batch)
+    with pytest.raises(InvalidProgram, match="poll_interval"):
+        PythonSource(Simple, poll_interval="0 s")
+
+    class NoSchema(Simple):
+        def schema(self) -> Any:
+            return DataSource.schema(self)
+
+    with pytest.raises(FiresteelError, match="give PythonSource a schema"):
+        check_source(PythonSource(NoSchema))
+    assert check_source(PythonSource(NoSchema, schema=SCHEMA)) == ARROW
+
+    class Wrong(Numbers):
+        reader_class = object
+
+    with pytest.raises(FiresteelError, match="made a object to read the stream"):
+        check_source(PythonSource(Wrong))
+
+
+def test_a_program_has_a_planner_and_a_committer_of_one_subtask() -> None:
+    env = Environment(parallelism=3)
+    env.from_source(numbers(Reader), uid="numbers").sink_to(PythonSink(Memory), uid="memory")
+    graph = env.job_graph("python")
+    assert {(v.name, v.parallelism) for v in graph.vertices} == {
+        ("Source: numbers plan", 1),
+        ("Source: numbers -> Sink: Memory", 3),
+        ("Sink: Memory commit", 1),
+    }
+    env = Environment(parallelism=3)
+    env.from_source(PythonSource(Simple)).print()
+    assert {v.parallelism for v in env.job_graph("simple").vertices} == {1, 3}
+
+
+# -- writing
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    partition: int
+    rows: list[Any]
+
+
+class Memory(DataSource):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return Writer(self.options.get("lot", "none"))
+
+
+class Writer(DataSourceStreamWriter):
+    def __init__(self, lot: str) -> None:
+        self.lot = lot
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        return Written(context.partitionId(), [row.asDict() for row in iterator])
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        calls.append(("commit", self.lot, batchId, [(m.partition, m.rows) for m in messages]))
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        calls.append(("abort", batchId, [m.partition for m in messages]))
+
+
+class ArrowMemory(DataSource):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        class ArrowWriter(DataSourceStreamArrowWriter):
+            def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+                return Written(0, [batch.num_rows for batch in iterator])
+
+            commit = Writer.commit
+            lot = "arrow"
+
+        return ArrowWriter()
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch([list(numbers), [str(n) for n in numbers]], schema=ARROW)
+
+
+def writer(sink: PythonSink, subtask: int = 0, parallelism: int = 1) -> OperatorHarness:
+    schema = check_sink(sink, ARROW)
+    return OperatorHarness(build_sink(sink), [ARROW], output_schema=schema, subtask=subtask, parallelism=parallelism).open()
+
+
+def committer(sink: PythonSink) -> OperatorHarness:
+    return OperatorHarness(build_sink(PythonCommit(sink)), [check_sink(sink, ARROW)]).open()
+
+
+def test_all_subtasks_write_and_one_commits() -> None:
+    sink = PythonSink(Memory, {"LOT": 7})
+    writers = [writer(sink, subtask, 2) for subtask in range(2)]
+    commits = committer(sink)
+    for n in range(20):
+        writers[n % 2].process(batch(n))
+    for harness in reversed(writers):
+        harness.end()
+        assert harness.batches[0].schema.equals(MESSAGE_SCHEMA)
+        commits.process(harness.batches[0])
+    assert calls == []
+    commits.end()
+    rows = [(subtask, [{"n": n, "text": str(n)} for n in range(subtask, 20, 2)]) for subtask in range(2)]
+    assert calls == [("commit", "7", 0, rows)]
+
+
+def test_an_arrow_writer_gets_batches_and_a_subtask_without_rows_writes_too() -> None:
+    sink = PythonSink(ArrowMemory)
+    commits = committer(sink)
+    for batches in ([batch(1, 2), batch(3)], []):
+        harness = writer(sink)
+        for rows in batches:
+            harness.process(rows)
+        harness.end()
+        commits.process(harness.batches[0])
+    commits.end()
+    assert calls == [("commit", "arrow", 0, [(0, [2, 1]), (0, [])])]
+
+
+def test_what_a_failed_job_wrote_is_aborted() -> None:
+    sink = PythonSink(Memory)
+    harness, commits = writer(sink), committer(sink)
+    harness.process(batch(1))
+    harness.end()
+    commits.process(harness.batches[0])
+    commits.close()
+    assert calls == [("abort", 0, [0])]
+
+
+def test_a_write_that_raises_fails_the_task_with_its_error() -> None:
+    class Broken(Writer):
+        def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+            for row in iterator:
+                raise ValueError(f"no {row.text}")
+            raise AssertionError
+
+    class BrokenMemory(Memory):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            return Broken("x")
+
+    harness = writer(PythonSink(BrokenMemory))
+
+    def process_some() -> None:
+        for _ in range(100):
+            harness.process(batch(1))
+
+    with pytest.raises(ValueError, match="no 1"):
+        process_some()
+    harness.close()
+
+
+def test_a_write_that_stops_early_drops_the_rest_and_one_that_returns_something_else_is_an_error() -> None:
+    class First(Writer):
+        def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+            return Written(0, [next(iterator).n]) if self.lot == "first" else None  # type: ignore[return-value]
+
+    class FirstMemory(Memory):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            return First(self.options["lot"])
+
+    harness = writer(PythonSink(FirstMemory, {"lot": "first"}))
+    for n in range(100):
+        harness.process(batch(n))
+    harness.end()
+    assert cloudpickle.loads(harness.rows()[0]["message"]).rows == [0]
+    with pytest.raises(FiresteelError, match="write\\(\\) returned NoneType"):
+        writer(PythonSink(FirstMemory, {"lot": "none"})).end()
+
+
+STUCK = threading.Event()
+
+
+class StuckWriter(Writer):
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        STUCK.wait(10)
+        return Written(0, [])
+
+
+class StuckMemory(Memory):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StuckWriter("stuck")
+
+
+def test_a_cancelled_task_does_not_wait_for_a_write_that_is_behind() -> None:
+    harness = writer(PythonSink(StuckMemory))
+    harness.cancel()
+    with pytest.raises(TaskCancelled):
+        harness.process(batch(1))
+    STUCK.set()
+    harness.close()
+
+
+def test_a_writer_that_cannot_be_copied_is_told_before_data_flows() -> None:
+    class Locked(Writer):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    class LockedMemory(Memory):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            return Locked()
+
+    with pytest.raises(FiresteelError, match="cannot be pickled"):
+        check_sink(PythonSink(LockedMemory), ARROW)
