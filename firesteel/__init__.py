@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "DataStream", "Environment", "ResourceProfile", "Tumbling", "Watermarks", "__version__"]
+__all__ = ["Client", "CoProcessFunction", "DataStream", "Environment", "ResourceProfile", "Tumbling", "Watermarks", "__version__"]
 
 if TYPE_CHECKING:
     from firesteel.client import Client
     from firesteel.datastream import DataStream
     from firesteel.environment import Environment
+    from firesteel.functions import CoProcessFunction
     from firesteel.resources import ResourceProfile
     from firesteel.windows import Tumbling, Watermarks
 
 _HOMES = {
     "Client": "firesteel.client",
+    "CoProcessFunction": "firesteel.functions",
     "DataStream": "firesteel.datastream",
     "Environment": "firesteel.environment",
     "ResourceProfile": "firesteel.resources",

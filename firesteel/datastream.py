@@ -11,14 +11,18 @@ import pyarrow as pa
 from firesteel import stateful
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink
 from firesteel.errors import InvalidProgram
+from firesteel.functions import CoProcessFunction
 from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.sinks import add_sink
 from firesteel.plan.specs import (
     CoMapInArrowSpec,
+    CoProcessSpec,
     CustomSpec,
+    FilterSpec,
     MapInArrowSpec,
+    MapInPandasSpec,
     PartialWindowAggregateSpec,
     Spec,
     TransformSpec,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from firesteel.environment import Environment
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+PandasFunction = Callable[[Iterator[Any]], Iterator[Any]]  # of pandas DataFrames
 _Self = TypeVar("_Self", bound="_Configurable")
 
 
@@ -139,12 +144,40 @@ class DataStream(_Configurable):
     def map_in_arrow(self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = "") -> DataStream:
         """PySpark's mapInArrow function: an iterator of record batches to an iterator of record batches of `schema`.
 
-        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the input's schema.
+        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the input's schema. Columns are
+        matched by name and cast where no value is lost.
+
+        The function is called once per batch, with an iterator over that one batch, and may yield any number of batches, none
+        too. So a generator serves as map, filter and flat map; what it keeps in local variables is gone after the batch.
         """
         _callable("map_in_arrow", function)
         return self._add(
             name or _function_name("MapInArrow", function), MapInArrowSpec(function=function, schema=schema), uid=uid
         )
+
+    def map_in_pandas(
+        self, function: PandasFunction, schema: Any = None, *, name: str | None = None, uid: str = ""
+    ) -> DataStream:
+        """PySpark's mapInPandas function: an iterator of pandas DataFrames to an iterator of DataFrames of `schema`.
+
+        As `map_in_arrow` in all else. Timestamps with zone are local to spark.sql.session.timeZone, as in PySpark.
+        What is yielded is matched by name if its labels are texts, else by position.
+        """
+        _callable("map_in_pandas", function)
+        spec = MapInPandasSpec(function=function, schema=schema)
+        return self._add(name or _function_name("MapInPandas", function), spec, uid=uid)
+
+    def filter(self, condition: str | Callable[[pa.RecordBatch], Any], *, name: str | None = None, uid: str = "") -> DataStream:
+        """The rows for which `condition` is true (not false, not null).
+
+        A text is SQL, and runs on Spark as `transform(lambda df: df.where(condition))` would. A function gets each record
+        batch and returns one boolean per row, as an Arrow or NumPy array, a pandas Series or a list.
+        """
+        if isinstance(condition, str):
+            spec = TransformSpec(function=lambda df: df.where(condition))
+            return self._add(name or f"Filter({condition})", spec, uid=uid, runs_on_spark=True)
+        _callable("filter", condition)
+        return self._add(name or _function_name("Filter", condition), FilterSpec(function=condition), uid=uid)
 
     def operator(
         self,
@@ -453,6 +486,42 @@ class ConnectedStreams:
         _callable("map_in_arrow", first)
         _callable("map_in_arrow", second)
         return self._add(name, CoMapInArrowSpec(first=first, second=second, schema=schema), uid)
+
+    def co_process(
+        self,
+        function: CoProcessFunction,
+        schema: Any,
+        *,
+        side_outputs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Rows of the two streams, which are keyed, with state and timers per key: see `firesteel.CoProcessFunction`.
+
+        `schema` of what the function yields: a DDL string, a StructType or an Arrow schema. `side_outputs`: the tags it uses
+        with `ctx.output`, each with its schema (None: the first stream's).
+
+        Raises InvalidProgram if a stream is not keyed. What the function raises fails the job, naming the key.
+        """
+        if not isinstance(function, CoProcessFunction):
+            raise InvalidProgram(f"co_process() takes a CoProcessFunction, not {type(function).__name__} {function!r}")
+        if schema is None:
+            raise InvalidProgram('co_process() needs the schema of what the function yields, such as "id STRING, count INT"')
+        first, second = self._first, self._second
+        if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
+            raise InvalidProgram("co_process() has state per key: connect(...).key_by(first, second) before")
+        if len(first.key_columns) != len(second.key_columns):
+            raise InvalidProgram(
+                f"co_process(): the keys {first.key_columns!r} and {second.key_columns!r} have different numbers of columns"
+            )
+        spec = CoProcessSpec(
+            function=function,
+            first_key_columns=first.key_columns,
+            second_key_columns=second.key_columns,
+            schema=schema,
+            side_outputs=_side_outputs(side_outputs),
+        )
+        return self._add(name or f"CoProcess({type(function).__name__})", spec, uid)
 
     def operator(
         self,

@@ -49,6 +49,21 @@ class MapInArrowSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MapInPandasSpec:
+    """PySpark's mapInPandas contract: an iterator of DataFrames to an iterator of DataFrames of `schema`, as above."""
+
+    function: Callable[[Iterator[Any]], Iterator[Any]]
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterSpec:
+    """`function(batch)` gives one boolean per row: those that stay."""
+
+    function: Callable[[pa.RecordBatch], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoMapInArrowSpec:
     """Two inputs, one function each; both yield batches of `schema`."""
 
@@ -127,6 +142,17 @@ class TransformWithStateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoProcessSpec:
+    """`function`: a firesteel.functions.CoProcessFunction over two keyed inputs; schemas as in MapInArrowSpec."""
+
+    function: Any
+    first_key_columns: tuple[str, ...]
+    second_key_columns: tuple[str, ...]
+    schema: Any
+    side_outputs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSpec:
     """`factory() -> firesteel.operator.StreamOperator`, called once per subtask; `schema` of its output, if it has one."""
 
@@ -140,7 +166,10 @@ Spec = (
     SourceSpec
     | TransformSpec
     | MapInArrowSpec
+    | MapInPandasSpec
+    | FilterSpec
     | CoMapInArrowSpec
+    | CoProcessSpec
     | PartialWindowAggregateSpec
     | WindowAggregateSpec
     | TransformWithStateSpec
@@ -154,7 +183,7 @@ def side_output_tags(spec: Spec) -> frozenset[str]:
     match spec:
         case SourceSpec(source=FileSource(malformed="side_output")):
             return frozenset({MALFORMED_TAG})
-        case CustomSpec():
+        case CustomSpec() | CoProcessSpec():
             return frozenset(spec.side_outputs)
         case _:
             late_tag = getattr(spec, "late_tag", "")

@@ -23,8 +23,11 @@ from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.plan.specs import (
     AggregateExpression,
     CoMapInArrowSpec,
+    CoProcessSpec,
     CustomSpec,
+    FilterSpec,
     MapInArrowSpec,
+    MapInPandasSpec,
     PartialWindowAggregateSpec,
     SinkSpec,
     SourceSpec,
@@ -93,13 +96,13 @@ class _Analysis:
         inputs = [self._producers(vertex, index, number) for number in range(self._input_count(vertex, index))]
         self._check_unions(operator, inputs)
         found = self._find(operator, spec, [producers[0] for producers in inputs])
-        declared_sides = spec.side_outputs if isinstance(spec, CustomSpec) else {}
+        declared_sides = spec.side_outputs if isinstance(spec, CustomSpec | CoProcessSpec) else {}
         for tag in side_output_tags(spec) - found.sides.keys():
             known = inputs[0][0].schema if inputs else None
             found.sides[tag] = _side_schema(operator, tag, declared_sides.get(tag), known)
         self.found[vertex.vertex_id].append(found)
         self._check_sides(vertex, index, found)
-        self._check_keys(vertex, index, found)
+        self.__check_key_types(vertex, index, found)
         if found.frame is not None and self._ends_group(vertex, index):
             found.plan = _for_people(plans.plan_text(found.frame), found.leaf)
 
@@ -133,7 +136,7 @@ class _Analysis:
                         f"{operator.name}: the streams that are united have different columns: {shown(first)}; {shown(other)}"
                     )
 
-    def _check_keys(self, vertex: JobVertex, index: int, found: _Found) -> None:
+    def __check_key_types(self, vertex: JobVertex, index: int, found: _Found) -> None:
         for edge in self._graph.edges:
             if not _leaves(edge, vertex, index):
                 continue
@@ -173,9 +176,14 @@ class _Analysis:
                 return _Found(inputs[0].final)
             case TransformWithStateSpec():
                 return self._stateful(operator, spec, inputs)
-            case MapInArrowSpec():
+            case MapInArrowSpec() | MapInPandasSpec():
                 return _Found(_declared(operator, spec.schema, known))
             case CoMapInArrowSpec():
+                return _Found(_declared(operator, spec.schema, None))
+            case FilterSpec():
+                return _Found(known)
+            case CoProcessSpec():
+                _check_key_types(spec, inputs[0].schema, inputs[1].schema, operator.name)
                 return _Found(_declared(operator, spec.schema, None))
             case CustomSpec():
                 return _Found(_declared(operator, spec.schema, known))
@@ -243,6 +251,18 @@ class _Analysis:
         found = self._on_spark(partial, leaf)
         found.final = final
         return found
+
+
+def _check_key_types(spec: CoProcessSpec, first: pa.Schema | None, second: pa.Schema | None, name: str) -> None:
+    """The keys of the two inputs must be of the same types, or they would not meet."""
+    if first is None or second is None:
+        return
+    for ours, theirs in zip(spec.first_key_columns, spec.second_key_columns, strict=True):
+        if ours in first.names and theirs in second.names and first.field(ours).type != second.field(theirs).type:
+            raise FiresteelError(
+                f"{name}: the key {ours!r} of the first stream is {first.field(ours).type} and the key {theirs!r} of the second "
+                f"is {second.field(theirs).type}; cast one of them"
+            )
 
 
 def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import Row
 
-from firesteel import Environment
+from firesteel import CoProcessFunction, Environment
 from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSource
 from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
+from firesteel.functions import FunctionContext, ProcessContext
 from firesteel.operator import StreamOperator
 
 from .conftest import Session
@@ -60,3 +65,59 @@ def test_an_unknown_column_of_a_side_output_is_found_before_data_flows(session: 
     split.side_output("odd").key_by("valu").print()
     with pytest.raises(JobFailed, match="did you mean 'value'"):
         session.client.wait(session.submit(env))
+
+
+def test_filters_and_pandas_functions_beside_spark(session: Session) -> None:
+    def halved(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield pd.DataFrame({"half": frame["value"] / 2, "at": pd.Timestamp("2024-03-01", tz="UTC")})
+
+    env = Environment(parallelism=2)
+    stream = (
+        env.from_sequence(0, 1_000)
+        .filter("value % 2 = 0")
+        .filter(lambda batch: pc.less(batch["value"], 100))
+        .map_in_pandas(halved, "half DOUBLE, at TIMESTAMP")
+    )
+    (table,) = collected(session, stream)
+    assert sorted(table["half"].to_pylist()) == [float(n) for n in range(50)]
+    assert str(table["at"].type) == "timestamp[us, tz=UTC]"
+
+
+class Pairs(CoProcessFunction):
+    """Numbers of the one stream that are in the other, too, as soon as both are there; the others when all has ended."""
+
+    def open(self, context: FunctionContext) -> None:
+        self.seen = context.get_map_state("seen")
+
+    def process_element1(self, value: Row, ctx: ProcessContext) -> Iterator[Any]:
+        yield from self.one("left", ctx)
+
+    def process_element2(self, value: Row, ctx: ProcessContext) -> Iterator[Any]:
+        yield from self.one("right", ctx)
+
+    def one(self, side: str, ctx: ProcessContext) -> Iterator[Any]:
+        self.seen.put(side, True)
+        if len(list(self.seen.keys())) == 2:
+            yield Row(both=ctx.get_current_key())
+        else:
+            ctx.timer_service().register_event_time_timer(1_000_000)
+
+    def on_timer(self, timestamp_ms: int, ctx: ProcessContext) -> None:
+        sides = list(self.seen.keys())
+        if len(sides) == 1:
+            ctx.output(sides[0], (ctx.get_current_key(),))
+
+
+def test_two_keyed_streams_in_one_function(session: Session) -> None:
+    env = Environment(parallelism=2)
+    left = env.from_sequence(0, 300)
+    right = env.from_sequence(200, 500).map_in_arrow(
+        lambda batches: (pa.record_batch([b["value"]], names=["number"]) for b in batches), "number LONG"
+    )
+    sides = {"left": None, "right": "number LONG"}
+    pairs = left.connect(right).key_by("value", "number").co_process(Pairs(), "both LONG", side_outputs=sides)
+    both, only_left, only_right = collected(session, pairs, pairs.side_output("left"), pairs.side_output("right"))
+    assert sorted(both["both"].to_pylist()) == list(range(200, 300))
+    assert sorted(only_left["value"].to_pylist()) == list(range(200))
+    assert sorted(only_right["number"].to_pylist()) == list(range(300, 500))

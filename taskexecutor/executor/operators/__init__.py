@@ -14,8 +14,11 @@ from firesteel.jobgraph import Operator
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     CoMapInArrowSpec,
+    CoProcessSpec,
     CustomSpec,
+    FilterSpec,
     MapInArrowSpec,
+    MapInPandasSpec,
     PartialWindowAggregateSpec,
     SinkSpec,
     SourceSpec,
@@ -56,6 +59,18 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
             from taskexecutor.executor.operators.map_in_arrow import MapInArrow
 
             return MapInArrow(first.spec)
+        case MapInPandasSpec():
+            from taskexecutor.executor.operators.map_in_pandas import MapInPandas
+
+            return MapInPandas(first.spec)
+        case FilterSpec():
+            from taskexecutor.executor.operators.filter import Filter
+
+            return Filter(first.spec)
+        case CoProcessSpec():
+            from taskexecutor.executor.operators.co_process import CoProcess
+
+            return CoProcess(first.spec)
         case CoMapInArrowSpec():
             from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow
 

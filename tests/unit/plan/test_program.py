@@ -8,7 +8,7 @@ import threading
 import cloudpickle
 import pytest
 
-from firesteel import Environment, ResourceProfile, Tumbling, Watermarks
+from firesteel import CoProcessFunction, Environment, ResourceProfile, Tumbling, Watermarks
 from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSink, FileSource, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import JobGraph, Partitioner
@@ -193,3 +193,29 @@ def test_malformed_rows_are_a_side_output_of_their_source() -> None:
     dropped = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="drop"))
     with pytest.raises(InvalidProgram, match="has no side output"):
         dropped.side_output(MALFORMED_TAG)
+
+
+def test_co_process_needs_a_function_keys_and_a_schema() -> None:
+    env = Environment()
+    first, second = env.from_sequence(0, 10), env.from_sequence(0, 10)
+    with pytest.raises(InvalidProgram, match="key_by"):
+        first.connect(second).co_process(CoProcessFunction(), "n LONG")
+    keyed = first.connect(second).key_by("value", "value")
+    with pytest.raises(InvalidProgram, match="takes a CoProcessFunction, not str"):
+        keyed.co_process("f", "n LONG")  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match="needs the schema"):
+        keyed.co_process(CoProcessFunction(), None)
+    with pytest.raises(InvalidProgram, match="different numbers of columns"):
+        first.connect(second).key_by(("value", "value"), "value").co_process(CoProcessFunction(), "n LONG")
+
+
+def test_a_filter_in_sql_is_part_of_the_plan_and_a_function_is_not() -> None:
+    env = Environment()
+    env.from_sequence(0, 10).filter("value > 1").filter(lambda batch: batch["value"])
+    with pytest.raises(InvalidProgram, match="filter\\(\\) takes a function, not int"):
+        env.from_sequence(0, 10).filter(1)  # type: ignore[arg-type]
+    operators = [o for v in env.job_graph().vertices for o in v.operators]
+    assert [(o.name, o.runs_on_spark) for o in operators if o.name.startswith("Filter")] == [
+        ("Filter(value > 1)", True),
+        ("Filter", False),
+    ]

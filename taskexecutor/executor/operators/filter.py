@@ -1,0 +1,43 @@
+"""Functions that say which rows of a batch stay, on the task's own thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import FilterSpec
+
+
+class Filter(StreamOperator):
+    def __init__(self, spec: FilterSpec) -> None:
+        self._function = spec.function
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        with self.context.time("python"):
+            kept = batch.filter(self._mask(self._function(batch), batch.num_rows))  # null: not kept
+            if kept.num_rows:
+                self.output.emit(kept)
+
+    def _mask(self, mask: Any, rows: int) -> pa.Array:
+        name = self.context.operator_name
+        if isinstance(mask, pa.ChunkedArray):
+            mask = mask.combine_chunks()
+        elif not isinstance(mask, pa.Array):
+            values = mask if isinstance(mask, list) else np.asarray(mask)
+            if not isinstance(values, list) and values.ndim != 1:
+                raise FiresteelError(f"{name}: the function returned {type(mask).__name__}; it must return one boolean per row")
+            try:
+                mask = pa.array(values)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise FiresteelError(f"{name}: the function must return one boolean per row: {error}") from error
+        if pa.types.is_null(mask.type):
+            mask = mask.cast(pa.bool_())
+        if not pa.types.is_boolean(mask.type):
+            raise FiresteelError(f"{name}: the function returned {mask.type} values; it must return one boolean per row")
+        if len(mask) != rows:
+            raise FiresteelError(f"{name}: the function returned {len(mask)} booleans for a batch of {rows} rows")
+        return mask

@@ -1,0 +1,206 @@
+"""co_process: state and timers per key over two inputs, against the same function row by row in plain Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import Row
+
+from firesteel import CoProcessFunction
+from firesteel.errors import FiresteelError
+from firesteel.functions import FunctionContext, ProcessContext
+from firesteel.plan.specs import CoProcessSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators.co_process import CoProcess
+
+ORDERS = pa.schema([("id", pa.string()), ("amount", pa.int64()), ("due_ms", pa.int64())])
+PAYMENTS = pa.schema([("order", pa.string()), ("paid", pa.int64())])
+RESULT = pa.schema([("id", pa.string()), ("what", pa.string()), ("amount", pa.int64())])
+
+
+class Match(CoProcessFunction):
+    """What is open of each order whenever something is paid, and when it is due."""
+
+    def open(self, context: FunctionContext) -> None:
+        self.open_amount = context.get_state("open")
+        self.payments = context.get_list_state("payments")
+        self.dues = context.get_map_state("dues")
+
+    def process_element1(self, value: Row, ctx: ProcessContext) -> Iterator[Any]:
+        self.open_amount.update((self.open_amount.value() or 0) + value.amount)
+        self.dues.put(value.due_ms, value.amount)
+        ctx.timer_service().register_event_time_timer(value.due_ms)
+        if value.amount < 0:
+            ctx.output("odd", value)
+        yield from ()
+
+    def process_element2(self, value: Row, ctx: ProcessContext) -> Iterator[Any]:
+        self.payments.add(value.paid)
+        left = (self.open_amount.value() or 0) - sum(self.payments.get())
+        yield Row(what="paid", amount=left, id=ctx.get_current_key())
+
+    def on_timer(self, timestamp_ms: int, ctx: ProcessContext) -> Iterator[Any]:
+        assert ctx.time_domain() == "event_time"
+        yield ctx.get_current_key(), "due", self.dues.get(timestamp_ms)
+        self.dues.remove(timestamp_ms)
+
+
+def harness_of(function: CoProcessFunction, **settings: Any) -> OperatorHarness:
+    spec = CoProcessSpec(
+        function=function, first_key_columns=("id",), second_key_columns=("order",), schema=RESULT, side_outputs={"odd": None}
+    )
+    operator = CoProcess(spec, **settings)
+    return OperatorHarness(operator, [ORDERS, PAYMENTS], output_schema=RESULT, name="Match", side_output_tags=("odd",)).open()
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+EVENTS = st.one_of(
+    st.tuples(st.just("order"), st.lists(st.tuples(KEYS, st.integers(-5, 9), st.integers(0, 40)), max_size=6)),
+    st.tuples(st.just("payment"), st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=6)),
+    st.tuples(st.just("watermark"), st.integers(0, 50)),
+)
+
+
+class Oracle:
+    """The same, row by row."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.odd: list[tuple[Any, ...]] = []
+        self._open: dict[str, int] = defaultdict(int)
+        self._dues: dict[str, dict[int, int]] = defaultdict(dict)
+        self._watermark = -1
+
+    def orders(self, rows: list[tuple[str, int, int]]) -> None:
+        for key, amount, due in rows:
+            self._open[key] += amount
+            self._dues[key][due] = amount
+            if amount < 0:
+                self.odd.append((key, amount, due))
+
+    def payments(self, rows: list[tuple[str, int]]) -> None:
+        for key, paid in rows:
+            self._open[key] -= paid
+            self.rows.append((key, "paid", self._open[key]))
+
+    def watermark(self, now: float) -> None:
+        if now <= self._watermark:
+            return  # a late timer fires with the next watermark
+        self._watermark = int(min(now, 2**62))
+        for key, dues in self._dues.items():
+            for due in [due for due in dues if due <= now]:
+                self.rows.append((key, "due", dues.pop(due)))
+
+
+@given(st.lists(EVENTS, max_size=25))
+def test_any_batches_and_watermarks_give_what_rows_one_by_one_give(events: list[tuple[str, Any]]) -> None:
+    harness, oracle = harness_of(Match()), Oracle()
+    for kind, what in events:
+        if kind == "order":
+            columns = list(zip(*what, strict=True)) or [[], [], []]
+            harness.process(
+                pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, ORDERS, strict=True)], schema=ORDERS), 0
+            )
+            oracle.orders(what)
+        elif kind == "payment":
+            columns = list(zip(*what, strict=True)) or [[], []]
+            harness.process(
+                pa.RecordBatch.from_arrays(
+                    [pa.array(c, f.type) for c, f in zip(columns, PAYMENTS, strict=True)], schema=PAYMENTS
+                ),
+                1,
+            )
+            oracle.payments(what)
+        else:
+            harness.watermark(what * 1000)
+            oracle.watermark(what)
+    harness.end()
+    oracle.watermark(float("inf"))
+    assert sorted(tuple(row.values()) for row in harness.rows()) == sorted(oracle.rows)
+    assert sorted(tuple(row.values()) for batch in harness.side("odd") for row in batch.to_pylist()) == sorted(oracle.odd)
+
+
+ORDER = pa.record_batch([["a"], [5], [10]], schema=ORDERS)
+PAYMENT = pa.record_batch([["a", "b"], [2, 3]], schema=PAYMENTS)
+
+
+class Remind(CoProcessFunction):
+    """A timer of the clock, which a payment deletes."""
+
+    def process_element1(self, value: Row, ctx: ProcessContext) -> None:
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + value.due_ms)
+
+    def process_element2(self, value: Row, ctx: ProcessContext) -> None:
+        ctx.timer_service().delete_processing_time_timer(1_020)
+
+    def on_timer(self, timestamp_ms: int, ctx: ProcessContext) -> list[Any]:
+        return [(ctx.get_current_key(), ctx.time_domain(), timestamp_ms)]
+
+
+def test_processing_time_timers() -> None:
+    harness = harness_of(Remind(), now_ms=lambda: 1_000)
+    harness.process(ORDER, 0)
+    harness.processing_time(1_009)
+    assert harness.rows() == []
+    harness.processing_time(1_010)
+    assert harness.rows() == [{"id": "a", "what": "processing_time", "amount": 1_010}]
+    harness.process(ORDER, 0)
+    harness.process(PAYMENT, 1)
+    harness.processing_time(2_000)
+    assert len(harness.rows()) == 1
+    harness.end()
+
+
+class Broken(CoProcessFunction):
+    def __init__(self, how: Any) -> None:
+        self.how = how
+        self.closed = 0
+
+    def process_element1(self, value: Row, ctx: ProcessContext) -> Any:
+        return self.how(value, ctx)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda value, ctx: 1 / 0, r"Match: process_element1 failed for key \('a',\): ZeroDivisionError"),
+        (lambda value, ctx: 7, "returned int, and must return an iterator or None"),
+        (lambda value, ctx: [("a", "b")], "row of 2 values; expected id string, what string, amount int64"),
+        (lambda value, ctx: [("a", "b", "c")], "amount' is int64 and cannot hold 'c'"),
+        (lambda value, ctx: [Row(idd="a", what="b", amount=1)], "expected id string, what string, amount int64; got idd str"),
+        (lambda value, ctx: ctx.output("nowhere", value), "no side output 'nowhere'; declared: odd"),
+    ],
+)
+def test_what_goes_wrong_names_the_function_and_the_key(how: Any, words: str) -> None:
+    function = Broken(how)
+    harness = harness_of(function)
+    with pytest.raises(FiresteelError, match=words):
+        harness.process(ORDER, 0)
+    harness.close()
+    assert function.closed == 1
+
+
+def test_state_belongs_to_a_key() -> None:
+    class Early(CoProcessFunction):
+        def open(self, context: FunctionContext) -> None:
+            context.get_state("n").update(1)
+
+    with pytest.raises(FiresteelError, match="Early.open failed: .*state 'n' belongs to a key"):
+        harness_of(Early())
+
+    class Twice(CoProcessFunction):
+        def open(self, context: FunctionContext) -> None:
+            context.get_state("n")
+            context.get_list_state("n")
+
+    with pytest.raises(FiresteelError, match="'n' is used as a value, a list or a map"):
+        harness_of(Twice())
