@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "CoProcessFunction", "DataStream", "Environment", "ResourceProfile", "Tumbling", "Watermarks", "__version__"]
+__all__ = [
+    "Client",
+    "CoProcessFunction",
+    "DataStream",
+    "Environment",
+    "ResourceProfile",
+    "Session",
+    "Sliding",
+    "Tumbling",
+    "Watermarks",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from firesteel.client import Client
@@ -16,7 +27,7 @@ if TYPE_CHECKING:
     from firesteel.environment import Environment
     from firesteel.functions import CoProcessFunction
     from firesteel.resources import ResourceProfile
-    from firesteel.windows import Tumbling, Watermarks
+    from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
     "Client": "firesteel.client",
@@ -24,6 +35,8 @@ _HOMES = {
     "DataStream": "firesteel.datastream",
     "Environment": "firesteel.environment",
     "ResourceProfile": "firesteel.resources",
+    "Session": "firesteel.windows",
+    "Sliding": "firesteel.windows",
     "Tumbling": "firesteel.windows",
     "Watermarks": "firesteel.windows",
 }

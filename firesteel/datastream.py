@@ -14,7 +14,6 @@ from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
 from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
-from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.sinks import add_sink
 from firesteel.plan.specs import (
     CoMapInArrowSpec,
@@ -23,15 +22,14 @@ from firesteel.plan.specs import (
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
-    PartialWindowAggregateSpec,
     Spec,
     TransformSpec,
-    WindowAggregateSpec,
     side_output_tags,
 )
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
 from firesteel.resources import ResourceProfile
-from firesteel.windows import Duration, Tumbling, duration_us
+from firesteel.windowed_stream import WindowedStream, running_aggregate
+from firesteel.windows import Duration, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -325,14 +323,24 @@ class KeyedStream(DataStream):
         self.key_columns = key_columns
         self._unkeyed = stream
 
-    def window(self, window: Tumbling, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
-        """Groups each key's records by event time.
+    def window(self, window: Window, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
+        """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or processing time.
 
-        Records that come when their window has fired, and `allowed_lateness` has passed, are dropped and counted.
+        A record that comes when its window has fired, but before the watermark is `allowed_lateness` past the window's end,
+        makes the window fire again, for its key: read the results as updates by key and window. What comes later still
+        is dropped and counted (numLateRecordsDropped), or kept with `side_output_late(tag)`.
         """
-        if not isinstance(window, Tumbling):
-            raise InvalidProgram(f"window() takes a Tumbling window, not {type(window).__name__}")
-        return WindowedStream(self, window, duration_us(allowed_lateness, "allowed_lateness"))
+        return WindowedStream(self, window, allowed_lateness)
+
+    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
+        """A running aggregation: the key columns and one column per SQL expression, over all records of the key so far.
+
+        The result is a stream of updates by key: whenever records have been taken in (a bundle, a watermark, the end of
+        the input), one row for each key that they changed; the latest row of a key is the valid one. The expressions are
+        those of `WindowedStream.aggregate`, as far as they can be split; partial aggregates are computed before the shuffle.
+        Raises InvalidProgram for expressions that would need all rows of the key, such as percentile(...).
+        """
+        return running_aggregate(self, expressions, name=name, uid=uid)
 
     def transform_with_state(
         self,
@@ -418,54 +426,6 @@ class KeyedStream(DataStream):
         if initial_state is not None:
             initial_state._connect_to(node, 1)
         return self._from(node)
-
-
-class WindowedStream:
-    """Each key's records, in windows."""
-
-    def __init__(self, keyed: KeyedStream, window: Tumbling, allowed_lateness_us: int) -> None:
-        self._keyed = keyed
-        self._window = window
-        self._allowed_lateness_us = allowed_lateness_us
-
-    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
-        """One row per key and window: the key columns, `window_start`, `window_end` and one column per SQL expression.
-
-        Each expression is an aggregate with a name: "count(*) AS flights", "avg(dep_delay) AS avg_delay".
-        Partial aggregates are computed before the shuffle, in the same Spark plan as the operators before them.
-        """
-        keyed, window = self._keyed, self._window.spec()
-        aggregates = parse_aggregates(expressions)
-        time_column = self._window.on or self._time_column()
-        title = name or f"Window(Tumbling {self._window.size})"
-        partial = keyed._unkeyed._add(
-            f"{title} partial",
-            PartialWindowAggregateSpec(
-                key_columns=keyed.key_columns, window=window, time_column=time_column, aggregates=aggregates
-            ),
-            uid=f"{uid}-partial" if uid else "",
-            runs_on_spark=True,
-        )
-        partial._configured().follows_producer = True
-        merged = partial._partitioned(Partitioner.HASH, keyed.key_columns)._add(
-            title,
-            WindowAggregateSpec(
-                key_columns=keyed.key_columns, window=window, aggregates=aggregates, allowed_lateness_us=self._allowed_lateness_us
-            ),
-            uid=uid,
-        )
-        merged._time_columns = frozenset({"window_end"})
-        return merged
-
-    def _time_column(self) -> str:
-        columns = self._keyed._time_columns
-        if len(columns) != 1:
-            found = "its sources have no watermarks" if not columns else f"its sources have several: {', '.join(sorted(columns))}"
-            raise InvalidProgram(
-                f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
-                "or name the column with Tumbling(..., on='column')"
-            )
-        return next(iter(columns))
 
 
 class ConnectedStreams:

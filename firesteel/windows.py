@@ -1,4 +1,4 @@
-"""Event time, as a program states it: watermarks and windows. Durations are texts such as "1 day", "90 s", or timedeltas."""
+"""Time, as a program states it: watermarks and windows. Durations are texts such as "1 day", "90 s", or timedeltas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from firesteel.config import parse_duration_s
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import TumblingSpec, WatermarkSpec
+from firesteel.plan.specs import SessionSpec, SlidingSpec, TumblingSpec, WatermarkSpec
 
 Duration = str | timedelta
 
@@ -47,15 +47,88 @@ class Watermarks:
 class Tumbling:
     """Windows of a fixed size, side by side, aligned to the epoch (UTC) plus `offset`.
 
-    `on` names the timestamp column; without it, the column of the source's watermarks.
+    In event time, `on` names the timestamp column; without it, the column of the source's watermarks.
+    With `processing_time=True`, records belong to the window in which they arrive, by the machine's clock.
     """
 
     size: Duration
     offset: Duration = "0 s"
     on: str | None = None
+    processing_time: bool = False
 
     def spec(self) -> TumblingSpec:
-        size_us = duration_us(self.size, "the size of a Tumbling window")
-        if size_us <= 0:
-            raise InvalidProgram(f"the size of a Tumbling window is {self.size!r}; it must be positive")
-        return TumblingSpec(size_us=size_us, offset_us=duration_us(self.offset, "the offset of a Tumbling window") % size_us)
+        _check_time(self)
+        size_us = _positive_us(self.size, "the size of a Tumbling window")
+        offset_us = duration_us(self.offset, "the offset of a Tumbling window") % size_us
+        return TumblingSpec(size_us=size_us, offset_us=offset_us, processing_time=self.processing_time)
+
+    def __str__(self) -> str:
+        return f"Tumbling {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """Windows of a fixed size that begin every `slide`, aligned to the epoch (UTC) plus `offset`.
+
+    A record is in `size / slide` windows. `on` and `processing_time` as for Tumbling.
+    """
+
+    size: Duration
+    slide: Duration
+    offset: Duration = "0 s"
+    on: str | None = None
+    processing_time: bool = False
+
+    def spec(self) -> SlidingSpec:
+        _check_time(self)
+        size_us = _positive_us(self.size, "the size of a Sliding window")
+        slide_us = _positive_us(self.slide, "the slide of a Sliding window")
+        offset_us = duration_us(self.offset, "the offset of a Sliding window") % slide_us
+        spec = SlidingSpec(size_us=size_us, slide_us=slide_us, offset_us=offset_us, processing_time=self.processing_time)
+        if size_us // spec.pane_us > _MOST_PANES:
+            raise InvalidProgram(
+                f"a Sliding window of {self.size!r} every {self.slide!r} is cut into {size_us // spec.pane_us:,} panes, and "
+                f"{_MOST_PANES:,} are allowed; make the size a multiple of the slide, or slide further"
+            )
+        return spec
+
+    def __str__(self) -> str:
+        return f"Sliding {self.size} every {self.slide}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A window per burst of activity of a key: it ends once no record has come for `gap`.
+
+    Records `gap` apart are still of one session, as Spark's `session_window` has it. `on` and `processing_time` as for Tumbling.
+    """
+
+    gap: Duration
+    on: str | None = None
+    processing_time: bool = False
+
+    def spec(self) -> SessionSpec:
+        _check_time(self)
+        return SessionSpec(gap_us=_positive_us(self.gap, "the gap of a Session window"), processing_time=self.processing_time)
+
+    def __str__(self) -> str:
+        return f"Session {self.gap}"
+
+
+Window = Tumbling | Sliding | Session
+
+_MOST_PANES = 10_000
+
+
+def _positive_us(duration: Duration, what: str) -> int:
+    value_us = duration_us(duration, what)
+    if value_us <= 0:
+        raise InvalidProgram(f"{what} is {duration!r}; it must be positive")
+    return value_us
+
+
+def _check_time(window: Window) -> None:
+    if window.processing_time and window.on is not None:
+        raise InvalidProgram(
+            f"{type(window).__name__}(on={window.on!r}, processing_time=True): processing time is a clock, not a column"
+        )

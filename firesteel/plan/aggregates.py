@@ -1,38 +1,39 @@
-"""SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay": parsed, checked and split in two halves.
+"""SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay": parsed, checked, and split in two halves where possible.
 
-The partial half is Spark SQL and runs on the rows; partials merge column by column; the final half is arithmetic on merged
-partials, small enough to be evaluated here with pyarrow. No Spark is needed to parse, nor to evaluate.
+The partial half is Spark SQL and runs on the rows; partials merge column by column (`aggregate_split`); the final half is
+arithmetic on merged partials (`finals`). What cannot be split is left whole: it needs the rows. No Spark is needed to parse.
 """
 
 from __future__ import annotations
 
-import decimal
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
 
-from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.errors import InvalidProgram
+from firesteel.plan.aggregate_split import NotSplittable, Split, aggregate_name, ordered_by_time
+from firesteel.plan.spark_functions import FUNCTIONS
 from firesteel.plan.specs import AggregateExpression
 
-ALLOWED = "count, sum, min, max, avg"
 _RESERVED = ("window_start", "window_end", "_rows")
-_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren)
-# What `final` may call besides arithmetic: a mean, which is null where nothing was counted.
-_MEAN = "firesteel_mean"
+_SELECT = "SELECT "
+_EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions"
 
 
-def parse_aggregates(expressions: Sequence[str]) -> tuple[AggregateExpression, ...]:
-    """Parses the items of `aggregate(...)`. Raises InvalidProgram, with a caret under the place where one is known."""
+def parse_aggregates(expressions: Sequence[str], *, time_column: str = "") -> tuple[AggregateExpression, ...]:
+    """Parses the items of `aggregate(...)`. `time_column` is what first() and last() go by; "" if there is no event time.
+
+    Raises InvalidProgram, with a caret under the place where one is known.
+    """
     if not expressions:
         raise InvalidProgram('aggregate() needs at least one expression, such as "count(*) AS flights"')
-    parsed = [_parse_one(text, index) for index, text in enumerate(expressions)]
+    parsed = [_parse_one(text, index, time_column) for index, text in enumerate(expressions)]
     seen: set[str] = set()
     for item in parsed:
         if item.name.lower() in seen:
@@ -43,24 +44,40 @@ def parse_aggregates(expressions: Sequence[str]) -> tuple[AggregateExpression, .
     return tuple(parsed)
 
 
-def _parse_one(text: Any, index: int) -> AggregateExpression:
+def unsplittable(aggregates: Sequence[AggregateExpression]) -> list[AggregateExpression]:
+    return [item for item in aggregates if not item.splittable]
+
+
+def point_at(text: str, name: str) -> str:
+    """The line of `text` with a caret under the first place where `name` stands as a word; "" if there is none."""
+    found = re.search(rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE)
+    return _caret(text, found.start()) if found else ""
+
+
+def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     if not isinstance(text, str):
         raise InvalidProgram(f"aggregate() takes SQL expressions as text, not {type(text).__name__}")
     tree = _sql_tree(text)
+    _check_functions(text)
     name = ""
     if isinstance(tree, exp.Alias):
         name, tree = tree.alias, tree.this
-    split = _Split(text, f"_p{index}")
-    final = split.final_of(tree)
-    if not split.partial:
-        raise _wrong(text, tree, f"it aggregates nothing; use {ALLOWED}")
-    return AggregateExpression(
-        sql=text,
-        name=name or _derived_name(text, tree),
-        partial=split.partial,
-        merge=split.merge,
-        final=final.sql(dialect="spark"),
-    )
+    _check_aggregates(text, tree)
+    name = name or _derived_name(text, tree)
+
+    def no_event_time(call: exp.Expression) -> InvalidProgram:
+        word = aggregate_name(call)
+        by = "min_by" if word == "first" else "max_by"
+        return _wrong(text, call, f"{word}() goes by event time, and there is none here; use {by}(value, column)")
+
+    ordered = ordered_by_time(tree, time_column, no_event_time)
+    split = Split(f"_p{index}")
+    whole = _without_alias(text) if ordered == tree else ordered.sql(dialect="spark")
+    try:
+        final = split.final_of(ordered).sql(dialect="spark")
+    except NotSplittable:
+        return AggregateExpression(sql=text, name=name, partial={}, merge={}, final="", whole=whole)
+    return AggregateExpression(sql=text, name=name, partial=split.partial, merge=split.merge, final=final, whole=whole)
 
 
 def _sql_tree(text: str) -> exp.Expression:
@@ -89,165 +106,55 @@ def _sql_tree(text: str) -> exp.Expression:
     return tree
 
 
-_SELECT = "SELECT "
-_FUNCTIONS: dict[type[exp.Expression], str] = {
-    exp.Count: "count",
-    exp.Sum: "sum",
-    exp.Min: "min",
-    exp.Max: "max",
-    exp.Avg: "avg",
-}
+# -- checks
 
 
-class _Split:
-    """Replaces the aggregate calls of one expression by partial columns."""
-
-    def __init__(self, text: str, prefix: str) -> None:
-        self._text = text
-        self._prefix = prefix
-        self.partial: dict[str, str] = {}
-        self.merge: dict[str, str] = {}
-
-    def final_of(self, tree: exp.Expression) -> exp.Expression:
-        match tree:
-            case exp.Literal() if not tree.is_string:
-                return tree.copy()
-            case exp.Filter():
-                return self._call(tree.this, condition=tree.expression.this)
-            case exp.Binary() if isinstance(tree, _ARITHMETIC):
-                return type(tree)(this=self.final_of(tree.this), expression=self.final_of(tree.expression))
-            case exp.Unary() if isinstance(tree, _ARITHMETIC):
-                return type(tree)(this=self.final_of(tree.this))
-            case exp.Column():
-                raise _wrong(self._text, tree, f"column {tree.sql(dialect='spark')} must be inside an aggregate ({ALLOWED})")
-            case _:
-                return self._call(tree, condition=None)
-
-    def _call(self, call: exp.Expression, condition: exp.Expression | None) -> exp.Expression:
-        kind = _FUNCTIONS.get(type(call))
-        if kind is None:
-            if isinstance(call, exp.Window):
-                raise _wrong(self._text, call, "OVER has no place here: the window is the stream's")
-            what = (
-                call.sql_name().lower()
-                if isinstance(call, exp.Func) and not isinstance(call, exp.Anonymous)
-                else call.name or call.sql()
-            )
-            raise _wrong(self._text, call, f"{what} cannot be used here; allowed now: {ALLOWED}, with + - * / between them")
-        arguments = [argument for argument in (call.this, *call.args.get("expressions", ())) if argument is not None]
-        if any(isinstance(argument, exp.Distinct) for argument in arguments):
-            raise _wrong(self._text, call, f"{kind}(DISTINCT ...) cannot be split into partial results; allowed now: {ALLOWED}")
-        if len(arguments) != 1:
-            raise _wrong(self._text, call, f"{kind} takes one argument here")
-        argument = arguments[0]
-        inner = argument.find(exp.AggFunc, exp.Window, exp.Select)
-        if inner is not None:
-            raise _wrong(self._text, inner, f"{kind} of an aggregate or query")
-        if isinstance(argument, exp.Star):
-            if kind != "count":
-                raise _wrong(self._text, call, f"{kind}(*) has no meaning; name a column")
-            return self._partial("count", "1", condition)
-        value = argument.sql(dialect="spark")
-        if kind == "avg":
-            total = self._partial("sum", value, condition)
-            count = self._partial("count", value, condition)
-            return exp.Anonymous(this=_MEAN, expressions=[total, count])
-        return self._partial(kind, value, condition)
-
-    def _partial(self, function: str, value: str, condition: exp.Expression | None) -> exp.Expression:
-        text = f"{function}({value})" + (f" FILTER (WHERE {condition.sql(dialect='spark')})" if condition is not None else "")
-        name = next((n for n, sql in self.partial.items() if sql == text), None)
-        if name is None:
-            same = sum(1 for n in self.partial if n.startswith(f"{self._prefix}_{function}"))
-            name = f"{self._prefix}_{function}" + (str(same + 1) if same else "")
-            self.partial[name] = text
-            self.merge[name] = "sum" if function in ("count", "sum") else function
-        return exp.column(name)
+def _check_functions(text: str) -> None:
+    """Every name with a parenthesis behind it is a function of Spark's."""
+    tokens = _tokens(text)
+    for previous, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        if token.token_type is not TokenType.VAR or following.token_type is not TokenType.L_PAREN:
+            continue
+        name = token.text.lower()
+        if name in FUNCTIONS or (name == "group" and previous is not None and previous.text.lower() == "within"):
+            continue
+        near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]}?" if near else "; it is none of Spark's functions"
+        raise InvalidProgram(f"aggregate(): unknown function {token.text}{hint}\n{_caret(text, token.start)}")
 
 
-# -- evaluation
+def _check_aggregates(text: str, tree: exp.Expression) -> None:
+    """Columns are inside aggregates, aggregates not inside each other, and there is at least one."""
+    found = 0
+    pending: list[exp.Expression] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, exp.Window):
+            raise _wrong(text, node, "OVER has no place here: the window is the stream's")
+        if isinstance(node, (exp.Select, exp.Subquery)):
+            raise _wrong(text, node, "a query has no place here")
+        if aggregate_name(node) is not None:
+            found += 1
+            _check_arguments(text, node)
+        elif isinstance(node, (exp.Filter, exp.WithinGroup)):
+            pending.append(node.this)
+        elif isinstance(node, exp.Column):
+            raise _wrong(text, node, f"column {node.sql(dialect='spark')} must be inside an aggregate ({_EXAMPLES})")
+        elif not isinstance(node, exp.Lambda):
+            pending.extend(node.iter_expressions())
+    if not found:
+        raise _wrong(text, tree, f"it aggregates nothing; use {_EXAMPLES}")
 
 
-def evaluate(item: AggregateExpression, partials: Mapping[str, pa.Array], rows: int, kind: pa.DataType) -> pa.Array:
-    """The final values of `item` over merged partials, as Spark would give them, of type `kind`.
-
-    Raises FiresteelError on division by zero, as Spark does (ANSI mode).
-    """
-    try:
-        value = _compiled(item.final)(partials, kind)
-        if isinstance(value, pa.Scalar):
-            value = pa.repeat(value, rows)
-        if isinstance(value, pa.ChunkedArray):
-            value = value.combine_chunks()
-        return value if value.type == kind else value.cast(kind, safe=not pa.types.is_floating(kind))
-    except pa.ArrowInvalid as error:
-        raise FiresteelError(f"aggregate {item.sql!r}: {error}") from error
-
-
-_Evaluator = Callable[[Mapping[str, pa.Array], pa.DataType], Any]
-
-
-@lru_cache(maxsize=1024)
-def _compiled(final: str) -> _Evaluator:
-    tree = sqlglot.parse_one(final, dialect="spark")
-    assert isinstance(tree, exp.Expression)
-    return _compile(tree)
-
-
-def _compile(tree: exp.Expression) -> _Evaluator:
-    match tree:
-        case exp.Column():
-            name = tree.name
-            return lambda partials, kind: partials[name]
-        case exp.Literal():
-            literal = pa.scalar(int(tree.this)) if tree.is_int else pa.scalar(float(tree.this))
-            return lambda partials, kind: literal
-        case exp.Paren():
-            return _compile(tree.this)
-        case exp.Neg():
-            negated = _compile(tree.this)
-            return lambda partials, kind: pc.negate(negated(partials, kind))
-        case exp.Anonymous() if tree.this.lower() == _MEAN:
-            total, count = (_compile(argument) for argument in tree.expressions)
-            return lambda partials, kind: _mean(total(partials, kind), count(partials, kind), kind)
-        case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
-            left, right = _compile(tree.this), _compile(tree.expression)
-            operation = _OPERATIONS[type(tree)]
-            return lambda partials, kind: operation(left(partials, kind), right(partials, kind))
-        case _:
-            raise FiresteelError(f"{tree.sql(dialect='spark')} cannot be evaluated on merged partials")
-
-
-def _divide(left: Any, right: Any) -> Any:
-    """Spark's `/`: always a double for whole numbers; an error on zero."""
-    left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
-    zero = pc.and_(pc.equal(right, 0.0), pc.is_valid(left))
-    if (zero.as_py() if isinstance(zero, pa.Scalar) else pc.any(zero).as_py()) is True:
-        raise FiresteelError("division by zero in an aggregate; guard it, for example with a FILTER clause")
-    return pc.divide(left, right)
-
-
-_OPERATIONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
-    exp.Add: pc.add_checked,
-    exp.Sub: pc.subtract_checked,
-    exp.Mul: pc.multiply_checked,
-    exp.Div: _divide,
-}
-
-
-def _mean(total: Any, count: Any, kind: pa.DataType) -> Any:
-    """Null where nothing was counted. Decimals keep Spark's scale, rounded half up; everything else is a double."""
-    if pa.types.is_decimal(total.type) and pa.types.is_decimal(kind):
-        with decimal.localcontext() as context:
-            context.prec = 76
-            unit = decimal.Decimal(1).scaleb(-kind.scale)
-            values = [
-                None if not n or s is None else (s / n).quantize(unit, rounding=decimal.ROUND_HALF_UP)
-                for s, n in zip(total.to_pylist(), count.to_pylist(), strict=True)
-            ]
-        return pa.array(values, kind)
-    counted = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
-    return pc.divide(pc.cast(total, pa.float64()), pc.cast(counted, pa.float64()))
+def _check_arguments(text: str, call: exp.Expression) -> None:
+    name = aggregate_name(call)
+    arguments = list(call.iter_expressions())
+    for argument in arguments:
+        for node in argument.find_all(exp.Expression):
+            if aggregate_name(node) is not None or isinstance(node, (exp.Window, exp.Select)):
+                raise _wrong(text, node, f"{name} of an aggregate or query")
+    if name != "count" and any(isinstance(argument, exp.Star) for argument in arguments):
+        raise _wrong(text, call, f"{name}(*) has no meaning; name a column")
 
 
 # -- names and errors
@@ -257,9 +164,24 @@ def _derived_name(text: str, tree: exp.Expression) -> str:
     """`count(*)` is called count, `avg(dep_delay)` avg_dep_delay; anything more needs a name."""
     if isinstance(tree, exp.Count) and isinstance(tree.this, exp.Star):
         return "count"
-    if isinstance(tree, exp.AggFunc) and isinstance(tree.this, exp.Column):
-        return f"{tree.sql_name().lower()}_{tree.this.name}"
+    if isinstance(tree, exp.AggFunc) and isinstance(tree.this, exp.Column) and len(list(tree.iter_expressions())) == 1:
+        return f"{_tokens(text)[0].text.lower()}_{tree.this.name}"
     raise InvalidProgram(f'aggregate(): give the expression a name: "{text} AS ..."')
+
+
+def _without_alias(text: str) -> str:
+    """The expression as it is written, up to its AS. Called for texts that parse."""
+    depth = 0
+    for token in _tokens(text):
+        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        if token.token_type is TokenType.ALIAS and depth == 0:
+            return text[: token.start].rstrip()
+    tree = _sql_tree(text)  # a name without AS: "count(*) n"
+    return tree.this.sql(dialect="spark") if isinstance(tree, exp.Alias) else text
+
+
+def _tokens(text: str) -> list[Token]:
+    return list(sqlglot.tokenize(text, read="spark"))
 
 
 def _wrong(text: str, tree: exp.Expression, why: str) -> InvalidProgram:
@@ -270,12 +192,18 @@ def _place(text: str, tree: exp.Expression) -> int:
     """Where `tree` begins in `text`, as well as sqlglot lets us know."""
     starts = [node.meta["start"] for node in tree.walk() if "start" in node.meta]
     start = min(starts) - len(_SELECT) if starts else len(text)
-    if isinstance(tree, exp.Func):  # its name stands before its first part
-        word = tree.name if isinstance(tree, exp.Anonymous) else tree.sql_name()
-        found = [m.start() for m in re.finditer(re.escape(word) + r"\s*\(", text, re.IGNORECASE) if m.start() <= start]
-        if found:
-            return found[-1]
-    return max(0, start) if start < len(text) else 0
+    if isinstance(tree, (exp.Func, exp.Window)):  # its name stands before its first part
+        call = tree.this if isinstance(tree, exp.Window) else tree
+        words = (
+            [call.name] if isinstance(call, exp.Anonymous) else [*getattr(call, "sql_names", list)(), aggregate_name(call) or ""]
+        )
+        for word in words:
+            found = text.lower().rfind(f"{word.lower()}(", 0, start) if word else -1
+            if found >= 0:
+                return found
+        if not starts:
+            return 0
+    return max(0, min(start, len(text)))
 
 
 def _caret(text: str, column: int) -> str:

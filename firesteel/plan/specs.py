@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,42 +81,119 @@ class AggregateExpression:
     name: str
     # Spark SQL over the rows, giving the partial columns, by partial column name; e.g. {"_p0_sum": "sum(d)", ...}
     partial: dict[str, str]
-    # How partial columns merge: column -> "sum" | "min" | "max"
+    # How partial columns merge: column -> "sum", "min", "set", "first:<other column>", ... (firesteel.plan.aggregate_split)
     merge: dict[str, str]
-    # Spark SQL over merged partial columns; evaluated when the window fires
+    # SQL over merged partial columns, evaluated when the window fires (firesteel.plan.finals)
     final: str
+    # Spark SQL over the rows themselves, for what is not split: `sql` without its AS, first and last by time as min_by and max_by
+    whole: str = ""
+
+    @property
+    def splittable(self) -> bool:
+        """False: `partial`, `merge` and `final` are empty, and the rows are kept until the window fires."""
+        return bool(self.final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TumblingSpec:
     size_us: int
     offset_us: int = 0
+    processing_time: bool = False
+
+    @property
+    def slide_us(self) -> int:
+        return self.size_us
+
+    @property
+    def pane_us(self) -> int:
+        return self.size_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingSpec:
+    """Windows begin every `slide_us` (aligned to the epoch plus the offset) and last `size_us`."""
+
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+    processing_time: bool = False
+
+    @property
+    def pane_us(self) -> int:
+        """Rows are kept in panes, side by side, each wholly inside or outside of any window."""
+        return math.gcd(self.size_us, self.slide_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSpec:
+    """A key's records that are at most `gap_us` apart; the window lasts until `gap_us` after the last of them."""
+
+    gap_us: int
+    processing_time: bool = False
+
+
+WindowSpec = TumblingSpec | SlidingSpec | SessionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialWindowAggregateSpec:
-    """Upstream half of a windowed aggregation: assigns windows, groups, aggregates within a bundle; runs on Spark.
+    """Upstream half of a keyed aggregation: assigns panes or sessions, groups, aggregates within a bundle; runs on Spark.
 
-    Output: key columns, `window_start`, `window_end` (timestamp[us, UTC]), the partial columns, `_rows` (int64).
+    Output: key columns, `window_start`, `window_end` (timestamp[us, UTC]; only if there is a window in event time), the partial
+    columns, `_rows` (int64).
     """
 
     key_columns: tuple[str, ...]
-    window: TumblingSpec
-    time_column: str
+    window: WindowSpec | None  # None: a running aggregation
+    time_column: str  # "" where event time plays no part
     aggregates: tuple[AggregateExpression, ...]
+    time_shift_us: int = 0  # added to event time: -1 where it is the end of a window, which is that window's no longer
+
+    @property
+    def in_event_time(self) -> bool:
+        return self.window is not None and not self.window.processing_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAggregateSpec:
-    """Keyed half: merges partials into state per key and window, fires at the watermark.
+    """Keyed half: merges partials into state per key and window, fires at the watermark, or at the clock's time.
 
     Output: key columns, `window_start`, `window_end`, one column per aggregate.
     """
 
     key_columns: tuple[str, ...]
-    window: TumblingSpec
+    window: WindowSpec
     aggregates: tuple[AggregateExpression, ...]
     allowed_lateness_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAggregateSpec:
+    """Keyed half of an aggregation without windows: emits the changed keys' new values, an upsert stream.
+
+    Output: key columns, one column per aggregate.
+    """
+
+    key_columns: tuple[str, ...]
+    aggregates: tuple[AggregateExpression, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowApplySpec:
+    """Keeps the rows of each window and runs Spark on them when it fires: `function`, or else the aggregates as SQL.
+
+    Input: the rows. Output: of `function`, whatever it returns; of aggregates, as WindowAggregateSpec.
+    `late_tag`: the side output that gets records which came too late, as they were.
+    """
+
+    key_columns: tuple[str, ...]
+    window: WindowSpec
+    time_column: str
+    time_shift_us: int = 0
+    allowed_lateness_us: int = 0
+    function: Callable[[Any], Any] | None = None
+    aggregates: tuple[AggregateExpression, ...] = ()
+    late_tag: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +251,8 @@ Spec = (
     | PartialWindowAggregateSpec
     | WindowAggregateSpec
     | TransformWithStateSpec
+    | RunningAggregateSpec
+    | WindowApplySpec
     | SinkSpec
     | CustomSpec
 )

@@ -20,6 +20,7 @@ from firesteel._proto import tasks_pb2
 from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource, PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
+from firesteel.plan.aggregates import point_at
 from firesteel.plan.specs import (
     AggregateExpression,
     CoMapInArrowSpec,
@@ -29,6 +30,7 @@ from firesteel.plan.specs import (
     MapInArrowSpec,
     MapInPandasSpec,
     PartialWindowAggregateSpec,
+    RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
     Spec,
@@ -36,6 +38,7 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
     WatermarkSpec,
     WindowAggregateSpec,
+    WindowApplySpec,
     side_output_tags,
 )
 from taskexecutor.executor.connectors.checks import check_sink
@@ -170,10 +173,12 @@ class _Analysis:
                 return self._on_spark(plans.transform(frame, spec), leaf)
             case PartialWindowAggregateSpec():
                 return self._partial_window(operator, spec, inputs[0])
-            case WindowAggregateSpec():
+            case WindowAggregateSpec() | RunningAggregateSpec():
                 if inputs[0].final is None:
-                    raise FiresteelError(f"{operator.name}: a window aggregate must follow its partial half")
+                    raise FiresteelError(f"{operator.name}: an aggregate must follow its partial half")
                 return _Found(inputs[0].final)
+            case WindowApplySpec():
+                return self._window_apply(operator, spec, inputs[0])
             case TransformWithStateSpec():
                 return self._stateful(operator, spec, inputs)
             case MapInArrowSpec() | MapInPandasSpec():
@@ -237,20 +242,41 @@ class _Analysis:
 
     def _partial_window(self, operator: Operator, spec: PartialWindowAggregateSpec, producer: _Found) -> _Found:
         frame, leaf = self._frame(operator, producer)
-        schema = to_arrow(frame.schema)
-        for key in spec.key_columns:
-            if key not in schema.names:
-                raise missing_column(f'key_by("{key}")', key, schema.names)
-        _check_time_column("window", WatermarkSpec(column=spec.time_column, max_out_of_orderness_us=0), schema)
+        self._check_window(operator, spec, frame)
         try:
             partial = plans.partial_window_aggregate(frame, spec, cores=self._engine.cores)
             final = _final_schema(frame, spec)
         except Exception as error:
             _blame_aggregate(frame, spec.aggregates)
             raise FiresteelError(f"{operator.name}: {summary_of(error)}") from error
+        _check_merges(spec.aggregates, to_arrow(partial.schema))
         found = self._on_spark(partial, leaf)
         found.final = final
         return found
+
+    def _window_apply(self, operator: Operator, spec: WindowApplySpec, producer: _Found) -> _Found:
+        frame, _ = self._frame(operator, producer)
+        self._check_window(operator, spec, frame)
+        rows = to_arrow(frame.schema)
+        times = [pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)]
+        columns = [field for field in rows if field.name not in (plans.WINDOW_START, plans.WINDOW_END)]
+        fired = empty_frame(self._session, to_spark(pa.schema([*columns, *times])))
+        try:
+            result = plans.window_result(fired, spec)
+        except Exception as error:
+            _blame_aggregate(frame, spec.aggregates)
+            if spec.function is not None:
+                raise
+            raise FiresteelError(f"{operator.name}: {summary_of(error)}") from error
+        return _Found(to_arrow(result.schema), sides={spec.late_tag: rows} if spec.late_tag else {})
+
+    def _check_window(self, operator: Operator, spec: PartialWindowAggregateSpec | WindowApplySpec, frame: DataFrame) -> None:
+        schema = to_arrow(frame.schema)
+        for key in spec.key_columns:
+            if key not in schema.names:
+                raise missing_column(f'key_by("{key}")', key, schema.names)
+        if spec.time_column:
+            _check_time_column("window", WatermarkSpec(column=spec.time_column, max_out_of_orderness_us=0), schema)
 
 
 def _check_key_types(spec: CoProcessSpec, first: pa.Schema | None, second: pa.Schema | None, name: str) -> None:
@@ -344,10 +370,12 @@ def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Sche
     from pyspark.sql import functions as sql
 
     whole = frame.groupBy(*(plans.column(key) for key in spec.key_columns)).agg(
-        *(sql.expr(item.sql).alias(item.name) for item in spec.aggregates)
+        *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
     )
     fields = list(to_arrow(whole.schema))
     keys = len(spec.key_columns)
+    if spec.window is None:
+        return pa.schema(fields)
     times = [pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)]
     return pa.schema([*fields[:keys], *times, *fields[keys:]])
 
@@ -357,11 +385,39 @@ def _blame_aggregate(frame: DataFrame, aggregates: Sequence[AggregateExpression]
     from pyspark.sql import functions as sql
 
     for item in aggregates:
-        for text in (*item.partial.values(), item.sql):
+        for text in (item.whole, *item.partial.values()):
             try:
                 frame.agg(sql.expr(text))
             except Exception as error:
-                raise FiresteelError(f"aggregate({item.sql!r}): {summary_of(error)}") from error
+                summary = summary_of(error)
+                place = _place_of(summary, item.sql)
+                raise FiresteelError(f"aggregate({item.sql!r}): {summary}" + (f"\n{place}" if place else "")) from error
+
+
+def _place_of(summary: str, text: str) -> str:
+    """The text with a caret under the first name that Spark's message quotes and the text has."""
+    for quoted in re.findall(r"`([^`]+)`", summary):
+        place = point_at(text, quoted)
+        if place:
+            return place
+    return ""
+
+
+def _check_merges(aggregates: Sequence[AggregateExpression], partial: pa.Schema) -> None:
+    """Partial results of some types have an order or a sum in Spark only."""
+    for item in aggregates:
+        for name, how in item.merge.items():
+            kind = partial.field(name).type
+            mergeable = True
+            if how in ("min", "max"):
+                mergeable = not pa.types.is_nested(kind) and not pa.types.is_null(kind) and not pa.types.is_interval(kind)
+            elif how == "sum":
+                mergeable = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+            if not mergeable:
+                raise FiresteelError(
+                    f"aggregate({item.sql!r}): partial results of type {_spark_name(kind)} cannot be merged; cast the value to a "
+                    "number, a text or a time, or use window(...).apply(function)"
+                )
 
 
 def _declared(operator: Operator, schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:

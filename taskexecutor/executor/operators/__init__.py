@@ -20,12 +20,14 @@ from firesteel.plan.specs import (
     MapInArrowSpec,
     MapInPandasSpec,
     PartialWindowAggregateSpec,
+    RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
     Spec,
     TransformSpec,
     TransformWithStateSpec,
     WindowAggregateSpec,
+    WindowApplySpec,
 )
 
 
@@ -75,10 +77,14 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
             from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow
 
             return CoMapInArrow(first.spec)
-        case WindowAggregateSpec():
-            from taskexecutor.executor.operators.window_aggregate import WindowAggregate
+        case WindowAggregateSpec() | WindowApplySpec():
+            from taskexecutor.executor.operators.window_aggregate import window_operator
 
-            return WindowAggregate(first.spec)
+            return window_operator(first.spec)
+        case RunningAggregateSpec():
+            from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+
+            return RunningAggregate(first.spec)
         case TransformWithStateSpec():
             from taskexecutor.executor.operators.stateful import TransformWithState
 

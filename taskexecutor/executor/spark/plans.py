@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.connectors import SequenceSource
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec, WatermarkSpec
+from firesteel.plan.specs import (
+    PartialWindowAggregateSpec,
+    SessionSpec,
+    SlidingSpec,
+    Spec,
+    TransformSpec,
+    TumblingSpec,
+    WatermarkSpec,
+    WindowApplySpec,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -35,39 +44,68 @@ def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
     return frame
 
 
-def transform(frame: DataFrame, spec: TransformSpec) -> DataFrame:
+def transform(frame: DataFrame, spec: TransformSpec, what: str = "transform") -> DataFrame:
     from pyspark.sql import DataFrame
 
     result = spec.function(frame)
     if not isinstance(result, DataFrame):
         name = getattr(spec.function, "__name__", "the function")
-        raise FiresteelError(f"transform({name}) returned {type(result).__name__}; it must return a DataFrame")
+        raise FiresteelError(f"{what}({name}) returned {type(result).__name__}; it must return a DataFrame")
     return result
 
 
 def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec, *, cores: int) -> DataFrame:
-    """Rows to one partial row per key and window: assignment, grouping and aggregation in one generated loop.
+    """Rows to one partial row per key and pane or session: assignment, grouping and aggregation in one generated loop.
 
-    Windows are computed on integers, which Spark compiles to two operations per row, unlike its `window()`.
+    Panes are computed on integers, which Spark compiles to two operations per row, unlike its `window()`.
     """
     from pyspark.sql import functions as sql
 
-    size, offset = sql.lit(spec.window.size_us), sql.lit(spec.window.offset_us)
-    time_us = sql.unix_micros(column(spec.time_column).cast("timestamp"))
-    start_us = (time_us - sql.pmod(time_us - offset, size)).alias(_START_US)
     partials = {name: text for item in spec.aggregates for name, text in item.partial.items()}
+    columns = [sql.expr(text).alias(name) for name, text in partials.items()] + [sql.count(sql.lit(1)).alias(ROWS)]
+    names = [column(name) for name in (*partials, ROWS)]
+    keys = [column(key) for key in spec.key_columns]
     if cores == 1:
         frame = frame.coalesce(1)  # one partition: no shuffle between the halves of Spark's own aggregation
-    grouped = frame.groupBy(*(column(key) for key in spec.key_columns), start_us).agg(
-        *(sql.expr(text).alias(name) for name, text in partials.items()), sql.count(sql.lit(1)).alias(ROWS)
-    )
-    return grouped.select(
-        *(column(key) for key in spec.key_columns),
-        sql.timestamp_micros(column(_START_US)).alias(WINDOW_START),
-        sql.timestamp_micros(column(_START_US) + size).alias(WINDOW_END),
-        *(column(name) for name in partials),
-        column(ROWS),
-    )
+    match spec.window:
+        case TumblingSpec() | SlidingSpec() if spec.in_event_time:
+            size, offset = sql.lit(spec.window.pane_us), sql.lit(spec.window.offset_us)
+            time_us = _time_us(spec.time_column, spec.time_shift_us)
+            start_us = (time_us - sql.pmod(time_us - offset, size)).alias(_START_US)
+            start, end = column(_START_US), column(_START_US) + size
+            grouped = frame.groupBy(*keys, start_us).agg(*columns)
+            times = [sql.timestamp_micros(start).alias(WINDOW_START), sql.timestamp_micros(end).alias(WINDOW_END)]
+        case SessionSpec() if spec.in_event_time:
+            # session_window() silently leaves out rows without a time.
+            missing = sql.raise_error(f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}")
+            time = sql.timestamp_micros(sql.coalesce(_time_us(spec.time_column, spec.time_shift_us), missing.cast("bigint")))
+            session = sql.session_window(time, f"{spec.window.gap_us} microseconds").alias(_SESSION)
+            grouped = frame.groupBy(*keys, session).agg(*columns)
+            times = [column(_SESSION)["start"].alias(WINDOW_START), column(_SESSION)["end"].alias(WINDOW_END)]
+        case _:
+            grouped, times = frame.groupBy(*keys).agg(*columns), []
+    return grouped.select(*keys, *times, *names)
+
+
+def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
+    """What the rows of fired windows, with the columns `window_start` and `window_end`, become."""
+    if spec.function is not None:
+        return transform(frame, TransformSpec(function=spec.function), "apply")
+    from pyspark.sql import functions as sql
+
+    names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
+    return frame.groupBy(*names).agg(*(sql.expr(item.whole).alias(item.name) for item in spec.aggregates))
+
+
+_DROP_THEM = "drop them or give them a time before the window"
+_SESSION = "_session"
+
+
+def _time_us(name: str, shift_us: int) -> Column:
+    from pyspark.sql import functions as sql
+
+    time_us = sql.unix_micros(column(name).cast("timestamp"))
+    return time_us + shift_us if shift_us else time_us
 
 
 def observe_time(frame: DataFrame, spec: WatermarkSpec) -> tuple[Observation, DataFrame]:

@@ -75,11 +75,12 @@ class _SparkStage(StreamOperator):
             )
 
     def _check_times(self, batch: pa.RecordBatch) -> None:
-        if not self._specs or not isinstance(self._specs[-1], PartialWindowAggregateSpec):
+        last = self._specs[-1] if self._specs else None
+        if not isinstance(last, PartialWindowAggregateSpec) or not last.in_event_time:
             return
         starts = batch.column(batch.schema.get_field_index(plans.WINDOW_START))
         if starts.null_count:
-            name = self._specs[-1].time_column
+            name = last.time_column
             raise FiresteelError(
                 f"event time column {name!r} is null in some rows; drop them or give them a time before the window"
             )

@@ -13,8 +13,8 @@ from firesteel.elements import Watermark
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import window_aggregate
-from taskexecutor.executor.operators.window_aggregate import WindowAggregate
+from taskexecutor.executor.operators import window_panes
+from taskexecutor.executor.operators.window_aggregate import window_operator
 from taskexecutor.executor.task.node import NodeTarget
 
 SIZE_US = 10
@@ -66,7 +66,7 @@ def opened(allowed_lateness_us: int = 0) -> OperatorHarness:
     spec = WindowAggregateSpec(
         key_columns=("key",), window=TumblingSpec(size_us=SIZE_US), aggregates=ITEMS, allowed_lateness_us=allowed_lateness_us
     )
-    return OperatorHarness(WindowAggregate(spec), [INPUT], output_schema=OUTPUT).open()
+    return OperatorHarness(window_operator(spec), [INPUT], output_schema=OUTPUT).open()
 
 
 def results(harness: OperatorHarness) -> list[tuple[Any, ...]]:
@@ -143,12 +143,12 @@ def test_a_late_but_allowed_window_that_never_was_is_emitted_at_once() -> None:
 
 
 def test_many_partials_are_compacted(monkeypatch: Any) -> None:
-    monkeypatch.setattr(window_aggregate, "COMPACT_ROWS", 3)
+    monkeypatch.setattr(window_panes, "COMPACT_ROWS", 3)
     harness = opened()
     for x in range(50):
         harness.process(partials(("a", 1, x), ("b", 1, x)))
-    (window,) = harness.operator._windows.values()  # type: ignore[attr-defined]
-    assert window.rows <= 2 + 3 + 2 + 2
+    (pane,) = harness.operator._panes.values()  # type: ignore[attr-defined]
+    assert pane.rows <= 2 + 3 + 2 + 2
     harness.end()
     assert sorted(results(harness)) == [("a", 0, 50, 1225), ("b", 0, 50, 1225)]
 
@@ -185,7 +185,7 @@ def test_any_interleaving_equals_the_oracle(stream: list[list[Row] | int], laten
         for group, values in expected.items()
     }
     assert late(harness) == dropped
-    assert not harness.operator._windows  # type: ignore[attr-defined]
+    assert not harness.operator._panes  # type: ignore[attr-defined]
 
 
 @st.composite
@@ -228,4 +228,4 @@ def test_the_slowest_of_several_channels_decides_what_is_late(
         for (key, start), row in zip(grouped.index, grouped.to_numpy(), strict=True)
     }
     assert {(key, start): (n, s) for key, start, n, s in results(harness)} == expected
-    assert not harness.operator._windows  # type: ignore[attr-defined]
+    assert not harness.operator._panes  # type: ignore[attr-defined]

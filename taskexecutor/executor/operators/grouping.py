@@ -1,0 +1,123 @@
+"""Groups of rows by key, as numbers: what merging partial results, joining keys and finding sessions rest on.
+
+A row's code is the number of its group. Whole numbers in a dense range, the most frequent keys in practice, need no hash table:
+their offset is their code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+_DENSE = 4  # a range of this many times the rows is counted instead of hashed
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    codes: Ints  # of each row, 0 <= code < count
+    count: int
+
+    def first_rows(self) -> Ints:
+        """A row of each group, the first one."""
+        rows = np.empty(self.count, np.int64)
+        rows[self.codes[::-1]] = np.arange(len(self.codes) - 1, -1, -1)
+        return rows
+
+
+def group(columns: Sequence[pa.Array]) -> Groups:
+    """Groups rows that are equal in all columns; nulls are equal to each other. Every group has a row."""
+    codes, count = _codes(columns[0])
+    for column in columns[1:]:
+        more, more_count = _codes(column)
+        if count * more_count >= 2**62:
+            codes, count = _compact(codes, count)
+        codes, count = codes * more_count + more, count * more_count
+    return Groups(*_compact(codes, count))
+
+
+def one_group(rows: int) -> Groups:
+    return Groups(np.zeros(rows, np.int64), min(rows, 1))
+
+
+def members(keys: Sequence[pa.Array], among: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """For each row of `keys`, whether `among` has an equal one."""
+    groups = group([pa.concat_arrays([mine, theirs]) for mine, theirs in zip(keys, among, strict=True)])
+    rows = len(keys[0])
+    found = np.zeros(groups.count, np.bool_)
+    found[groups.codes[rows:]] = True
+    return found[groups.codes[:rows]]
+
+
+def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+    """Joins the intervals of each code that meet or overlap: a session number per row; start and end of each session."""
+    if not len(codes):
+        return codes, starts, ends
+    order = np.lexsort((starts, codes))
+    by_code, by_start = codes[order], starts[order]
+    # The latest end so far within the code: a running maximum over numbers that begin anew, higher, with each code.
+    distinct_ends, ranks = np.unique(ends[order], return_inverse=True)
+    latest = distinct_ends[np.maximum.accumulate(by_code * len(distinct_ends) + ranks) - by_code * len(distinct_ends)]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (by_code[1:] != by_code[:-1]) | (by_start[1:] > latest[:-1])
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(begins) - 1
+    heads = np.flatnonzero(begins)
+    return numbers, by_start[heads], latest[np.append(heads[1:], len(order)) - 1]
+
+
+def whole_numbers(column: pa.Array) -> Ints | None:
+    """The values of a column of whole numbers, dates or times without nulls, without a copy where it is 64 bits wide."""
+    if column.null_count:
+        return None
+    kind = column.type
+    if pa.types.is_signed_integer(kind):
+        return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
+        return column.view(pa.int64()).to_numpy(zero_copy_only=False)
+    if pa.types.is_date32(kind):
+        return column.view(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64)
+    return None
+
+
+def _codes(column: pa.Array) -> tuple[Ints, int]:
+    """Codes of one column below a bound, not all of which need occur."""
+    if not len(column):
+        return np.empty(0, np.int64), 0
+    numbers = whole_numbers(column)
+    if numbers is not None:
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low < max(_DENSE * len(numbers), 1024):
+            return (numbers - low if low else numbers), high - low + 1
+    try:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return _codes_of_nested(column)
+
+
+def _codes_of_nested(column: pa.Array) -> tuple[Ints, int]:
+    """Arrow cannot hash structs and lists."""
+    numbers: dict[str, int] = {}
+    codes = [numbers.setdefault(repr(value), len(numbers)) for value in column.to_pylist()]
+    return np.array(codes, np.int64), len(numbers)
+
+
+def _compact(codes: Ints, bound: int) -> tuple[Ints, int]:
+    """The same groups with codes that all occur."""
+    if not len(codes):
+        return codes, 0
+    if bound > max(_DENSE * len(codes), 1024):
+        unique, inverse = np.unique(codes, return_inverse=True)
+        return inverse.astype(np.int64, copy=False), len(unique)
+    occurs = np.zeros(bound, np.bool_)
+    occurs[codes] = True
+    count = int(np.count_nonzero(occurs))
+    if count == bound:
+        return codes, bound
+    return (np.cumsum(occurs, dtype=np.int64) - 1)[codes], count

@@ -1,0 +1,283 @@
+"""Keyed aggregation, in two halves and over kept rows, against the same SQL run by Spark on all rows at once."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.specs import (
+    AggregateExpression,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+    SessionSpec,
+    SlidingSpec,
+    TumblingSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+    WindowSpec,
+)
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.window_aggregate import window_operator
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.bundles import BundleWay
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import to_arrow
+
+TIME = pa.timestamp("us", "UTC")
+ROWS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("part", pa.int32()),
+        ("at", TIME),
+        ("n", pa.int64()),
+        ("small", pa.int16()),
+        ("ratio", pa.float64()),
+        ("single", pa.float32()),
+        ("price", pa.decimal128(12, 3)),
+        ("word", pa.string()),
+        ("raw", pa.binary()),
+        ("flag", pa.bool_()),
+        ("day", pa.date32()),
+    ]
+)
+SPLIT = [
+    "count(*) AS a1",
+    "count(n) AS a2",
+    "count(n, ratio) AS a3",
+    "count_if(n > 0) AS a4",
+    "sum(n) AS b1",
+    "sum(small) AS b2",
+    "sum(ratio) AS b3",
+    "sum(price) AS b4",
+    "sum(n * 2) FILTER (WHERE flag) AS b5",
+    "min(n) AS c1",
+    "max(ratio) AS c2",
+    "min(ratio) AS c3",
+    "min(single) AS c4",
+    "max(price) AS c5",
+    "min(word) AS c6",
+    "max(raw) AS c7",
+    "max(at) AS c8",
+    "min(day) AS c9",
+    "min(flag) AS c10",
+    "avg(n) AS d1",
+    "avg(price) AS d2",
+    "mean(small) AS d3",
+    "stddev(n) AS e1",
+    "stddev_pop(small) AS e2",
+    "std(price) AS e3",
+    "variance(n) AS e4",
+    "var_pop(n) FILTER (WHERE n <> 3) AS e5",
+    "min_by(word, at) AS f1",
+    "max_by(price, at) AS f2",
+    "first(n) AS f3",
+    "last(word, true) AS f4",
+    "bool_and(flag) AS g1",
+    "some(flag) AS g2",
+    "bit_xor(n) AS g3",
+    "bit_or(small) AS g4",
+    "collect_list(n) AS h1",
+    "collect_set(word) AS h2",
+    "count(DISTINCT n) AS h3",
+    "count(DISTINCT ratio) AS h4",
+    "approx_count_distinct(n) AS h5",
+    "approx_count_distinct(word) AS h6",
+    "(max(n) - min(n)) / count(*) AS i1",
+    "sum(price) / 3 + 1.50 AS i2",
+    "-sum(n) + 0.5 * count(n) AS i3",
+]
+WHOLE = [
+    "median(n) AS a",
+    "percentile_cont(0.25) WITHIN GROUP (ORDER BY n) AS b",
+    "round(avg(ratio), 2) AS c",
+    "count(DISTINCT n, word) AS d",
+    "sum(n) + max(struct(n, word)).n AS e",
+    "first(n) AS f",
+    "CASE WHEN sum(n) > 0 THEN 'up' ELSE min(word) END AS g",
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def some_rows(seed: int, count: int = 400) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+
+    def maybe(value: Any) -> Any:
+        return None if chance.random() < 0.2 else value
+
+    def row(number: int) -> dict[str, Any]:
+        return {
+            "key": chance.choice(["a", "b", "c", None]),
+            "part": chance.randrange(2),
+            # Times are distinct, so that first and last have one answer.
+            "at": chance.randrange(60) * 1_000_000 + number,
+            "n": maybe(chance.randrange(-5, 1000)),
+            "small": maybe(chance.randrange(-5, 5)),
+            "ratio": maybe(chance.choice([float("nan"), 0.5, -0.25, 4.0])),
+            "single": maybe(chance.choice([float("nan"), 0.5, -2.0])),
+            "price": maybe(Decimal(chance.randrange(-(10**6), 10**6)) / 1000),
+            "word": maybe(chance.choice(["x", "yy", "", "ü"])),
+            "raw": maybe(chance.choice([b"", b"\xff", b"a"])),
+            "flag": maybe(chance.random() < 0.5),
+            "day": maybe(chance.randrange(100)),
+        }
+
+    return [row(number) for number in range(count)]
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=ROWS)
+
+
+def outputs(engine: SparkEngine, items: tuple[AggregateExpression, ...], window: WindowSpec | None) -> pa.Schema:
+    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table([]).to_batches()) as frame:
+        exprs = [f"{item.whole} AS {item.name}" for item in items]
+        from pyspark.sql import functions as sql
+
+        found = to_arrow(frame.groupBy("key", "part").agg(*(sql.expr(e) for e in exprs)).schema)
+    times = [pa.field("window_start", TIME), pa.field("window_end", TIME)] if window else []
+    return pa.schema([*list(found)[:2], *times, *list(found)[2:]])
+
+
+def by_spark(
+    engine: SparkEngine, rows: list[dict[str, Any]], items: tuple[AggregateExpression, ...], window: WindowSpec | None
+) -> list[dict[str, Any]]:
+    """All rows at once, with Spark's own windows."""
+    from pyspark.sql import functions as sql
+
+    match window:
+        case TumblingSpec():
+            columns = [sql.window("at", f"{window.size_us} microseconds").alias("w")]
+        case SlidingSpec():
+            columns = [sql.window("at", f"{window.size_us} microseconds", f"{window.slide_us} microseconds").alias("w")]
+        case SessionSpec():
+            columns = [sql.session_window("at", f"{window.gap_us} microseconds").alias("w")]
+        case None:
+            columns = []
+    times = [sql.col("w.start").alias("window_start"), sql.col("w.end").alias("window_end")] if window else []
+    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table(rows).to_batches()) as frame:
+        grouped = frame.groupBy("key", "part", *columns).agg(*(sql.expr(_whole(item)).alias(item.name) for item in items))
+        found: list[dict[str, Any]] = grouped.select("key", "part", *times, *(item.name for item in items)).toArrow().to_pylist()
+        return found
+
+
+def _whole(item: AggregateExpression) -> str:
+    """Spark's count(DISTINCT x) counts values several times in windows that it merges or expands; its collect_set does not."""
+    return re.sub(r"^count\(DISTINCT (\w+)\)$", r"CAST(size(collect_set(\1)) AS BIGINT)", item.whole)
+
+
+def partials(
+    engine: SparkEngine, rows: list[dict[str, Any]], items: tuple[AggregateExpression, ...], window: WindowSpec | None
+) -> list[pa.RecordBatch]:
+    spec = PartialWindowAggregateSpec(
+        key_columns=("key", "part"), window=window, time_column="at" if window else "", aggregates=items
+    )
+    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table(rows).to_batches()) as frame:
+        made = plans.partial_window_aggregate(frame, spec, cores=1)
+        batches: list[pa.RecordBatch] = made.toArrow().cast(to_arrow(made.schema)).to_batches()
+        return batches
+
+
+def bundles(rows: list[dict[str, Any]], seed: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Rows in bundles of any size, each with a watermark that no later row is behind."""
+    rest = list(rows)
+    chance = random.Random(seed)
+    while rest:
+        size = chance.choice([1, 7, 60, 150])
+        bundle, rest = rest[:size], rest[size:]
+        yield bundle, min((row["at"] for row in rest), default=10**9) - 1
+
+
+def comparable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def value(v: Any) -> Any:
+        if isinstance(v, float):
+            return "NaN" if math.isnan(v) else pytest.approx(v, rel=1e-9)
+        return sorted(map(repr, v)) if isinstance(v, list) else v
+
+    plain = [{name: value(v) for name, v in row.items()} for row in rows]
+    return sorted(plain, key=lambda row: repr([row.get(n) for n in ("key", "part", "window_start")]))
+
+
+def assert_same(ours: Sequence[dict[str, Any]], sparks: Sequence[dict[str, Any]]) -> None:
+    ours, sparks = comparable(ours), comparable(sparks)
+    assert len(ours) == len(sparks)
+    for mine, theirs in zip(ours, sparks, strict=True):
+        assert mine == theirs
+
+
+WINDOWS = [
+    TumblingSpec(size_us=10_000_000),
+    SlidingSpec(size_us=12_000_000, slide_us=4_000_000),
+    SlidingSpec(size_us=5_000_000, slide_us=3_000_000),
+    SessionSpec(gap_us=1_500_000),
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: type(w).__name__ + str(getattr(w, "slide_us", "")))
+@pytest.mark.parametrize("seed", [1, 2])
+def test_windows_in_two_halves_equal_spark(engine: SparkEngine, window: WindowSpec, seed: int) -> None:
+    items = parse_aggregates(SPLIT, time_column="at")
+    assert all(item.splittable for item in items)
+    rows = some_rows(seed)
+    rows.sort(key=lambda row: row["at"] // 20_000_000)
+    spec = WindowAggregateSpec(key_columns=("key", "part"), window=window, aggregates=items)
+    first = partials(engine, rows[:1], items, window)[0]
+    harness = OperatorHarness(window_operator(spec), [first.schema], output_schema=outputs(engine, items, window)).open()
+    for bundle, watermark_us in bundles(rows, seed):
+        for batch in partials(engine, bundle, items, window):
+            harness.process(batch)
+        harness.watermark(watermark_us)
+    harness.end()
+    assert_same(harness.rows(), by_spark(engine, rows, items, window))
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: type(w).__name__ + str(getattr(w, "slide_us", "")))
+def test_windows_over_kept_rows_equal_spark(engine: SparkEngine, window: WindowSpec) -> None:
+    items = parse_aggregates(WHOLE, time_column="at")
+    rows = some_rows(3)
+    rows.sort(key=lambda row: row["at"] // 20_000_000)
+    spec = WindowApplySpec(key_columns=("key", "part"), window=window, time_column="at", aggregates=items)
+    harness = OperatorHarness(
+        window_operator(spec), [ROWS], output_schema=outputs(engine, items, window), spark=engine.session
+    ).open()
+    for bundle, watermark_us in bundles(rows, 3):
+        harness.process(table(bundle).combine_chunks().to_batches()[0])
+        harness.watermark(watermark_us)
+    harness.end()
+    assert_same(harness.rows(), by_spark(engine, rows, items, window))
+
+
+def test_running_aggregates_equal_spark_at_every_step(engine: SparkEngine) -> None:
+    items = parse_aggregates(SPLIT, time_column="at")
+    rows = some_rows(4, 250)
+    spec = RunningAggregateSpec(key_columns=("key", "part"), aggregates=items)
+    first = partials(engine, rows[:1], items, None)[0]
+    harness = OperatorHarness(RunningAggregate(spec), [first.schema], output_schema=outputs(engine, items, None)).open()
+    seen: list[dict[str, Any]] = []
+    latest: dict[Any, dict[str, Any]] = {}
+    for bundle, _ in bundles(rows, 4):
+        before = len(harness.rows())
+        for batch in partials(engine, bundle, items, None):
+            harness.process(batch)
+        harness.flush()
+        seen += bundle
+        updates = harness.rows()[before:]
+        assert {(row["key"], row["part"]) for row in updates} == {(row["key"], row["part"]) for row in bundle}
+        latest |= {(row["key"], row["part"]): row for row in updates}
+    harness.end()
+    assert_same(list(latest.values()), by_spark(engine, seen, items, None))
