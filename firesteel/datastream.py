@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -32,9 +32,11 @@ from firesteel.windowed_stream import WindowedStream, running_aggregate
 from firesteel.windows import Duration, Window
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+    from firesteel.collected import BatchKind, CollectedBatches
     from firesteel.environment import Environment
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -271,9 +273,28 @@ class DataStream(_Configurable):
         """Prints the rows to the logs of the slots."""
         return self.sink_to(PrintSink(prefix))
 
-    def execute_and_collect(self, job_name: str = "collect") -> pa.Table:
-        """Runs the program with this stream's rows collected, and returns them all as one Arrow table."""
+    @overload
+    def execute_and_collect(self, job_name: str = "collect") -> pa.Table: ...
+
+    @overload
+    def execute_and_collect(
+        self, job_name: str = "collect", *, iterate: Literal["arrow"]
+    ) -> CollectedBatches[pa.RecordBatch]: ...
+
+    @overload
+    def execute_and_collect(self, job_name: str = "collect", *, iterate: Literal["pandas"]) -> CollectedBatches[pd.DataFrame]: ...
+
+    def execute_and_collect(self, job_name: str = "collect", *, iterate: BatchKind | None = None) -> Any:
+        """Runs the program with this stream's rows collected, and returns them all as one Arrow table.
+
+        With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames ("pandas"), as they come while
+        the job runs, also if it never ends. Use it in a `with` block, which cancels the job when it is left early.
+        """
+        if iterate not in (None, "arrow", "pandas"):
+            raise InvalidProgram(f'iterate is {iterate!r}; allowed: "arrow", "pandas"')
         sink = self.sink_to(CollectSink(), name="Sink: Collect")
+        if iterate is not None:
+            return self._environment._execute_collecting(job_name, sink._configured(), iterate)
         return self._environment.execute(job_name).table(sink)
 
     # -- inside

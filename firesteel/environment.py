@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firesteel import options
 from firesteel.config import Configuration
@@ -14,11 +14,14 @@ from firesteel.errors import InvalidProgram
 from firesteel.ids import JobId, random_id
 from firesteel.jobgraph import JobGraph, Partitioner
 from firesteel.plan.coordinators import coordinator_of
-from firesteel.plan.job_graph import build_job_graph
+from firesteel.plan.job_graph import build_job_graph, operator_id_of
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 from firesteel.resources import ResourceProfile
 from firesteel.windows import Watermarks
+
+if TYPE_CHECKING:
+    from firesteel.collected import BatchKind, CollectedBatches
 
 
 class Environment:
@@ -126,6 +129,14 @@ class Environment:
         context = execution_context.current() or execution_context.ExecutionContext.embedded()
         graph = self.job_graph(job_name, overrides=context.overrides)
         return client.execute(graph, context.with_files(self._files, self._archives, self._requirements))
+
+    def _execute_collecting(self, job_name: str, sink: StreamNode, kind: BatchKind) -> CollectedBatches[Any]:
+        from firesteel import collected, execution_context
+
+        context = execution_context.current() or execution_context.ExecutionContext.embedded()
+        graph = self.job_graph(job_name, overrides=context.overrides)
+        files = context.with_files(self._files, self._archives, self._requirements)
+        return collected.run_collecting(graph, operator_id_of(sink), files, kind)
 
     def _resource_profile(self, group: str) -> ResourceProfile:
         if group not in self._resource_groups:

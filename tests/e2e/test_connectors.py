@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from firesteel import Environment
 from firesteel.client import JobFailed
 from firesteel.connectors import FileSink, FileSource, PostgresSink, PythonSink, PythonSource, SequenceSource
+from firesteel.execution_context import ExecutionContext, active
 from firesteel.states import JobStatus
 
 from .conftest import Session, eventually
@@ -198,3 +199,36 @@ def test_upserts_into_postgres(session: Session, postgres: str) -> None:
     env.from_sequence(0, 10).sink_to(PostgresSink("postgresql://127.0.0.1:1/none", "t"))
     with pytest.raises(JobFailed, match="PostgresSink: cannot connect"):
         session.run(env)
+
+
+@pytest.fixture
+def in_session(session: Session) -> Iterator[None]:
+    """Programs run on the session cluster, as with `firesteel run -m`."""
+    with active(ExecutionContext(mode="remote", address=session.address)):
+        yield
+
+
+def test_rows_can_be_read_while_the_job_runs(session: Session, in_session: None) -> None:
+    env = Environment(parallelism=2)
+    numbers = env.from_source(SequenceSource(0, rate_per_s=500))
+    seen: list[int] = []
+    with numbers.execute_and_collect("endless", iterate="arrow") as batches:
+        for batch in batches:
+            if not seen:
+                begin = time.monotonic()
+            seen += batch["value"].to_pylist()
+            if len(seen) >= 500:
+                break
+        assert time.monotonic() - begin == pytest.approx(1.0, abs=0.6)
+    assert len(set(seen)) == len(seen)
+    assert session.client.job_details(batches.job_id).status is JobStatus.CANCELED
+    assert list(batches) == []
+
+    frames = list(Environment().from_sequence(0, 100_000).execute_and_collect(iterate="pandas"))
+    assert sorted(n for frame in frames for n in frame["value"]) == list(range(100_000))
+
+    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise ValueError("no")
+
+    with pytest.raises(JobFailed, match="no"):
+        list(Environment().from_sequence(0, 10).map_in_arrow(failing).execute_and_collect(iterate="arrow"))
