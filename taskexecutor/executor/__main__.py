@@ -6,6 +6,7 @@ The link and the exchange come up while Spark does; the process is ready when it
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,9 @@ from firesteel.process import announce_ready, watch_lifeline
 from taskexecutor.executor import CONFIG_VARIABLE
 
 FLUSH_TIMEOUT_S = 2.0
+# Stateful processors make tens of thousands of Python objects of one batch. Looking for garbage among them after every 700, which
+# is Python's default, takes as long as everything else.
+NEW_OBJECTS_PER_COLLECTION = 50_000
 
 
 def main() -> None:
@@ -65,6 +69,7 @@ def main() -> None:
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
     )
     _import_what_tasks_need()
+    gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 10, 10)
     starting.join()
     if failures:
         reason = _reason(failures[0])

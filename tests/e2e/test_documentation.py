@@ -28,10 +28,11 @@ def snippets(page: str) -> str:
 def test_every_snippet_on_programs_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "programs.py"
-    program.write_text(snippets("docs/programs.md"))
+    text = snippets("docs/programs.md")
+    program.write_text(text)
     context = ExecutionContext(mode="remote", address=session.address)
     run_program(program, (), context)
-    assert len(context.executed) == 5
+    assert len(context.executed) == text.count(".execute(") + text.count(".execute_and_collect(")
     jobs = {job.job_id: job.status.name for job in session.client.list_jobs()}
     assert {jobs[job_id] for job_id in context.executed} == {"FINISHED"}
     assert list((tmp_path / "out" / "sales").glob("*.parquet"))
