@@ -1,6 +1,6 @@
 """What all simulated processes have in common: life and death, the driver of a core, a link that connects again.
 
-`SimulatedDriver` and `Link` are what `firesteel.driver.Driver`, `firesteel.rpc.link.Link` are in
+`SimulatedDriver` and `Link` are what `firesteel.driver.Driver` and `firesteel.rpc.link.Link` are in
 real time; the processes' own modules carry commands to their peers through the real convert modules.
 """
 
