@@ -23,7 +23,16 @@ from pyspark.sql.datasource import (
 
 from firesteel import Environment
 from firesteel.client import JobFailed
-from firesteel.connectors import FileSink, FileSource, PostgresSink, PythonSink, PythonSource, SequenceSource
+from firesteel.connectors import (
+    MALFORMED_TAG,
+    CollectSink,
+    FileSink,
+    FileSource,
+    PostgresSink,
+    PythonSink,
+    PythonSource,
+    SequenceSource,
+)
 from firesteel.execution_context import ExecutionContext, active
 from firesteel.states import JobStatus
 
@@ -39,6 +48,13 @@ def write(folder: Path, name: str, text: str) -> None:
 def rows_below(folder: Path) -> list[dict[str, Any]]:
     files = list(folder.glob("part-*.parquet")) if folder.is_dir() else []
     return [row for path in files for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.fixture
+def in_session(session: Session) -> Iterator[None]:
+    """Programs run on the session cluster, as with `firesteel run -m`."""
+    with active(ExecutionContext(mode="remote", address=session.address)):
+        yield
 
 
 def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(session: Session, tmp_path: Path) -> None:
@@ -65,6 +81,20 @@ def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(s
     with pytest.raises(JobFailed, match=rf"there is no directory '{source}' \(any more\)"):
         session.client.wait(job_id)
     assert sorted(row["n"] for row in rows_below(out)) == [0, 10, 20, 30, 40, 50]
+
+
+def test_malformed_rows_are_a_stream_of_their_own(session: Session, in_session: None, tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path, f"{number}.json", f'{{"n": {number}}}\nbroken {number}\n')
+    env = Environment(parallelism=2)
+    source = env.from_source(FileSource(f"{tmp_path}/*.json", format="json", schema="n INT", malformed="side_output"))
+    bad = source.side_output(MALFORMED_TAG).transform(lambda df: df.selectExpr("upper(_corrupt_record) AS row", "path"))
+    good = source.transform(lambda df: df.selectExpr("n + 1 AS n")).sink_to(CollectSink())
+    bad_sink = bad.sink_to(CollectSink())
+    result = env.execute("malformed")
+    assert sorted(result.table(good)["n"].to_pylist()) == [1, 2, 3, 4]
+    rows = sorted(result.table(bad_sink).to_pylist(), key=lambda row: str(row["row"]))
+    assert rows == [{"row": f"BROKEN {n}", "path": f"{tmp_path}/{n}.json"} for n in range(4)]
 
 
 class Numbers(DataSource):
@@ -199,13 +229,6 @@ def test_upserts_into_postgres(session: Session, postgres: str) -> None:
     env.from_sequence(0, 10).sink_to(PostgresSink("postgresql://127.0.0.1:1/none", "t"))
     with pytest.raises(JobFailed, match="PostgresSink: cannot connect"):
         session.run(env)
-
-
-@pytest.fixture
-def in_session(session: Session) -> Iterator[None]:
-    """Programs run on the session cluster, as with `firesteel run -m`."""
-    with active(ExecutionContext(mode="remote", address=session.address)):
-        yield
 
 
 def test_rows_can_be_read_while_the_job_runs(session: Session, in_session: None) -> None:
