@@ -110,6 +110,7 @@ def test_grouping_keeps_every_row_in_its_order(rows: list[tuple[Any, ...]], widt
     assert len(set(keyed.keys)) == len(keyed.keys)
     again = by_key(batch, range(width))
     assert set(again.keys) == set(keyed.keys), "equal keys are equal across batches, also NaN"
+    assert set(pickle.loads(pickle.dumps(keyed.keys))) == set(keyed.keys), "and across restarts"
 
 
 # -- out

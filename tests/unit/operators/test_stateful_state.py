@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel.errors import FiresteelError
+from firesteel.errors import FiresteelError, error_info
 from firesteel.plan.specs import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.stateful import TransformWithState
@@ -297,6 +297,62 @@ def test_there_are_no_timers_without_time() -> None:
         yield "refused"
 
     assert Story(Scripted(lambda handle: None, handle)).says(1, 1) == ["refused"]
+
+
+@pytest.mark.parametrize("where", ["handleInputRows", "handleExpiredTimer"])
+def test_what_the_processor_raises_is_blamed_on_it(where: str) -> None:
+    def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
+        handle.registerTimer(10)
+        yield "fine"
+        if where == "handleInputRows":
+            raise KeyError("missing")
+
+    def expired(states: Any, handle: Any, key: Any, at_ms: int) -> Iterator[Any]:
+        raise KeyError("missing")
+
+    story = Story(Scripted(lambda handle: None, handle, expired), "event_time")
+
+    def goes_on() -> None:
+        story.says(7, 1)
+        story.watermark(10)
+
+    with pytest.raises(FiresteelError) as raised:
+        goes_on()
+    told = error_info(raised.value)
+    assert told.summary == f"scripted: {where} failed for key (7,): KeyError: 'missing'"
+    assert told.user_traceback.startswith("Traceback")
+    assert told.user_traceback.endswith("KeyError: 'missing'")
+    assert __file__ in told.user_traceback
+    assert "taskexecutor" not in told.user_traceback
+    story.harness.close()
+
+
+def test_what_fails_further_down_is_not_blamed_on_the_processor() -> None:
+    story = Story(Scripted(lambda handle: None, lambda *args: ["seen"]))
+
+    def fail(batch: pa.RecordBatch) -> None:
+        raise OSError("the disk is full")
+
+    story.harness._main.batch = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="the disk is full"):
+        story.says(1, 1)
+
+
+def test_few_timers_look_after_expiring_state() -> None:
+    """However often values are updated, and however long that goes on."""
+
+    def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
+        states.update((numbers[0],))
+        return iter(())
+
+    story = Story(Scripted(lambda handle: handle.getValueState("s", "n INT", 700), handle), "processing_time")
+    for now_ms in range(0, 60_000, 300):
+        story.at(now_ms)
+        story.says(now_ms // 300 % 2, 1)
+        assert len(story.harness.timers.processing_time) <= 1
+    story.at(62_000)
+    assert story.entries == 0
+    assert len(story.harness.timers.processing_time) == 0
 
 
 # -- the handle

@@ -52,7 +52,7 @@ class ExpiringVariable(Variable):
             else:
                 if live is not kept:
                     self._backend.put(self._entry, key, live)
-                self._remember(key, self._first_expiry_ms(live))
+                self._line_up(key, self._first_expiry_ms(live))
         return max(self._due[0][0], now_ms + SWEEP_INTERVAL_MS) if self._due else None
 
     def purge(self) -> None:
@@ -64,10 +64,12 @@ class ExpiringVariable(Variable):
         return self._current.now_ms + self._ttl_ms
 
     def _remember(self, key: Key, due_ms: int) -> None:
-        if key in self._remembered:
-            return
-        if not self._due:
-            self.on_first_due(due_ms)
+        if key not in self._remembered:
+            self._line_up(key, due_ms)
+            if len(self._due) == 1:
+                self.on_first_due(due_ms)
+
+    def _line_up(self, key: Key, due_ms: int) -> None:
         self._remembered.add(key)
         self._due.append((due_ms, key))
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.operators.stateful.rows import MAX_BUFFERED_ROWS, shown_key
-from taskexecutor.executor.spark.schemas import shown
+from taskexecutor.executor.operators.stateful.rows import MAX_BUFFERED_ROWS, buffered_rows, shown_key
+from taskexecutor.executor.spark.schemas import shown, to_spark
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,78 +26,100 @@ def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
 class FrameCollector:
     """DataFrames that the processor yields, as batches of the declared schema.
 
-    Columns are matched by name if their labels are texts, else by position. See `rows.RowCollector`.
+    Columns are matched by name if their labels are texts, else by position. Frames of the same types are converted together:
+    to convert one costs as much as thousands of rows. See `rows.RowCollector`.
     """
 
     def __init__(self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str, time_zone: str) -> None:
-        from taskexecutor.executor.spark.schemas import to_spark
-
         self._schema = schema
         self._spark_schema = to_spark(schema)
         self._emit = emit
         self._name = name
         self._time_zone = time_zone
-        self._batches: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._names: list[str] = list(schema.names)
+        self._frames: list[pd.DataFrame] = []
+        self._origins: list[tuple[str, Any]] = []  # of each frame: which function yielded it, for which key
         self._origin: tuple[str, Any] = ("", None)
+        self._rows = 0
+        self._limit = MAX_BUFFERED_ROWS
 
     def expect(self, rows: int, size_bytes: int) -> None:
-        """See `RowCollector.expect`; DataFrames are converted as they come."""
+        """See `RowCollector.expect`."""
+        self._limit = buffered_rows(rows, size_bytes)
 
     def begin(self, function: str, key: Any) -> None:
         self._origin = (function, key)
 
     def fill(self, results: Iterator[Any]) -> bool:
         for result in results:
-            batch = self._converted(result)
-            if batch.num_rows:
-                self._batches.append(batch)
-                self._rows += batch.num_rows
-            if self._rows >= MAX_BUFFERED_ROWS:
+            frame = self._arranged(result)
+            if not len(frame):
+                continue
+            self._frames.append(frame)
+            self._origins.append(self._origin)
+            self._rows += len(frame)
+            if self._rows >= self._limit:
                 return True
         return False
 
     def flush(self) -> None:
-        if not self._batches:
+        if not self._frames:
             return
-        batches, self._batches, self._rows = self._batches, [], 0
-        if len(batches) > 1:
-            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        for batch in batches:
-            self._emit(batch)
+        frames, origins = self._frames, self._origins
+        self._frames, self._origins, self._rows = [], [], 0
+        kinds = [tuple(frame.dtypes) for frame in frames]
+        start = 0
+        for end in range(1, len(frames) + 1):
+            if end == len(frames) or kinds[end] != kinds[start]:
+                self._emit_together(frames[start:end], origins[start:end])
+                start = end
 
-    def _converted(self, frame: Any) -> pa.RecordBatch:
+    def _emit_together(self, frames: list[pd.DataFrame], origins: list[tuple[str, Any]]) -> None:
         import pandas as pd
+
+        try:
+            batch = self._converted(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True))
+        except Exception as error:
+            for frame, origin in zip(frames, origins, strict=True):
+                self._blame(frame, origin)
+            raise FiresteelError(f"{self._name}: {error}") from error
+        self._emit(batch)
+
+    def _blame(self, frame: pd.DataFrame, origin: tuple[str, Any]) -> None:
+        """Raises if this is the one that cannot be converted."""
+        try:
+            self._converted(frame)
+        except Exception as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise self._misfit(frame, origin, f"; {reason}") from error
+
+    def _converted(self, frame: pd.DataFrame) -> pa.RecordBatch:
         from pyspark.sql.conversion import PandasToArrowConversion
 
-        if not isinstance(frame, pd.DataFrame):
-            raise self._wrong(f"yielded a {type(frame).__name__}; it must yield a pandas.DataFrame")
-        names = self._schema.names
-        by_name = any(isinstance(label, str) for label in frame.columns)
-        if len(frame.columns) == 0 and not len(frame):
-            return _empty(self._schema)
-        if (by_name and sorted(map(str, frame.columns)) != sorted(names)) or len(frame.columns) != len(names):
-            raise self._misfit(frame, "")
-        if len(frame) == 0:
-            return _empty(self._schema)
-        try:
-            batch = PandasToArrowConversion.convert(
-                frame, self._spark_schema, timezone=self._time_zone, arrow_cast=True, assign_cols_by_name=by_name
-            )
-        except Exception as error:
-            raise self._misfit(frame, f"; {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        batch = PandasToArrowConversion.convert(frame, self._spark_schema, timezone=self._time_zone, arrow_cast=True)
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
-    def _misfit(self, frame: pd.DataFrame, detail: str) -> FiresteelError:
+    def _arranged(self, frame: Any) -> pd.DataFrame:
+        """The frame with its columns in the order of the schema, under the schema's names."""
+        import pandas as pd
+
+        if not isinstance(frame, pd.DataFrame):
+            raise self._wrong(self._origin, f"yielded a {type(frame).__name__}; it must yield a pandas.DataFrame")
+        labels = list(frame.columns)
+        if labels == self._names or (not labels and not len(frame)):
+            return frame
+        by_name = any(isinstance(label, str) for label in labels)
+        if len(labels) != len(self._names) or (by_name and sorted(map(str, labels)) != sorted(self._names)):
+            raise self._misfit(frame, self._origin, "")
+        return frame[self._names] if by_name else frame.set_axis(self._names, axis=1)
+
+    def _misfit(self, frame: pd.DataFrame, origin: tuple[str, Any], detail: str) -> FiresteelError:
         got = ", ".join(f"{label} {kind}" for label, kind in frame.dtypes.items())
         return self._wrong(
-            f"yielded another schema than it declares: expected {shown(self._schema)}; got {got or '(no columns)'}{detail}"
+            origin,
+            f"yielded another schema than it declares: expected {shown(self._schema)}; got {got or '(no columns)'}{detail}",
         )
 
-    def _wrong(self, what: str) -> FiresteelError:
-        function, key = self._origin
+    def _wrong(self, origin: tuple[str, Any], what: str) -> FiresteelError:
+        function, key = origin
         return FiresteelError(f"{self._name}: {function} for key {shown_key(key)} {what}")
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

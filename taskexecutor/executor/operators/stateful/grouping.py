@@ -15,7 +15,15 @@ from taskexecutor.executor.operators.stateful.rows import to_python
 
 Key = tuple[Any, ...]
 
-_NAN = float("nan")  # one object, so that keys with NaN are equal: tuples compare their elements by identity first
+
+class _NotANumber(float):
+    """There is one of it, also after pickling, so that keys with NaN are equal: tuples compare elements by identity first."""
+
+    def __reduce__(self) -> str:
+        return "_NAN"
+
+
+_NAN = _NotANumber("nan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,12 @@ def _times(column: pa.Array) -> list[Any]:
 # -- out
 
 
+def buffered_rows(rows: int, size_bytes: int) -> int:
+    """How many output rows to hold back for an input of this size."""
+    each_bytes = size_bytes // max(rows, 1) + 1
+    return max(1, min(MAX_BUFFERED_ROWS, MAX_BUFFERED_BYTES // each_bytes))
+
+
 class RowCollector:
     """Rows that the processor yields, as batches of the declared schema, columns matched by name.
 
@@ -110,8 +116,7 @@ class RowCollector:
 
     def expect(self, rows: int, size_bytes: int) -> None:
         """Input of this size comes: rows may be held back accordingly."""
-        each_bytes = size_bytes // max(rows, 1) + 1
-        self.limit = max(1, min(MAX_BUFFERED_ROWS, MAX_BUFFERED_BYTES // each_bytes))
+        self.limit = buffered_rows(rows, size_bytes)
 
     def begin(self, function: str, key: Any) -> None:
         """What follows is yielded by `function` for `key`."""
