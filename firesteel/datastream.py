@@ -29,7 +29,7 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
 from firesteel.resources import ResourceProfile
 from firesteel.windowed_stream import WindowedStream, running_aggregate
-from firesteel.windows import Duration, Window
+from firesteel.windows import Duration, Watermarks, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,6 +212,16 @@ class DataStream(_Configurable):
             raise InvalidProgram(f"{node} has no side output {tag!r}; it has: {', '.join(sorted(known)) or 'none'}")
         upstream = _Upstream(node=node, side_output_tag=tag)
         return DataStream(self._environment, (upstream,), time_columns=self._time_columns, node=None)
+
+    def assign_timestamps_and_watermarks(self, watermarks: Watermarks, *, name: str | None = None, uid: str = "") -> DataStream:
+        """Gives the stream event time, where its source has none, or another than it had: for example of a column that a
+        transform has made. Earlier watermarks end here."""
+        if not isinstance(watermarks, Watermarks):
+            raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
+        stream = self._add(name or "Watermarks", watermarks.assigner_spec(), uid=uid)
+        if watermarks.column:
+            stream._time_columns = frozenset({watermarks.column})
+        return stream
 
     # -- partitioning
 

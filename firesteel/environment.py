@@ -50,13 +50,24 @@ class Environment:
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A stream of what `source` reads. With `watermarks` it has event time."""
+        """A stream of what `source` reads. With `watermarks` it has event time.
+
+        Custom watermarks, and idleness of sources other than FileSource, are found by an operator of its own behind the source.
+        """
         if not isinstance(source, FileSource | SequenceSource | PythonSource):
             raise InvalidProgram(f"from_source() takes a FileSource, SequenceSource or PythonSource, not {type(source).__name__}")
         if watermarks is not None and not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
         if not isinstance(source, PythonSource):
             source = resolved(source)
+        if watermarks is not None and (
+            watermarks.function is not None or (watermarks.idle_us and not isinstance(source, FileSource))
+        ):
+            stream = self.from_source(source, name=name, uid=uid)
+            assigned = stream.assign_timestamps_and_watermarks(watermarks, uid=f"{uid}-watermarks" if uid else "")
+            assigned._configured().follows_producer = True
+            assigned._node = stream._node  # uid(), name() and side_output() are the source's
+            return assigned
         spec = SourceSpec(source=source, watermarks=watermarks.spec() if watermarks else None)
         if isinstance(source, PythonSource):
             node = self._python_source(source, spec, f"Source: {name or uid or source.name}", uid)

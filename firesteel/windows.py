@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from firesteel.config import parse_duration_s
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import SessionSpec, SlidingSpec, TumblingSpec, WatermarkSpec
+from firesteel.plan.specs import AssignWatermarksSpec, SessionSpec, SlidingSpec, TumblingSpec, WatermarkSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Duration = str | timedelta
 
@@ -26,10 +31,16 @@ def duration_us(duration: Duration, what: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """How a source tells how far event time has come."""
+    """How a stream tells how far event time has come. Each subtask tells it for itself; whoever reads several waits for the last.
 
-    column: str
-    max_out_of_orderness_us: int
+    A source reads one split at a time, so rows of two splits never compete within a subtask; event time advances with each batch
+    (of a FileSource: with each file).
+    """
+
+    column: str  # "": none is known
+    max_out_of_orderness_us: int = 0
+    function: Callable[[pa.RecordBatch], Any] | None = None  # instead of the column
+    idle_us: int | None = None
 
     @classmethod
     def bounded(cls, column: str, *, max_out_of_orderness: Duration = "0 s") -> Watermarks:
@@ -39,8 +50,40 @@ class Watermarks:
             raise InvalidProgram(f"max_out_of_orderness is {max_out_of_orderness!r}; it cannot be negative")
         return cls(column, delay_us)
 
+    @classmethod
+    def custom(cls, function: Callable[[pa.RecordBatch], Any], *, column: str = "") -> Watermarks:
+        """`function(batch)`, called with each batch of a subtask in turn, gives the time before which none will follow in it.
+
+        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None where it cannot say; times that go back are
+        passed over. It may be an object with `__call__` and a memory: each subtask has a copy. `column` is the event-time column
+        of windows that do not name one.
+        """
+        if not callable(function):
+            raise InvalidProgram(f"Watermarks.custom() takes a function, not {type(function).__name__} {function!r}")
+        return cls(column, function=function)
+
+    def with_idleness(self, idle: Duration) -> Watermarks:
+        """A subtask without a record for this long is idle: others do not wait for its event time, until it has records again.
+
+        A FileSource that watches a directory is idle as soon as it has read all there is, with or without this.
+        """
+        idle_us = duration_us(idle, "with_idleness()")
+        if idle_us < 1000:
+            raise InvalidProgram(f"with_idleness() is {idle!r}; it must be at least 1 ms")
+        return replace(self, idle_us=idle_us)
+
     def spec(self) -> WatermarkSpec:
+        """What a source does itself: bounded out-of-orderness."""
         return WatermarkSpec(column=self.column, max_out_of_orderness_us=self.max_out_of_orderness_us)
+
+    def assigner_spec(self) -> AssignWatermarksSpec:
+        """All of it, as an operator."""
+        return AssignWatermarksSpec(
+            column=self.column,
+            max_out_of_orderness_us=self.max_out_of_orderness_us,
+            function=self.function,
+            idle_us=self.idle_us,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,17 @@ class WatermarkSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignWatermarksSpec:
+    """Watermarks from rows that pass: of a column as in WatermarkSpec, or `function(batch)` gives the time before which nothing
+    will follow. `idle_us`: after so long without rows, nobody need wait for this stream's watermarks."""
+
+    column: str = ""
+    max_out_of_orderness_us: int = 0
+    function: Callable[[pa.RecordBatch], Any] | None = None
+    idle_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
     """`source` is the connector's description (firesteel.connectors.FileSource, SequenceSource, ...)."""
 
@@ -244,6 +255,7 @@ Spec = (
     SourceSpec
     | TransformSpec
     | MapInArrowSpec
+    | AssignWatermarksSpec
     | MapInPandasSpec
     | FilterSpec
     | CoMapInArrowSpec

@@ -23,6 +23,7 @@ from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.plan.aggregates import point_at
 from firesteel.plan.specs import (
     AggregateExpression,
+    AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -185,6 +186,11 @@ class _Analysis:
                 return _Found(_declared(operator, spec.schema, known))
             case CoMapInArrowSpec():
                 return _Found(_declared(operator, spec.schema, None))
+            case AssignWatermarksSpec():
+                if spec.column and known is not None:
+                    column = WatermarkSpec(column=spec.column, max_out_of_orderness_us=0)
+                    _check_time_column(f"watermarks of {operator.name!r}", column, known)
+                return _Found(known)
             case FilterSpec():
                 return _Found(known)
             case CoProcessSpec():

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Row
 
-from firesteel import CoProcessFunction, Environment
+from firesteel import CoProcessFunction, Environment, Tumbling, Watermarks
 from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSource
 from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
@@ -121,3 +121,33 @@ def test_two_keyed_streams_in_one_function(session: Session) -> None:
     assert sorted(both["both"].to_pylist()) == list(range(200, 300))
     assert sorted(only_left["value"].to_pylist()) == list(range(200))
     assert sorted(only_right["number"].to_pylist()) == list(range(300, 500))
+
+
+def test_watermarks_of_a_column_that_a_transform_has_made(session: Session) -> None:
+    env = Environment(parallelism=2)
+    timed = env.from_sequence(0, 2_000).transform(lambda df: df.selectExpr("value % 3 AS k", "timestamp_seconds(value) AS at"))
+    windows = (
+        timed.assign_timestamps_and_watermarks(Watermarks.bounded("at", max_out_of_orderness="1 hour"))
+        .key_by("k")
+        .window(Tumbling("10 min"))
+        .aggregate("count(*) AS n")
+    )
+    (table,) = collected(session, windows)
+    found = sorted((row["k"], int(row["window_start"].timestamp()), row["n"]) for row in table.to_pylist())
+    expected = pd.DataFrame({"value": range(2_000)})
+    counts = expected.groupby([expected["value"] % 3, expected["value"] // 600 * 600])["value"].count()
+    assert found == [(k, start, n) for (k, start), n in counts.items()]
+
+
+def test_custom_watermarks_of_a_source(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("".join(f"2024-03-01 00:00:{second:02d},{second}\n" for second in (1, 5, 12, 3, 25)))
+    env = Environment(parallelism=1)
+    source = env.from_source(
+        FileSource(str(tmp_path / "a.csv"), format="csv", schema="at TIMESTAMP, n INT"),
+        watermarks=Watermarks.custom(lambda batch: pc.max(batch["at"]), column="at").with_idleness("1 min"),
+        uid="timed",
+    )
+    assert [o.name for o in env.job_graph().vertices[0].operators] == ["Source: timed", "Watermarks"]
+    windows = source.key_by("n").window(Tumbling("10 s")).aggregate("count(*) AS rows")
+    (table,) = collected(session, windows)
+    assert sorted(table["n"].to_pylist()) == [1, 3, 5, 12, 25]

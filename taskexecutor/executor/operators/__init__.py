@@ -13,6 +13,7 @@ from firesteel.errors import FiresteelError
 from firesteel.jobgraph import Operator
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
+    AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -65,6 +66,10 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
             from taskexecutor.executor.operators.map_in_pandas import MapInPandas
 
             return MapInPandas(first.spec)
+        case AssignWatermarksSpec():
+            from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
+
+            return AssignWatermarks(first.spec)
         case FilterSpec():
             from taskexecutor.executor.operators.filter import Filter
 

@@ -1,0 +1,91 @@
+"""Event time from the rows that pass: bounded out-of-orderness over a column or a function of one's own, and idleness."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import AssignWatermarksSpec
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class AssignWatermarks(StreamOperator):
+    """After each batch a watermark, if event time has advanced. Those of the stream before are kept to itself, up to its end.
+
+    `now_ms` is the wall clock.
+    """
+
+    def __init__(self, spec: AssignWatermarksSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._spec = spec
+        self._now_ms = now_ms
+        self._last_ms = 0  # when a batch came last
+        self._waiting = False  # a timer is set that looks whether one has come since
+        self._idle_ms = None if spec.idle_us is None else max(1, spec.idle_us // 1000)
+
+    def open(self) -> None:
+        self._await_idleness()
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self.output.emit(batch)
+        reached_us = self._reached_us(batch)
+        if reached_us is not None:  # no lower watermark is sent on than the last
+            self.output.emit_watermark(Watermark(reached_us - 1))
+        self._await_idleness()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark == MAX_WATERMARK:
+            self.output.emit_watermark(watermark)
+
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
+        assert self._idle_ms is not None
+        self._waiting = False
+        if timestamp_ms - self._last_ms >= self._idle_ms:
+            self.output.emit_status(StreamStatus(True))  # until the next batch
+        else:
+            self._wait_until(self._last_ms + self._idle_ms)
+
+    def _await_idleness(self) -> None:
+        if self._idle_ms is not None:
+            self._last_ms = self._now_ms()
+            if not self._waiting:
+                self._wait_until(self._last_ms + self._idle_ms)
+
+    def _wait_until(self, due_ms: int) -> None:
+        self._waiting = True
+        self.context.timers.register_processing_time(due_ms)
+
+    def _reached_us(self, batch: pa.RecordBatch) -> int | None:
+        """Nothing earlier will follow."""
+        spec = self._spec
+        if spec.function is None:
+            times = batch.column(batch.schema.get_field_index(spec.column))
+            latest = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
+            return None if latest is None else int(latest) - spec.max_out_of_orderness_us
+        with self.context.time("python"):
+            reached = spec.function(batch)
+        return self._us(reached)
+
+    def _us(self, reached: Any) -> int | None:
+        if isinstance(reached, pa.Scalar):  # such as what pyarrow.compute.min gives
+            reached = reached.as_py()
+        if reached is None:
+            return None
+        if not isinstance(reached, datetime):
+            raise FiresteelError(
+                f"{self.context.operator_name}: the function returned {type(reached).__name__} {reached!r}; "
+                "it must return a timestamp (a datetime) or None"
+            )
+        aware = reached if reached.tzinfo is not None else reached.replace(tzinfo=UTC)
+        return (aware - _EPOCH) // _MICROSECOND
