@@ -8,16 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from firesteel.connectors import FileSink, PostgresSink, PythonSink
+from firesteel.connectors import FileSink, ForeachBatchSink, PostgresSink, PythonSink
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.file_sink import FORMATS
+from taskexecutor.executor.connectors.file_sink import FORMATS, csv_field
 
 
 def check_sink(sink: Any, schema: pa.Schema | None) -> pa.Schema | None:
     """Given its input's schema, returns its output's, if it has an output. Raises FiresteelError, or what user code raises."""
     match sink:
         case FileSink():
-            _check_files(sink)
+            _check_files(sink, schema)
+        case ForeachBatchSink():
+            _check_spark_has(schema)
         case PythonSink():
             from taskexecutor.executor.connectors import python_data_source
 
@@ -31,9 +33,20 @@ def check_sink(sink: Any, schema: pa.Schema | None) -> pa.Schema | None:
     return None
 
 
-def _check_files(sink: FileSink) -> None:
+def _check_spark_has(schema: pa.Schema | None) -> None:
+    from taskexecutor.executor.spark.schemas import to_spark
+
+    if schema is None:
+        raise FiresteelError("foreach_batch: the schema of its input is not known; declare one on the operator before it")
+    to_spark(schema)
+
+
+def _check_files(sink: FileSink, schema: pa.Schema | None) -> None:
     if sink.format not in FORMATS:
         raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+    if sink.format == "csv":
+        for field in schema or ():
+            csv_field(field)
     path = Path(sink.path)
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir():

@@ -182,7 +182,7 @@ class _CsvWriter:
             include_header=options.get("header", "true").lower() != "false",
             delimiter=options.get("sep", options.get("delimiter", ",")),
         )
-        self._schema = pa.schema([_csv_field(field) for field in schema])
+        self._schema = pa.schema([csv_field(field) for field in schema])
         self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
 
     def write_table(self, table: pa.Table) -> None:
@@ -192,7 +192,8 @@ class _CsvWriter:
         self._writer.close()
 
 
-def _csv_field(field: pa.Field) -> pa.Field:
+def csv_field(field: pa.Field) -> pa.Field:
+    """What is written for a column. Raises FiresteelError if CSV cannot hold it."""
     if pa.types.is_nested(field.type):
         raise FiresteelError(f"FileSink csv: column {field.name!r} is {field.type}, which CSV cannot hold; use parquet or json")
     return pa.field(field.name, pa.string()) if pa.types.is_timestamp(field.type) else field

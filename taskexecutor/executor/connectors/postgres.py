@@ -245,7 +245,7 @@ def _fits(field: pa.Field, declared: str) -> bool:
         return theirs in ("json", "jsonb", "text")
     if ours == "text":
         return theirs not in (*_NUMBERS, "boolean", "bytea", "date") and not theirs.startswith("timestamp")
-    return ours == theirs
+    return ours == theirs or (ours == "date" and theirs.startswith("timestamp"))
 
 
 # -- values

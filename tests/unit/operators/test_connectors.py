@@ -23,6 +23,7 @@ from firesteel.connectors import FileSink, PrintSink, SequenceSource
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import file_sink
+from taskexecutor.executor.connectors.checks import check_sink
 from taskexecutor.executor.connectors.collect_sink import WINDOW, CollectWriter
 from taskexecutor.executor.connectors.file_sink import FileWriter
 from taskexecutor.executor.connectors.pace import Pace
@@ -146,6 +147,13 @@ def test_a_full_disk_is_named_and_the_unfinished_file_goes(tmp_path: Path, monke
         harness.process(BATCH)
     harness.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_csv_cannot_hold_is_told_before_data_flows(tmp_path: Path) -> None:
+    nested = pa.schema([("n", pa.int64()), ("list", pa.list_(pa.int64()))])
+    check_sink(FileSink(str(tmp_path), format="json"), nested)
+    with pytest.raises(FiresteelError, match="column 'list' is list<.*use parquet or json"):
+        check_sink(FileSink(str(tmp_path), format="csv"), nested)
 
 
 def test_rows_are_printed_with_their_subtask() -> None:
