@@ -97,13 +97,14 @@ def error_info(exc: BaseException, *, location: str = "", task_name: str = "", u
 
 
 def summary_of(exc: BaseException) -> str:
-    """One line. Spark's errors are given in Spark's own words, without the Java stack."""
+    """One line, or three where a caret points at a place. Spark's errors are in Spark's own words, without the Java stack."""
     spark = _spark_message(exc)
     if spark is not None:
         return spark
     text = _first_line(str(exc))
     if isinstance(exc, FiresteelError):
-        return text or type(exc).__name__
+        whole = str(exc).rstrip()
+        return whole if whole.endswith("^") else text or type(exc).__name__
     if isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
         return f"the disk is full ({text}); free some space, or write to another disk"
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

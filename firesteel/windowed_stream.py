@@ -123,7 +123,7 @@ class WindowedStream:
         return self._of_windows(self._keyed._add(title, spec, uid=uid))
 
     def _of_windows(self, stream: DataStream) -> DataStream:
-        stream._time_columns = frozenset({_WINDOW_END})
+        stream._time_columns = frozenset() if self._window.processing_time else frozenset({_WINDOW_END})
         return stream
 
 

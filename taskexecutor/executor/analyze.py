@@ -274,7 +274,8 @@ class _Analysis:
             if spec.function is not None:
                 raise
             raise FiresteelError(f"{operator.name}: {summary_of(error)}") from error
-        return _Found(to_arrow(result.schema), sides={spec.late_tag: rows} if spec.late_tag else {})
+        plan = _for_people(plans.plan_text(result), "Window")
+        return _Found(to_arrow(result.schema), plan=plan, sides={spec.late_tag: rows} if spec.late_tag else {})
 
     def _check_window(self, operator: Operator, spec: PartialWindowAggregateSpec | WindowApplySpec, frame: DataFrame) -> None:
         schema = to_arrow(frame.schema)

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from firesteel.config import Configuration
-from firesteel.errors import MAX_TEXT_CHARS, ErrorInfo, FiresteelError, JobFailed, error_info
+from firesteel.errors import MAX_TEXT_CHARS, ErrorInfo, FiresteelError, JobFailed, error_info, summary_of
 from firesteel.rpc.convert import error_from_proto, error_to_proto
 
 
@@ -198,3 +198,8 @@ def test_a_failed_job_says_why() -> None:
         f"job {'0' * 32} (delays) failed in Map (1/2)#0: KeyError: 'x'\nTraceback ...\nKeyError: 'x'"
     )
     assert str(JobFailed("0" * 32)) == f"job {'0' * 32} failed"
+
+
+def test_a_place_that_a_caret_points_at_stays_in_the_summary() -> None:
+    assert summary_of(FiresteelError("unknown column m\n  max(m)\n      ^")) == "unknown column m\n  max(m)\n      ^"
+    assert summary_of(FiresteelError("unknown column m\nand more")) == "unknown column m"

@@ -77,14 +77,17 @@ class PaneWindows(StreamOperator):
             self._add(_floor(self._clock_us(), self._window.offset_us, self._window.pane_us), self._contents.kept(batch))
             return
         starts_us = _floor(self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us)
+        if self._window.slide_us > self._window.size_us:  # some rows are between the windows
+            inside = self._last_end(starts_us) > starts_us
+            batch, starts_us = batch.filter(pa.array(inside)), starts_us[inside]
         now_us = self._now_us
         if now_us > MIN_TIMESTAMP_US:
             late = self._last_end(starts_us) - 1 + self._lateness_us <= now_us
             if late.any():
                 self._contents.too_late(batch.filter(pa.array(late)))
                 batch, starts_us = batch.filter(pa.array(~late)), starts_us[~late]
-                if not batch.num_rows:
-                    return
+        if not batch.num_rows:
+            return
         for start_us, part in _by_pane(self._contents.kept(batch), starts_us):
             self._add(start_us, part)
         if self._updated:

@@ -1,0 +1,107 @@
+"""Windows and aggregates end to end, each against the same computation by pandas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Watermarks
+from firesteel.connectors import FileSource
+from firesteel.errors import FiresteelError
+
+from .conftest import Session as Cluster
+from .test_streams import collected
+
+DAYS = pd.date_range("2024-03-01", periods=600, freq="23min", tz="UTC")
+ROWS = pd.DataFrame({"at": DAYS, "key": [f"k{i % 7}" for i in range(600)], "n": [(i * 31) % 101 for i in range(600)]})
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> DataStream:
+    for part in range(3):
+        ROWS.iloc[part::3].to_csv(tmp_path / f"part-{part}.csv", index=False)
+    source = FileSource(f"{tmp_path}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT")
+    return Environment(parallelism=2).from_source(source, watermarks=Watermarks.bounded("at", max_out_of_orderness="20 days"))
+
+
+def sorted_frame(table: Any, *by: str) -> pd.DataFrame:
+    return table.to_pandas().sort_values(list(by), ignore_index=True)
+
+
+def test_several_windows_over_one_stream(session: Cluster, stream: DataStream) -> None:
+    keyed = stream.key_by("key")
+    sliding = keyed.window(Sliding("6 hours", "2 hours")).aggregate("count(*) AS value", "stddev(n) AS spread")
+    sessions = keyed.window(Session("3 hours")).aggregate("count(*) AS value", "last(n) AS spread")
+    both = sliding.union(sessions.transform(lambda df: df.withColumn("spread", df["spread"].cast("double"))))
+    found = sorted_frame(collected(session, both), "key", "window_start", "window_end")
+    slides = [ROWS.assign(window_start=ROWS["at"].dt.floor("2h") - pd.Timedelta(hours=back)) for back in (0, 2, 4)]
+    groups = pd.concat(slides).groupby(["key", "window_start"])["n"]
+    expected = groups.agg(value="size", spread="std").reset_index()
+    mine = found[found["window_end"] - found["window_start"] == pd.Timedelta(hours=6)].reset_index(drop=True)
+    assert len(mine) == len(expected)
+    assert mine["value"].tolist() == expected["value"].tolist()
+    pd.testing.assert_series_equal(mine["spread"], expected["spread"])
+    bursts = found[found["window_end"] - found["window_start"] != pd.Timedelta(hours=6)]
+    assert bursts["value"].sum() == len(ROWS)
+    assert len(bursts) == 7, "a record of each key every 161 minutes: one session per key"
+
+
+def test_spark_over_the_rows_of_each_window(session: Cluster, stream: DataStream) -> None:
+    windowed = stream.key_by("key").window(Tumbling("1 day"))
+    medians = windowed.aggregate("median(n) AS value")
+    ranked = windowed.apply(
+        lambda df: df.groupBy("key", "window_start", "window_end").agg({"n": "median"}).withColumnRenamed("median(n)", "value")
+    )
+    joined = medians.transform(lambda df: df.selectExpr("*", "1 AS way")).union(
+        ranked.transform(lambda df: df.selectExpr("*", "2 AS way"))
+    )
+    found = sorted_frame(collected(session, joined), "way", "key", "window_start")
+    expected = ROWS.groupby(["key", ROWS["at"].dt.floor("1D").rename("window_start")])["n"].median().tolist()
+    assert found["value"].tolist() == [*expected, *expected]
+
+
+def test_windows_over_windows(session: Cluster, stream: DataStream) -> None:
+    hourly = stream.key_by("key").window(Tumbling("1 hour")).aggregate("sum(n) AS total")
+    daily = hourly.key_by("key").window(Tumbling("1 day")).aggregate("sum(total) AS value", "count(*) AS hours")
+    found = sorted_frame(collected(session, daily), "key", "window_start")
+    expected = ROWS.groupby(["key", ROWS["at"].dt.floor("1D")])["n"].sum()
+    assert found["value"].tolist() == expected.tolist()
+
+
+def test_a_running_aggregate_ends_with_the_totals(session: Cluster, stream: DataStream) -> None:
+    running = stream.key_by("key").aggregate("count(*) AS n_rows", "sum(n) AS total", "avg(n) AS mean", "max_by(n, at) AS newest")
+    updates = collected(session, running).to_pandas()
+    latest = updates.sort_values("n_rows").groupby("key").last()
+    groups = ROWS.groupby("key")["n"]
+    assert latest["total"].tolist() == groups.sum().tolist()
+    assert latest["newest"].tolist() == groups.last().tolist()
+    assert latest["mean"].tolist() == pytest.approx(groups.mean().tolist())
+
+
+def test_processing_time_windows_hold_every_record(session: Cluster, stream: DataStream) -> None:
+    counted = stream.key_by("key").window(Tumbling("1 second", processing_time=True)).aggregate("count(*) AS value")
+    found = collected(session, counted).to_pandas()
+    assert found.groupby("key")["value"].sum().tolist() == ROWS.groupby("key").size().tolist()
+
+
+def test_late_records_go_to_the_side_output(session: Cluster, tmp_path: Path) -> None:
+    for part, day in enumerate([2, 1, 3]):
+        rows = pd.DataFrame({"at": [f"2024-01-{day:02d}T0{h}:00:00Z" for h in range(3)], "key": "k", "n": range(3)})
+        rows.to_csv(tmp_path / f"{part}.csv", index=False)
+    source = FileSource(f"{tmp_path}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT")
+    stream = Environment(parallelism=1).from_source(source, watermarks=Watermarks.bounded("at"))
+    counted = stream.key_by("key").window(Tumbling("1 day")).side_output_late("late").aggregate("count(*) AS value")
+    late = counted.side_output("late").transform(lambda df: df.selectExpr("key", "n + 100 AS value"))
+    both = late.union(counted.transform(lambda df: df.select("key", "value")))
+    assert sorted(collected(session, both)["value"].to_pylist()) == [3, 3, 100, 101, 102]
+
+
+def test_unknown_columns_are_pointed_at_before_data_flows(session: Cluster, stream: DataStream) -> None:
+    counted = stream.key_by("key").window(Tumbling("1 day")).aggregate("sum(n) - max(m) AS value")
+    with pytest.raises(FiresteelError) as failed:
+        collected(session, counted)
+    assert "`m` cannot be resolved" in str(failed.value)
+    assert "  sum(n) - max(m) AS value\n               ^" in str(failed.value)

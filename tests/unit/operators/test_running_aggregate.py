@@ -1,0 +1,133 @@
+"""Running aggregation and what it rests on: groups, merged partials, their log."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firesteel.errors import FiresteelError
+from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.specs import RunningAggregateSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators import running_aggregate
+from taskexecutor.executor.operators.grouping import group, members
+from taskexecutor.executor.operators.partials import merge_partials
+from taskexecutor.executor.operators.running_aggregate import KeyedPartials, RunningAggregate
+
+MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
+
+
+def partials(kind: pa.DataType, rows: list[tuple[Any, int | None]]) -> pa.Table:
+    schema = pa.schema([("k", kind), ("s", pa.int64()), ("d", pa.float64()), ("top", pa.int64()), ("_rows", pa.int64())])
+    columns = {
+        "k": [k for k, _ in rows],
+        "s": [x for _, x in rows],
+        "d": [None if x is None else float(x) for _, x in rows],
+        "top": [x for _, x in rows],
+        "_rows": [1] * len(rows),
+    }
+    return pa.table(columns, schema=schema)
+
+
+KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "dense": (pa.int64(), st.integers(-5, 30)),
+    "sparse": (pa.int64(), st.sampled_from([-(2**62), 0, 5, 2**62, 10**12])),
+    "nulls": (pa.int32(), st.none() | st.integers(0, 5)),
+    "text": (pa.string(), st.none() | st.sampled_from(["", "a", "bb"])),
+    "double": (pa.float64(), st.sampled_from([math.nan, 0.5, -1.0]) | st.none()),
+    "nested": (pa.list_(pa.int64()), st.sampled_from([None, [], [1], [1, None]])),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_a_log_of_partials_holds_what_a_dictionary_would(kind: str, data: st.DataObject) -> None:
+    arrow, keys = KINDS[kind]
+    rows = st.lists(st.tuples(keys, st.none() | st.integers(-9, 9)), min_size=1, max_size=8)
+    state = KeyedPartials(("k",), MERGES)
+    expected: dict[str, list[int | None]] = {}
+    for bundle in data.draw(st.lists(rows, max_size=8)):
+        changed = state.add(partials(arrow, bundle))
+        for key, x in bundle:
+            expected.setdefault(repr(key), []).append(x)
+        assert sorted(repr(row["k"]) for row in changed.to_pylist()) == sorted({repr(key) for key, _ in bundle})
+        check(changed.to_pylist(), {repr(k): expected[repr(k)] for k, _ in bundle})
+    if expected:
+        check(state.rows().to_pylist(), expected)
+
+
+def check(rows: list[dict[str, Any]], expected: dict[str, list[int | None]]) -> None:
+    found = {repr(row["k"]): (row["s"], row["d"], row["top"], row["_rows"]) for row in rows}
+    for key, values in expected.items():
+        present = [x for x in values if x is not None]
+        total = sum(present) if present else None
+        assert found[key] == (total, total, max(present, default=None), len(values))
+
+
+def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_aggregate, "BUNDLE_ROWS", 10)
+    state = KeyedPartials(("k",), MERGES)
+    for _ in range(50):
+        state.add(partials(pa.int64(), [(k, 1) for k in range(7)]))
+    assert state._log_rows <= 2 * 7 + 10 + 7
+    assert sorted(row["s"] for row in state.rows().to_pylist()) == [50] * 7
+
+
+def test_keys_may_become_sparse() -> None:
+    state = KeyedPartials(("k",), MERGES)
+    for key in [5, 7, 6, 10**15, 5, None, 8, None, 10**15]:
+        state.add(partials(pa.int64(), [(key, 1)]))
+    assert {row["k"]: row["s"] for row in state.rows().to_pylist()} == {5: 2, 7: 1, 6: 1, 10**15: 2, None: 2, 8: 1}
+
+
+def test_changed_keys_are_emitted_once_per_flush() -> None:
+    items = parse_aggregates(["sum(x) AS s", "avg(x) AS a"])
+    schema = pa.schema(
+        [("k", pa.int64()), ("_p0_sum", pa.int64()), ("_p1_sum", pa.int64()), ("_p1_count", pa.int64()), ("_rows", pa.int64())]
+    )
+    output = pa.schema([("k", pa.int64()), ("s", pa.int64()), ("a", pa.float64())])
+    operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=items))
+    harness = OperatorHarness(operator, [schema], output_schema=output).open()
+
+    def rows(*rows: tuple[int, int]) -> pa.RecordBatch:
+        return pa.record_batch([[k for k, _ in rows], *[[x for _, x in rows]] * 2, *[[1] * len(rows)] * 2], schema=schema)
+
+    harness.process(rows((1, 10), (2, 20)))
+    harness.process(rows((1, 5)))
+    assert harness.rows() == []
+    harness.flush()
+    assert sorted(row["s"] for row in harness.rows()) == [15, 20]
+    harness.process(rows((2, 1)))
+    harness.watermark(7)
+    assert harness.rows()[2:] == [{"k": 2, "s": 21, "a": 10.5}]
+    harness.process(rows((3, 1)))
+    harness.end()
+    assert harness.rows()[3:] == [{"k": 3, "s": 1, "a": 1.0}]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.none() | st.sampled_from(["a", "b"]), st.none() | st.integers(-3, 3)), max_size=20))
+def test_groups_of_several_columns_are_those_of_their_tuples(rows: list[tuple[str | None, int | None]]) -> None:
+    if not rows:
+        return
+    columns = [pa.array([a for a, _ in rows], pa.string()), pa.array([b for _, b in rows], pa.int32())]
+    groups = group(columns)
+    codes = groups.codes.tolist()
+    assert groups.count == len(set(rows)) == len(set(codes))
+    assert len(set(zip(rows, codes, strict=True))) == groups.count
+    assert [rows[i] for i in groups.first_rows()] == [rows[codes.index(code)] for code in range(groups.count)]
+    assert members(columns, [c.slice(0, 1) for c in columns]).tolist() == [row == rows[0] for row in rows]
+
+
+def test_sums_beyond_bigint_fail_loudly() -> None:
+    table = pa.table({"k": [1, 1, 2], "s": [2**62, 2**62, 5], "_rows": [1, 1, 1]})
+    with pytest.raises(FiresteelError, match="out of the range of BIGINT"):
+        merge_partials(table, ["k"], {"s": "sum", "_rows": "sum"})
+    whole = merge_partials(pa.table({"k": [1, 1], "s": [2**62, -(2**62)], "_rows": [1, 1]}), ["k"], {"s": "sum", "_rows": "sum"})
+    assert whole.column("s").to_pylist() == [0]

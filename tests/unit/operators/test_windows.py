@@ -1,0 +1,278 @@
+"""Sliding and session windows, processing time: which windows fire, when, with what; late rows. Against row-by-row oracles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.specs import SessionSpec, SlidingSpec, TumblingSpec, WindowAggregateSpec, WindowSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators.window_aggregate import window_operator
+from taskexecutor.executor.operators.window_sessions import SessionWindows
+
+TIME = pa.timestamp("us", "UTC")
+ITEMS = parse_aggregates(["count(*) AS n", "collect_list(x) AS xs"])
+PARTIALS = [("_p0_count", pa.int64()), ("_p1_collect_list", pa.list_(pa.int64())), ("_rows", pa.int64())]
+INPUT = pa.schema([("key", pa.string()), ("window_start", TIME), ("window_end", TIME), *PARTIALS])
+OUTPUT = pa.schema(
+    [("key", pa.string()), ("window_start", TIME), ("window_end", TIME), ("n", pa.int64()), ("xs", pa.list_(pa.int64()))]
+)
+
+Row = tuple[str, int]  # key, time; its number in the stream is its value
+
+
+class Stream:
+    """Feeds rows to a window operator as the upstream half would, and tells what came out since the last look."""
+
+    def __init__(self, window: WindowSpec, allowed_lateness_us: int = 0) -> None:
+        self.window = window
+        self.now_us = 0
+        spec = WindowAggregateSpec(key_columns=("key",), window=window, aggregates=ITEMS, allowed_lateness_us=allowed_lateness_us)
+        operator = window_operator(spec, clock_us=lambda: self.now_us)
+        schema = INPUT if not window.processing_time else pa.schema([INPUT.field(0), *(pa.field(*p) for p in PARTIALS)])
+        self.harness = OperatorHarness(operator, [schema], output_schema=OUTPUT).open()
+        self.schema = schema
+        self.count = 0
+        self._seen = 0
+
+    def rows(self, *rows: Row) -> set[tuple[str, int, int, tuple[int, ...]]]:
+        """Every row by itself: a bundle's sessions are joined by the operator."""
+        columns: dict[str, list[Any]] = {name: [] for name in INPUT.names}
+        for key, time in rows:
+            match self.window:
+                case SessionSpec():
+                    start, end = time, time + self.window.gap_us
+                case _:
+                    start = time - (time - self.window.offset_us) % self.window.pane_us
+                    end = start + self.window.pane_us
+            for name, value in zip(INPUT.names, (key, start, end, 1, [self.count], 1), strict=True):
+                columns[name].append(value)
+            self.count += 1
+        arrays = [pa.array(columns[f.name], pa.int64() if f.type == TIME else f.type).cast(f.type) for f in self.schema]
+        self.harness.process(pa.record_batch(arrays, schema=self.schema))
+        return self.fired()
+
+    def watermark(self, time_us: int) -> set[tuple[str, int, int, tuple[int, ...]]]:
+        self.harness.watermark(time_us)
+        return self.fired()
+
+    def fired(self) -> set[tuple[str, int, int, tuple[int, ...]]]:
+        rows = [row for batch in self.harness.batches[self._seen :] for row in batch.to_pylist()]
+        self._seen = len(self.harness.batches)
+        found = [(row["key"], _us(row["window_start"]), _us(row["window_end"]), tuple(sorted(row["xs"]))) for row in rows]
+        assert len(set(found)) == len(found)
+        assert all(row["n"] == len(row["xs"]) for row in rows)
+        return set(found)
+
+    @property
+    def late(self) -> int:
+        return next((c.value for n, c in self.harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
+
+
+def _us(time: Any) -> int:
+    return round(time.timestamp() * 1e6)
+
+
+def test_sliding_windows_share_their_rows() -> None:
+    stream = Stream(SlidingSpec(size_us=10, slide_us=5))
+    stream.rows(("a", 3), ("a", 7), ("a", 12))
+    assert stream.watermark(3) == set()
+    assert stream.watermark(4) == {("a", -5, 5, (0,))}
+    assert stream.watermark(9) == {("a", 0, 10, (0, 1))}
+    assert stream.watermark(100) == {("a", 5, 15, (1, 2)), ("a", 10, 20, (2,))}
+
+
+def test_a_row_that_is_late_for_one_sliding_window_is_in_the_next() -> None:
+    stream = Stream(SlidingSpec(size_us=10, slide_us=5))
+    stream.watermark(9)
+    assert stream.rows(("a", 7)) == set()
+    assert stream.watermark(14) == {("a", 5, 15, (0,))}
+    stream.rows(("a", 7))
+    assert stream.late == 1
+
+
+def test_windows_with_gaps_between_them_leave_rows_out() -> None:
+    stream = Stream(SlidingSpec(size_us=2, slide_us=10))
+    stream.rows(("a", 1), ("a", 5), ("a", 11))
+    assert stream.watermark(100) == {("a", 0, 2, (0,)), ("a", 10, 12, (2,))}
+    assert stream.late == 0
+
+
+def test_sessions_join_when_a_row_bridges_them() -> None:
+    stream = Stream(SessionSpec(gap_us=10))
+    stream.rows(("a", 0), ("a", 20), ("b", 0))
+    assert stream.watermark(9) == {("a", 0, 10, (0,)), ("b", 0, 10, (2,))}
+    stream.rows(("a", 12))
+    assert stream.watermark(28) == set()
+    assert stream.watermark(29) == {("a", 12, 30, (1, 3))}
+
+
+def test_rows_exactly_a_gap_apart_are_of_one_session() -> None:
+    stream = Stream(SessionSpec(gap_us=10))
+    stream.rows(("a", 0), ("a", 10), ("a", 21))
+    assert stream.watermark(100) == {("a", 0, 20, (0, 1)), ("a", 21, 31, (2,))}
+
+
+def test_a_late_row_joins_a_session_that_is_still_open() -> None:
+    stream = Stream(SessionSpec(gap_us=10))
+    stream.rows(("a", 25))
+    stream.watermark(24)
+    assert stream.rows(("a", 15)) == set()
+    assert stream.rows(("b", 14)) == set()
+    assert stream.late == 1
+    assert stream.watermark(100) == {("a", 15, 35, (0, 1))}
+
+
+def test_allowed_late_rows_fire_a_session_again() -> None:
+    stream = Stream(SessionSpec(gap_us=10), allowed_lateness_us=20)
+    stream.rows(("a", 0))
+    assert stream.watermark(9) == {("a", 0, 10, (0,))}
+    assert stream.rows(("a", 3)) == set(), "its end has moved to the future"
+    assert stream.watermark(12) == {("a", 0, 13, (0, 1))}
+    assert stream.watermark(20) == set()
+    assert stream.rows(("a", 1)) == {("a", 0, 13, (0, 1, 2))}
+    stream.watermark(32)
+    assert stream.rows(("a", 1)) == set()
+    assert stream.late == 1
+    assert stream.harness.operator._settled.num_rows == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("window", [TumblingSpec(size_us=10_000, processing_time=True)])
+def test_processing_time_windows_fire_by_the_clock(window: WindowSpec) -> None:
+    stream = Stream(window)
+    stream.now_us = 1_003_000
+    stream.rows(("a", 0), ("b", 0))
+    stream.now_us = 1_011_000
+    stream.rows(("a", 0))
+    stream.harness.processing_time(1_010)
+    assert stream.fired() == {("a", 1_000_000, 1_010_000, (0,)), ("b", 1_000_000, 1_010_000, (1,))}
+    assert stream.watermark(2**60) == set()
+    stream.harness.end()
+    assert stream.fired() == {("a", 1_010_000, 1_020_000, (2,))}, "what is left fires when the input ends"
+
+
+def test_processing_time_sessions_fire_by_the_clock() -> None:
+    stream = Stream(SessionSpec(gap_us=10_000, processing_time=True))
+    for now_us in (1_000_000, 1_006_000, 1_030_000):
+        stream.now_us = now_us
+        stream.harness.processing_time(now_us // 1_000)
+        stream.rows(("a", 0))
+    assert stream.fired() == set()
+    stream.harness.processing_time(1_040)
+    assert stream.fired() == {("a", 1_030_000, 1_040_000, (2,))}
+
+
+_ELEMENTS = st.lists(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=6) | st.integers(0, 80), max_size=12
+)
+
+
+@settings(deadline=None)
+@given(
+    _ELEMENTS,
+    st.sampled_from([(10, 5), (10, 4), (6, 6), (3, 7), (9, 2)]),
+    st.integers(0, 6),
+    st.sampled_from([0, 7]),
+)
+def test_sliding_windows_equal_the_oracle(
+    elements: list[list[Row] | int], shape: tuple[int, int], offset: int, lateness: int
+) -> None:
+    size, slide = shape
+    stream = Stream(SlidingSpec(size_us=size, slide_us=slide, offset_us=offset % slide), lateness)
+    held: dict[tuple[str, int], list[int]] = {}
+    watermark, count, dropped = -(2**63), 0, 0
+    for element in [*elements, 1_000]:
+        if isinstance(element, int):
+            before, watermark = watermark, max(watermark, element)
+            expected = {
+                (key, start, start + size, tuple(xs))
+                for (key, start), xs in held.items()
+                if before < start + size - 1 <= watermark
+            }
+            assert stream.watermark(watermark) == expected
+            continue
+        touched = set()
+        for key, time in element:
+            starts = [s for s in range(time - size + 1, time + 1) if (s - offset) % slide == 0]
+            taken = [s for s in starts if s + size - 1 + lateness > watermark]
+            dropped += bool(starts) and not taken
+            for start in taken:
+                held.setdefault((key, start), []).append(count)
+                if start + size - 1 <= watermark:
+                    touched.add((key, start))
+            count += 1
+        updates = {(key, start, start + size, tuple(held[key, start])) for key, start in touched}
+        assert stream.rows(*element) == updates
+    assert stream.late == dropped
+    assert not stream.harness.operator._panes  # type: ignore[attr-defined]
+
+
+@settings(deadline=None)
+@given(_ELEMENTS, st.sampled_from([1, 5, 12]), st.sampled_from([0, 7]))
+def test_sessions_equal_the_oracle(elements: list[list[Row] | int], gap: int, lateness: int) -> None:
+    stream = Stream(SessionSpec(gap_us=gap), lateness)
+    held: list[tuple[str, int, int, tuple[int, ...], bool]] = []  # ..., whether it has rows that are in no result
+    watermark, count, dropped = -(2**63), 0, 0
+
+    def fire() -> set[tuple[str, int, int, tuple[int, ...]]]:
+        nonlocal held
+        due = {session[:4] for session in held if session[4] and session[2] - 1 <= watermark}
+        held = [(*s[:4], s[4] and s[:4] not in due) for s in held if s[2] - 1 + lateness > watermark]
+        return due
+
+    for element in [*elements, 1_000]:
+        if isinstance(element, int):
+            watermark = max(watermark, element)
+            assert stream.watermark(watermark) == fire()
+            continue
+        for key, time in element:
+            held.append((key, time, time + gap, (count,), True))
+            count += 1
+        held = _joined(held)
+        dropped += sum(len(session[3]) for session in held if session[2] - 1 + lateness <= watermark)
+        held = [session for session in held if session[2] - 1 + lateness > watermark]
+        assert stream.rows(*element) == fire()
+    assert stream.late == dropped
+
+
+def _joined(sessions: list[tuple[str, int, int, tuple[int, ...], bool]]) -> list[tuple[str, int, int, tuple[int, ...], bool]]:
+    joined: list[tuple[str, int, int, tuple[int, ...], bool]] = []
+    for key, start, end, rows, fresh in sorted(sessions):
+        if joined and joined[-1][0] == key and start <= joined[-1][2]:
+            last = joined.pop()
+            end, rows, fresh = max(end, last[2]), tuple(sorted(last[3] + rows)), fresh or last[4]
+            start = last[1]
+        joined.append((key, start, end, rows, fresh))
+    return joined
+
+
+@settings(deadline=None)
+@given(_ELEMENTS)
+def test_settling_early_changes_nothing(elements: list[list[Row] | int]) -> None:
+    results = []
+    for limit in (0, 10**6):
+        stream = Stream(SessionSpec(gap_us=5))
+        from taskexecutor.executor.operators import window_sessions
+
+        before, window_sessions.SETTLE_ROWS = window_sessions.SETTLE_ROWS, limit
+        try:
+            fired = [stream.watermark(e) if isinstance(e, int) else stream.rows(*e) for e in _rising(elements)]
+        finally:
+            window_sessions.SETTLE_ROWS = before
+        assert isinstance(stream.harness.operator, SessionWindows)
+        results.append((fired, stream.late))
+    assert results[0] == results[1]
+
+
+def _rising(elements: list[list[Row] | int]) -> list[list[Row] | int]:
+    latest = 0
+    found: list[list[Row] | int] = []
+    for element in [*elements, 1_000]:
+        latest = max(latest, element) if isinstance(element, int) else latest
+        found.append(latest if isinstance(element, int) else element)
+    return found
