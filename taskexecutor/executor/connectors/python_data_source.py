@@ -135,20 +135,33 @@ def offset_text(offset: Any, name: str) -> str:
 @contextlib.contextmanager
 def user_code(context: RuntimeContext, *, timed: bool = True) -> Iterator[None]:
     """In it, `TaskContext.get()` tells the subtask as partition, as it does in Spark's Python workers."""
-    from pyspark import TaskContext
-
-    if not isinstance(TaskContext._taskContext, _by_thread()):
-        TaskContext._setTaskContext(object.__new__(_by_thread()))
     before = getattr(_current, "context", None)
     _current.context = context
+    _count_users(1)
     try:
         with context.time("python") if timed else contextlib.nullcontext():
             yield
     finally:
+        _count_users(-1)
         _current.context = before
 
 
 _current = threading.local()
+_users = 0  # threads in user code, all tasks together
+_users_lock = threading.Lock()
+
+
+def _count_users(change: int) -> None:
+    """The TaskContext is there only while somebody may ask for it: by it, PySpark tells a worker from a driver."""
+    global _users
+    from pyspark import TaskContext
+
+    with _users_lock:
+        _users += change
+        if _users == 0:
+            TaskContext._setTaskContext(None)
+        elif TaskContext._taskContext is None:
+            TaskContext._setTaskContext(object.__new__(_by_thread()))
 
 
 @functools.cache

@@ -156,6 +156,7 @@ def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
     harness = OperatorHarness(operator, [PARTITION_SCHEMA], output_schema=ARROW, subtask=1, parallelism=2).open()
     for batch in planner.batches:
         harness.process(batch)
+    assert TaskContext.get() is None, "this is no worker: a Spark could be started here"
     texts = (str(n) if reader is Reader else "in 1" for n in range(25))
     assert harness.rows() == [{"n": n, "text": text} for n, text in zip(range(25), texts, strict=True)]
 
