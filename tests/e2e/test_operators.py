@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +153,57 @@ def test_custom_watermarks_of_a_source(session: Session, tmp_path: Path) -> None
     windows = source.key_by("n").window(Tumbling("10 s")).aggregate("count(*) AS rows")
     (table,) = collected(session, windows)
     assert sorted(table["n"].to_pylist()) == [1, 3, 5, 12, 25]
+
+
+ODD = pa.schema(
+    [
+        ("key", pa.dictionary(pa.int32(), pa.string())),
+        ("price", pa.decimal128(12, 3)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("parts", pa.list_(pa.struct([("name", pa.string()), ("sizes", pa.list_(pa.int64()))]))),
+        ("tags", pa.map_(pa.string(), pa.float64())),
+        ("raw", pa.binary()),
+        ("nothing", pa.string()),
+    ]
+)
+
+
+def odd_rows(numbers: list[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": None if n % 7 == 0 else f"k{n % 5}",
+            "price": Decimal(n).scaleb(-3),
+            "at": None if n % 11 == 0 else datetime(2024, 3, 31, tzinfo=UTC) + timedelta(hours=n, microseconds=n),
+            "parts": None if n % 3 == 0 else [{"name": str(n), "sizes": [n, None]}, {"name": None, "sizes": []}][: n % 3],
+            "tags": [("a", n / 4), ("b", None)][: n % 4],
+            "raw": bytes([n % 256]),
+            "nothing": None,
+        }
+        for n in numbers
+    ]
+
+
+def test_odd_columns_by_every_way(session: Session) -> None:
+    def odd(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist(odd_rows(batch["value"].to_pylist()), schema=ODD)
+            yield pa.RecordBatch.from_pylist([], schema=ODD)
+
+    env = Environment(parallelism=2)
+    made = env.from_sequence(0, 400).map_in_arrow(odd, ODD)
+    stream = (
+        made.rebalance()
+        .transform(lambda df: df.where("price < 0.3"))
+        .key_by("key", "price")
+        .map_in_arrow(lambda batches: batches)
+        .rescale()
+        .map_in_pandas(lambda frames: frames)
+        .union(made.broadcast().filter("price >= 0.3").filter(lambda batch: [True] * batch.num_rows))
+        .key_by("at")
+        .transform(lambda df: df.withColumn("nothing", df.nothing))
+    )
+    (table,) = collected(session, stream)
+    assert table.schema.field("key").type == pa.string()
+    assert table.schema.field("parts").type == ODD.field("parts").type
+    expected = pa.Table.from_pylist(odd_rows([*range(300), *range(300, 400), *range(300, 400)]), schema=table.schema)
+    assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected.to_pylist()))

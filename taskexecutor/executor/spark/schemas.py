@@ -51,19 +51,34 @@ def to_spark(schema: pa.Schema) -> StructType:
 def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
     """The Arrow schema that a program declares: a DDL string, a StructType, an Arrow schema, or None for `otherwise`.
 
-    Parsing DDL needs a Spark session in this process.
+    Columns with dictionaries are declared as what they stand for. Parsing DDL needs a Spark session in this process.
     """
     from pyspark.sql.types import StructType
 
     if schema is None:
         return otherwise
     if isinstance(schema, pa.Schema):
-        return pa.schema([pa.field(field.name, field.type) for field in schema])
+        return pa.schema([pa.field(field.name, decoded(field.type)) for field in schema])
     if isinstance(schema, StructType):
         return to_arrow(schema)
     if isinstance(schema, str):
         return to_arrow(from_ddl(schema))
     raise FiresteelError(f"a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(schema).__name__}")
+
+
+def decoded(kind: pa.DataType) -> pa.DataType:
+    """Without dictionaries, at any depth: Spark has no type for them."""
+    if pa.types.is_dictionary(kind):
+        return decoded(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(decoded(part.type)) for part in (kind.field(i) for i in range(kind.num_fields))])
+    if pa.types.is_map(kind):
+        return pa.map_(decoded(kind.key_type), kind.item_field.with_type(decoded(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(decoded(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(decoded(kind.value_type)))
+    return kind
 
 
 def from_ddl(text: str) -> StructType:

@@ -1,0 +1,55 @@
+"""Whatever a column's type, rows come through a Spark transform as they were, by either way into the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from firesteel.plan.specs import TransformSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
+from taskexecutor.executor.spark.stage import SparkTransformStage
+from tests.unit.operators.test_odd_schemas import rows, streams, texts
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+@pytest.mark.parametrize("way", ["few rows", "many rows"])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(batches=streams())
+def test_a_transform_gives_back_what_it_was_given(engine: SparkEngine, way: str, batches: list[pa.RecordBatch]) -> None:
+    schema = to_arrow(to_spark(batches[0].schema))  # as everywhere between tasks
+    batches = [batch.cast(schema) for batch in batches]
+    if way == "many rows":
+        whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        batches = [batch.take([n % batch.num_rows for n in range(LOCAL_ROWS + 1)]) for batch in whole if batch.num_rows]
+    stage = SparkTransformStage([TransformSpec(function=lambda df: df.where("true"))], schema)
+    harness = OperatorHarness(stage, [schema], output_schema=schema, spark=engine.session).open()
+    for batch in batches:
+        harness.process(batch)
+    harness.end()
+    assert all(batch.schema.equals(schema) for batch in harness.batches)
+    assert texts(harness.rows()) == texts(rows(batches))
+
+
+def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -> None:
+    words = pa.dictionary(pa.int32(), pa.string())
+    schema = declared(pa.schema([("d", words), ("l", pa.list_(words)), ("s", pa.struct([("d", words)]))]), None)
+    assert schema == pa.schema([("d", pa.string()), ("l", pa.list_(pa.string())), ("s", pa.struct([("d", pa.string())]))])
+    stage = SparkTransformStage([TransformSpec(function=lambda df: df.where("d <> 'b'"))], pa.schema([("d", pa.string())]))
+    plain = pa.schema([("d", pa.string())])
+    harness = OperatorHarness(stage, [plain], output_schema=plain, spark=engine.session).open()
+    harness.process(pa.record_batch([pa.array(["a", "b", "c", None]).dictionary_encode()], names=["d"]))
+    harness.end()
+    assert [row["d"] for row in harness.rows()] == ["a", "c"]
