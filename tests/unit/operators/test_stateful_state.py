@@ -23,6 +23,8 @@ from taskexecutor.executor.operators.stateful.checks import check_processor
 
 IN = pa.schema([("key", pa.int64()), ("n", pa.int64())])
 OUT = pa.schema([("seen", pa.string())])
+AT = datetime.datetime(2024, 7, 1, 12, 30, 0, 5, tzinfo=datetime.UTC)
+LOCAL = AT.astimezone().replace(tzinfo=None)  # as PySpark hands timestamps out
 
 
 class Scripted(StatefulProcessor):
@@ -107,7 +109,11 @@ def keeper(schema: Any, value: Any) -> list[Any]:
         ("a BINARY", (bytearray(b"x"),), (b"x",)),
         ("a BOOLEAN", (np.bool_(True),), (True,)),
         ("a ARRAY<INT>, m MAP<STRING, INT>", ([1, 2], {"x": 1}), ([1, 2], {"x": 1})),
-        ("a STRUCT<x: INT, y: ARRAY<STRING>>", ((1, ["u"]),), ((1, ["u"]),)),
+        ("a STRUCT<x: INT, y: ARRAY<STRING>>", ((1, ["u"]),), (Row(x=1, y=["u"]),)),
+        ("a STRUCT<x: INT, y: STRING>", ({"y": "u", "x": np.int32(1)},), (Row(x=1, y="u"),)),
+        ("a TIMESTAMP", (AT.astimezone(datetime.timezone(datetime.timedelta(hours=5))),), (LOCAL,)),
+        ("a TIMESTAMP, n TIMESTAMP_NTZ", (LOCAL, LOCAL), (LOCAL, LOCAL)),
+        ("a ARRAY<TIMESTAMP>", ([AT, None],), ([LOCAL, None],)),
     ],
 )
 def test_values_come_back_as_plain_tuples(schema: str, value: Any, kept: Any) -> None:
@@ -127,6 +133,8 @@ def test_values_come_back_as_plain_tuples(schema: str, value: Any, kept: Any) ->
         ("a INT", (1.5,), r"'a' is int and cannot hold float 1\.5"),
         ("a STRING", (1,), r"'a' is string and cannot hold int 1"),
         ("a BIGINT", (True,), r"'a' is bigint and cannot hold bool True"),
+        ("a STRUCT<x: INT>", (("u",),), r"'a\.x' is int and cannot hold str 'u'"),
+        ("a ARRAY<INT>", ({},), r"'a' is array<int> and cannot hold dict {}"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(schema: str, value: Any, message: str) -> None:

@@ -176,10 +176,10 @@ class ExpiringMap(ExpiringVariable, MapState):
             self._remember(self._key(), dated[0])
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
-        return iter([(key, self._shape.given(value)) for key, (_, value) in (self._load_live() or {}).items()])
+        return iter([(self._keys.given(key), self._shape.given(value)) for key, (_, value) in (self._load_live() or {}).items()])
 
     def keys(self) -> Iterator[Value]:
-        return iter(list(self._load_live() or ()))
+        return iter([self._keys.given(key) for key in self._load_live() or ()])
 
     def values(self) -> Iterator[Value]:
         return iter([self._shape.given(value) for _, value in (self._load_live() or {}).values()])

@@ -1,7 +1,8 @@
 """What a state variable may hold: tuples that conform to the schema it was declared with.
 
-PySpark pickles what it is given and hands out copies. Here flat values are shared, because nothing in them can be changed;
-lists, dictionaries and rows inside a value are copied on the way in and on the way out.
+PySpark sends what it is given to the JVM and hands out what comes back: copies, structs as Rows, and timestamps, which are
+instants, as datetimes of the local zone without the zone. The same is given here, but flat values without timestamps are
+shared: nothing in them can be changed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import datetime
 import decimal
 from typing import Any
 
+from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor_api_client import _load_numpy, _normalize_state_value
 from pyspark.sql.types import (
     ArrayType,
@@ -28,6 +30,7 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -63,7 +66,9 @@ class Shape:
 
     def __init__(self, schema: Any, what: str) -> None:
         self.schema = _struct_type(schema, what)
-        self.flat = all(_is_flat(field.dataType) for field in self.schema.fields)
+        kinds = [field.dataType for field in self.schema.fields]
+        self.flat = all(type(kind) in _PYTHON_TYPES for kind in kinds)
+        self._shared = self.flat and not any(isinstance(kind, TimestampType) for kind in kinds)
         self._what = what
         self._known: set[tuple[type, ...]] = set()
 
@@ -80,47 +85,99 @@ class Shape:
         return self.taken(key, call)
 
     def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """`value` as it is handed out: changing it changes nothing here."""
-        return value if self.flat else copy.deepcopy(value)
+        """What is kept as it is handed out: changing it changes nothing here."""
+        if self._shared:
+            return value
+        return tuple(_given(element, field.dataType) for element, field in zip(value, self.schema.fields, strict=True))
 
     def _checked(self, value: Any, call: str) -> tuple[Any, ...]:
         fields = self.schema.fields
         if not isinstance(value, tuple | list) or len(value) != len(fields):
             got = f"{len(value)} values" if isinstance(value, tuple | list) else f"{type(value).__name__} {value!r:.100}"
             raise FiresteelError(f"{self._what}: {call} takes a tuple of {len(fields)} ({self._shown()}), and got {got}")
-        kept = tuple(
-            self._element(element, field.dataType, field.name, call) for element, field in zip(value, fields, strict=True)
-        )
+        try:
+            kept = tuple(_kept(element, field.dataType, field.name) for element, field in zip(value, fields, strict=True))
+        except _Misfit as misfit:
+            raise FiresteelError(f"{self._what}: {call}: {misfit}") from None
         unchanged = type(value) is tuple and all(new is old for new, old in zip(kept, value, strict=True))
-        if self.flat and unchanged and len(self._known) < _MAX_KNOWN:
+        if self._shared and unchanged and len(self._known) < _MAX_KNOWN:
             self._known.add(tuple(map(type, value)))
         return kept
 
-    def _element(self, value: Any, kind: DataType, name: str, call: str) -> Any:
-        if value is None:
-            return None
-        value = _normalize_state_value(value)
-        fits = _PYTHON_TYPES.get(type(kind))
-        if fits is None:
-            return copy.deepcopy(value)
-        if isinstance(value, fits) and (fits is not int or not isinstance(value, bool)):
-            if fits is datetime.date and isinstance(value, datetime.datetime):
-                return value.date()
-            return value
-        if fits is float and isinstance(value, int | decimal.Decimal):
-            return float(value)
-        if fits is decimal.Decimal and isinstance(value, int) and not isinstance(value, bool):
-            return decimal.Decimal(value)
-        if fits is bytes and isinstance(value, bytearray | memoryview):
-            return bytes(value)
-        if fits is int and isinstance(value, float) and value.is_integer():
-            return int(value)  # what pandas makes of whole numbers
-        raise FiresteelError(
-            f"{self._what}: {call}: {name!r} is {kind.simpleString()} and cannot hold {type(value).__name__} {value!r:.100}"
-        )
-
     def _shown(self) -> str:
         return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema.fields)
+
+
+class _Misfit(Exception):
+    """A value that its type does not allow."""
+
+    def __init__(self, value: Any, kind: DataType, name: str) -> None:
+        super().__init__(f"{name!r} is {kind.simpleString()} and cannot hold {type(value).__name__} {value!r:.100}")
+
+
+def _kept(value: Any, kind: DataType, name: str) -> Any:
+    """A value as it is kept: plain Python, nothing that the caller could change."""
+    value = _normalize_state_value(value)
+    if value is None:
+        return None
+    match kind:
+        case ArrayType():
+            if not isinstance(value, list | tuple):
+                raise _Misfit(value, kind, name)
+            return [_kept(element, kind.elementType, name) for element in value]
+        case MapType():
+            if not isinstance(value, dict):
+                raise _Misfit(value, kind, name)
+            return {_kept(key, kind.keyType, name): _kept(item, kind.valueType, name) for key, item in value.items()}
+        case StructType():
+            return Row(*kind.names)(*(_kept(v, f.dataType, f"{name}.{f.name}") for v, f in _parts(value, kind, name)))
+        case _:
+            return _plain(value, kind, name)
+
+
+def _parts(value: Any, kind: StructType, name: str) -> list[tuple[Any, StructField]]:
+    if isinstance(value, dict):
+        return [(value.get(field.name), field) for field in kind.fields]
+    if not isinstance(value, list | tuple) or len(value) != len(kind.fields):
+        raise _Misfit(value, kind, name)
+    return list(zip(value, kind.fields, strict=True))
+
+
+def _plain(value: Any, kind: DataType, name: str) -> Any:
+    fits = _PYTHON_TYPES.get(type(kind))
+    if fits is None:
+        return copy.deepcopy(value)
+    if isinstance(value, fits) and (fits is not int or not isinstance(value, bool)):
+        if fits is datetime.date and isinstance(value, datetime.datetime):
+            return value.date()
+        if isinstance(kind, TimestampType) and isinstance(value, datetime.datetime):
+            return value if value.tzinfo is datetime.UTC else value.astimezone(datetime.UTC)
+        return value
+    if fits is float and isinstance(value, int | decimal.Decimal):
+        return float(value)
+    if fits is decimal.Decimal and isinstance(value, int) and not isinstance(value, bool):
+        return decimal.Decimal(value)
+    if fits is bytes and isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if fits is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # what pandas makes of whole numbers
+    raise _Misfit(value, kind, name)
+
+
+def _given(value: Any, kind: DataType) -> Any:
+    if value is None:
+        return None
+    match kind:
+        case TimestampType():
+            return value.astimezone().replace(tzinfo=None)
+        case ArrayType():
+            return [_given(element, kind.elementType) for element in value]
+        case MapType():
+            return {_given(key, kind.keyType): _given(item, kind.valueType) for key, item in value.items()}
+        case StructType():
+            return Row(*kind.names)(*(_given(v, f.dataType) for v, f in zip(value, kind.fields, strict=True)))
+        case _:
+            return value if type(kind) in _PYTHON_TYPES else copy.deepcopy(value)
 
 
 def _struct_type(schema: Any, what: str) -> StructType:
@@ -129,7 +186,3 @@ def _struct_type(schema: Any, what: str) -> StructType:
     if isinstance(schema, str):
         return parse_ddl(schema) or from_ddl(schema)
     raise FiresteelError(f"{what}: its schema is a StructType or a DDL string, not {type(schema).__name__}")
-
-
-def _is_flat(kind: DataType) -> bool:
-    return not isinstance(kind, ArrayType | MapType | StructType) and type(kind) in _PYTHON_TYPES

@@ -104,7 +104,7 @@ class ListVariable(Variable, ListState):
 
     def get(self) -> Iterator[Value]:
         values = self._load() or ()
-        return iter(tuple(values)) if self._shape.flat else map(self._shape.given, tuple(values))
+        return map(self._shape.given, tuple(values))
 
     def put(self, newState: list[Value]) -> None:
         values = [self._shape.taken(value, "put()") for value in newState]
@@ -156,10 +156,10 @@ class MapVariable(Variable, MapState):
             entries[user_key] = kept
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
-        return iter([(key, self._shape.given(value)) for key, value in (self._load() or {}).items()])
+        return iter([(self._keys.given(key), self._shape.given(value)) for key, value in (self._load() or {}).items()])
 
     def keys(self) -> Iterator[Value]:
-        return iter(list(self._load() or ()))
+        return iter([self._keys.given(key) for key in self._load() or ()])
 
     def values(self) -> Iterator[Value]:
         return iter([self._shape.given(value) for value in (self._load() or {}).values()])
