@@ -39,11 +39,15 @@ class TaskMetrics:
     python_ms: float = 0.0
     exchange_ms: float = 0.0
     late_records_dropped: int = 0
+    bundles: int = 0  # runs of plans on Spark
+    bundle_records: int = 0  # what went into them
+    last_bundle_records: int = 0
 
     def __add__(self, other: TaskMetrics) -> TaskMetrics:
-        """Amounts added; the lower watermark."""
+        """Amounts added; the lower watermark; the larger of the last bundles."""
         watermarks = [m.watermark_us for m in (self, other) if m.watermark_us is not None]
         amounts = {name: getattr(self, name) + getattr(other, name) for name in _AMOUNTS}
+        amounts["last_bundle_records"] = max(self.last_bundle_records, other.last_bundle_records)
         return TaskMetrics(watermark_us=min(watermarks, default=None), **amounts)
 
 
@@ -83,6 +87,7 @@ class OperatorDetails:
     kind: str
     runs_on_spark: bool
     plan: str
+    group: int = 0  # operators of a vertex with the same number are one at run time: one plan on Spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +222,13 @@ def _vertex(message: job_master_pb2.VertexDetails) -> Vertex:
         slot_sharing_group=message.slot_sharing_group,
         operators=tuple(
             OperatorDetails(
-                operator_id=o.operator_id, uid=o.uid, name=o.name, kind=o.kind, runs_on_spark=o.runs_on_spark, plan=o.plan
+                operator_id=o.operator_id,
+                uid=o.uid,
+                name=o.name,
+                kind=o.kind,
+                runs_on_spark=o.runs_on_spark,
+                plan=o.plan,
+                group=o.group,
             )
             for o in message.operators
         ),

@@ -53,6 +53,10 @@ class TimerService(Protocol):
 
 
 class Counter(Protocol):
+    @property
+    def value(self) -> int:
+        """So far."""
+
     def inc(self, count: int = 1) -> None: ...
 
 
@@ -108,6 +112,9 @@ class RuntimeContext(Protocol):
 
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
         """Accounts what is done inside the `with` as time in Spark or in Python; what it emits is not counted twice."""
+
+    def count_bundle(self, records: int) -> None:
+        """Records that were processed at once: what `firesteel show` and the metrics tell of bundle sizes."""
 
     def send_to_coordinator(self, event: Any) -> None:
         """Sends an operator event to the coordinator in the JobMaster."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.ids import AttemptId
+from firesteel.plan.fusion import fused
 from firesteel.rpc.convert import error_to_proto
 from jobmaster.core import JobMasterCore
 from jobmaster.execution_graph import Execution, ExecutionJobVertex
@@ -37,6 +38,7 @@ def number(state: Enum) -> Any:
 
 def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metrics) -> job_master_pb2.VertexDetails:
     vertex = job_vertex.vertex
+    groups = {index: number for number, group in enumerate(fused(core.graph.job_graph, vertex)) for index in group}
     return job_master_pb2.VertexDetails(
         vertex_id=vertex.vertex_id,
         name=vertex.name,
@@ -51,8 +53,9 @@ def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metric
                 kind=operator.kind,
                 runs_on_spark=operator.runs_on_spark,
                 plan=core.plans.get(operator.operator_id, ""),
+                group=groups[index],
             )
-            for operator in vertex.operators
+            for index, operator in enumerate(vertex.operators)
         ],
         subtasks=[
             job_master_pb2.SubtaskDetails(

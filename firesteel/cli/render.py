@@ -19,6 +19,7 @@ from firesteel.cluster.directory import ClusterState
 from firesteel.errors import ErrorInfo
 from firesteel.job_details import Attempt, ClusterOverview, JobDetails, TaskMetrics, Vertex
 from firesteel.jobgraph import JobGraph, JobVertex
+from firesteel.plan.fusion import fused
 from firesteel.states import ExecutionState, JobStatus
 
 if TYPE_CHECKING:
@@ -243,9 +244,17 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> Table:
     }
     if wide:
         columns["Bytes in"], columns["Bytes out"] = lambda m: size(m.bytes_in), lambda m: size(m.bytes_out)
+    metrics = [attempt.metrics for _, attempt in attempts]
+    if wide:  # a column for each kind of work that there is
+        for name, part_ms in _WORK.items():
+            if any(part_ms(m) for m in metrics):
+                columns[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
     columns["Busy"], columns["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
     columns["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
-    if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
+    if wide and any(m.bundles for m in metrics):
+        columns["Bundles"] = lambda m: amount(m.bundles)
+        columns["Last, mean"] = lambda m: _bundle_sizes(m)
+    if any(m.late_records_dropped for m in metrics):
         columns["Late"] = lambda m: amount(m.late_records_dropped)
     table = _table("Task", "Attempt" if wide else "#", "State", "Slot", *columns, right=columns)
     for subtask, attempt in attempts:
@@ -257,6 +266,20 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> Table:
             *(cell(attempt.metrics) for cell in columns.values()),
         )
     return table
+
+
+_WORK: dict[str, Callable[[TaskMetrics], float]] = {
+    "Spark": lambda m: m.spark_ms,
+    "Python": lambda m: m.python_ms,
+    "Exchange": lambda m: m.exchange_ms,
+}
+
+
+def _bundle_sizes(metrics: TaskMetrics) -> str:
+    """Records of the last bundle, and of one on average."""
+    if not metrics.bundles:
+        return "-"
+    return f"{amount(metrics.last_bundle_records)}, {amount(metrics.bundle_records / metrics.bundles)}"
 
 
 def _slot(attempt: Attempt, *, wide: bool) -> str:
@@ -273,11 +296,28 @@ def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tre
     if vertex.input_vertex_ids:
         parts.append(f"reads from {', '.join(numbers[vertex_id] for vertex_id in vertex.input_vertex_ids)}")
     tree = Tree(Text(", ".join(parts)), guide_style="dim")
-    for operator in vertex.operators:
-        leaf = tree.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
-        if full and operator.plan:
-            leaf.add(Text(operator.plan, style="dim"))
+    for group in _groups([operator.group for operator in vertex.operators]):
+        members = [vertex.operators[index] for index in group]
+        branch = tree
+        if len(members) > 1:
+            branch = tree.add(Text(_one_plan(len(members)), style="cyan"))
+        for operator in members:
+            leaf = branch.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
+            if full and operator.plan:
+                leaf.add(Text(operator.plan, style="dim"))
     return tree
+
+
+def _groups(numbers: Sequence[int]) -> list[list[int]]:
+    """Indices by group, in the order of the groups' first members."""
+    groups: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        groups.setdefault(number, []).append(index)
+    return list(groups.values())
+
+
+def _one_plan(operators: int) -> str:
+    return f"one plan on Spark of {operators} operators"
 
 
 def _operator(name: str, kind: str, uid: str, runs_on_spark: bool) -> Text:
@@ -305,15 +345,24 @@ def plan(graph: JobGraph) -> Iterator[RenderableType]:
     for vertex in graph.vertices:
         tree = Tree(Text(names[vertex.vertex_id], style="bold"), guide_style="dim")
         tree.add(_placement(vertex))
-        chain = tree.add(Text("one operator" if len(vertex.operators) == 1 else f"chain of {len(vertex.operators)} operators"))
-        for operator in vertex.operators:
-            chain.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
+        chain = tree.add(Text(_chain(graph, vertex)))
+        for group in fused(graph, vertex):
+            branch = chain.add(Text(_one_plan(len(group)), style="cyan")) if 1 < len(group) < len(vertex.operators) else chain
+            for operator in (vertex.operators[index] for index in group):
+                branch.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
         for edge in (e for e in graph.edges if e.target_vertex_id == vertex.vertex_id):
             how = edge.partitioner.name + (f" by {', '.join(edge.key_columns)}" if edge.key_columns else "")
             kind = f"{edge.pattern.name}, {edge.result_type.name.lower()}"
             tag = f", side output {edge.side_output_tag}" if edge.side_output_tag else ""
             tree.add(Text(f"from {names[edge.source_vertex_id]}: {how} ({kind}{tag})"))
         yield tree
+
+
+def _chain(graph: JobGraph, vertex: JobVertex) -> str:
+    count = len(vertex.operators)
+    if count == 1:
+        return "one operator"
+    return f"chain of {count} operators" + (", one plan on Spark" if len(fused(graph, vertex)) == 1 else "")
 
 
 def _placement(vertex: JobVertex) -> Text:

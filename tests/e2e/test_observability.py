@@ -50,7 +50,14 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
 
     eventually(lambda: "flink_taskmanager_job_task_numRecordsIn{" in of_tasks(), "the tasks' metrics")
     served = of_tasks()
-    for name in ("numRecordsOut", "numBytesInPerSecond", "busyTimeMsPerSecond", "isBackPressured", "currentInputWatermark"):
+    for name in (
+        "numRecordsOut",
+        "numBytesInPerSecond",
+        "busyTimeMsPerSecond",
+        "sparkTimeMsPerSecond",
+        "isBackPressured",
+        "currentInputWatermark",
+    ):
         assert f"flink_taskmanager_job_task_{name}{{" in served
     line = next(li for li in served.splitlines() if li.startswith("flink_taskmanager_job_task_numRecordsIn{"))
     for label in (

@@ -129,9 +129,21 @@ def test_a_transform_that_changes_its_columns_fails(engine: SparkEngine) -> None
     schema = pa.schema([("x", pa.int64())])
     harness = stage(engine, lambda df: df.withColumnRenamed("x", "y"), schema)
     harness.process(pa.record_batch([[1]], schema=schema))
-    with pytest.raises(FiresteelError, match="expected x; got y"):
+    with pytest.raises(FiresteelError, match="expected x int64; got y int64"):
         harness.flush()
     harness.close()
+
+
+def test_a_transform_whose_types_depend_on_the_data_fails(engine: SparkEngine) -> None:
+    schema = pa.schema([("x", pa.int64())])
+    harness = stage(engine, lambda df: df if df.count() < 2 else df.selectExpr("cast(x AS string) AS x"), schema)
+    harness.process(pa.record_batch([[1]], schema=schema))
+    harness.flush()
+    harness.process(pa.record_batch([[1, 2]], schema=schema))
+    with pytest.raises(FiresteelError, match="changed between bundles: expected x int64; got x string"):
+        harness.flush()
+    harness.close()
+    assert (harness.metrics.bundles, harness.metrics.bundle_records, harness.metrics.last_bundle_records) == (2, 3, 2)
 
 
 def test_cancellation_ends_what_spark_is_doing(engine: SparkEngine) -> None:

@@ -25,7 +25,7 @@ from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, engine_of
 from taskexecutor.executor.spark.files import CheckedRows, read_files
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,6 +39,7 @@ class _SparkStage(StreamOperator):
     def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
         self._specs = tuple(specs)
         self._output_schema = output_schema  # None: taken from the first bundle's plan
+        self._dtypes: list[tuple[str, str]] = []  # of the last bundle's plan
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -64,15 +65,19 @@ class _SparkStage(StreamOperator):
 
     def _check_schema(self, frame: DataFrame) -> None:
         """A transform may build its plan from the data it sees; its columns must stay what they were found to be."""
-        if self._output_schema is None:
-            self._output_schema = to_arrow(frame.schema)
+        dtypes = frame.dtypes
+        if dtypes == self._dtypes:
             return
-        columns = frame.columns
-        if columns != self._output_schema.names:
+        found = to_arrow(frame.schema)
+        if self._output_schema is None:
+            self._output_schema = found
+        # As Spark's types: whether parts of nested types may be null is no difference.
+        elif to_spark(found).simpleString() != to_spark(self._output_schema).simpleString():
             raise FiresteelError(
                 f"{self.context.operator_name}: the transform's columns changed between bundles: "
-                f"expected {', '.join(self._output_schema.names)}; got {', '.join(columns)}"
+                f"expected {shown(self._output_schema)}; got {shown(found)}"
             )
+        self._dtypes = dtypes
 
     def _check_times(self, batch: pa.RecordBatch) -> None:
         last = self._specs[-1] if self._specs else None
@@ -115,7 +120,10 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             return not self._splits.exhausted
         split = self._splits.waiting.popleft()
         self._request()  # the next one is on its way while this one is read
+        read = self.context.counter("numRecordsIn")
+        before = read.value
         self._read(split)
+        self.context.count_bundle(read.value - before)
         return True
 
     def _request(self) -> None:
@@ -193,6 +201,7 @@ class SparkTransformStage(_SparkStage):
         bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
         if self._way is None:
             self._way = BundleWay(self._engine.session, self._engine.bundles, self.context.input_schemas[0] or bundle[0].schema)
+        self.context.count_bundle(sum(batch.num_rows for batch in bundle))
         with self._on_spark(), self._way.dataframe(bundle) as frame:
             self._run(frame)
 

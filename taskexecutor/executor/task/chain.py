@@ -1,8 +1,8 @@
 """The operators of one task, wired into a DAG.
 
-Adjacent operators that run on Spark become one runtime operator (one Catalyst plan); every other operator is one of its
-own. Everything up to `open` goes from the last to the first, so that whoever starts finds its consumers ready; everything
-from `finish` on goes from the first to the last, so that whoever ends finds them still there (spec 000).
+Adjacent operators that run on Spark become one runtime operator (firesteel.plan.fusion). Everything up to `open` goes from the
+last to the first, so that whoever starts finds its consumers ready; everything from `finish` on goes from the first to the
+last, so that whoever ends finds them still there (spec 000).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
 from firesteel.jobgraph import JobEdge, JobVertex
 from firesteel.operator import StreamOperator
+from firesteel.plan.fusion import chained_consumers, group_operators
 from taskexecutor.executor.operators import OpenedOperator
 from taskexecutor.executor.task.config import ResultPartition, TaskConfig
 from taskexecutor.executor.task.metrics import TaskMetricGroup
@@ -22,54 +23,6 @@ from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget, 
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
 from taskexecutor.executor.task.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
 from taskexecutor.executor.task.timers import TaskTimers
-
-
-def group_operators(vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]) -> list[tuple[int, ...]]:
-    """Cuts a vertex' operators into runtime operators, in topological order (pure).
-
-    A run is maximal and linear: each member runs on Spark, has one input with one producer, and its predecessor feeds
-    nobody else, in the chain or outside.
-    """
-    operators = vertex.operators
-    consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
-    fed_by_edges = {edge.target_operator for edge in in_edges}
-    # A side output leaves from wherever it is; only what also takes the main output ends a run.
-    leaves_task = {edge.source_operator for edge in out_edges if not edge.side_output_tag}
-
-    def continues(producer: int, consumer: int) -> bool:
-        return (
-            operators[producer].runs_on_spark
-            and operators[consumer].runs_on_spark
-            and operators[consumer].inputs == ((producer,),)
-            and len(consumers[producer]) == 1
-            and producer not in leaves_task
-            and consumer not in fed_by_edges
-        )
-
-    groups: list[tuple[int, ...]] = []
-    group_of: dict[int, int] = {}
-    for index, operator in enumerate(operators):
-        producers = [producer for inputs in operator.inputs for producer in inputs]
-        if len(producers) == 1 and continues(producers[0], index):
-            position = group_of[producers[0]]
-            groups[position] = (*groups[position], index)
-        else:
-            position = len(groups)
-            groups.append((index,))
-        group_of[index] = position
-    # Only the last member has consumers outside its group, so this order is topological.
-    return sorted(groups, key=lambda group: group[-1])
-
-
-def chained_consumers(vertex: JobVertex, producer: int) -> list[tuple[int, int]]:
-    """Which (operator, input) of the chain an operator feeds."""
-    return [
-        (consumer, input_index)
-        for consumer, operator in enumerate(vertex.operators)
-        for input_index, producers in enumerate(operator.inputs)
-        for fed_by in producers
-        if fed_by == producer
-    ]
 
 
 class OperatorChain:

@@ -46,6 +46,9 @@ class OperatorMetrics:
     records_in: int = 0
     records_out: int = 0
     counters: dict[str, OperatorCounter] = field(default_factory=dict)
+    bundles: int = 0
+    bundle_records: int = 0
+    last_bundle_records: int = 0
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())
@@ -99,6 +102,9 @@ class TaskMetricGroup:
             spark_ms=spent_ns[TimeKind.SPARK] / 1e6,
             python_ms=spent_ns[TimeKind.PYTHON] / 1e6,
             exchange_ms=(spent_ns[TimeKind.EXCHANGE] - no_credit_ns) / 1e6,
+            bundles=sum(o.bundles for o in self.operators),
+            bundle_records=sum(o.bundle_records for o in self.operators),
+            last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
             late_records_dropped=sum(o.counters[LATE_RECORDS].value for o in self.operators if LATE_RECORDS in o.counters),
         )
 
@@ -142,6 +148,9 @@ class TaskMeters:
         task("busyTimeMsPerSecond", rates["busy_ms"])
         task("idleTimeMsPerSecond", rates["idle_ms"])
         task("backPressuredTimeMsPerSecond", rates["back_pressured_ms"])
+        task("sparkTimeMsPerSecond", rates["spark_ms"])
+        task("pythonTimeMsPerSecond", rates["python_ms"])
+        task("exchangeTimeMsPerSecond", rates["exchange_ms"])
         task("isBackPressured", float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS))
         task(
             "currentInputWatermark",
@@ -161,6 +170,10 @@ class TaskMeters:
             "numRecordsInPerSecond": rates[f"in {operator.operator_id}"],
             "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
         }
+        if operator.bundles:
+            values["numBundles"] = operator.bundles
+            values["lastBundleRecords"] = operator.last_bundle_records
+            values["meanBundleRecords"] = operator.bundle_records / operator.bundles
         values.update({name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ})
         for name, value in values.items():
             yield common_pb2.MetricSample(name=OPERATOR_PREFIX + name, labels=labels, value=value)
@@ -187,6 +200,9 @@ def _cumulative(metrics: common_pb2.TaskMetrics, operators: Sequence[OperatorMet
         "busy_ms": metrics.busy_ms,
         "idle_ms": metrics.idle_ms,
         "back_pressured_ms": metrics.back_pressured_ms,
+        "spark_ms": metrics.spark_ms,
+        "python_ms": metrics.python_ms,
+        "exchange_ms": metrics.exchange_ms,
     }
     for operator in operators:
         values[f"in {operator.operator_id}"] = operator.records_taken

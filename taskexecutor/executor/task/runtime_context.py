@@ -127,6 +127,12 @@ class OperatorContext:
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
         return self._spans[kind]
 
+    def count_bundle(self, records: int) -> None:
+        metrics = self._metrics
+        metrics.bundles += 1
+        metrics.bundle_records += records
+        metrics.last_bundle_records = records
+
     def send_to_coordinator(self, event: Any) -> None:
         """`event`: one of the messages that OperatorEvent carries."""
         name = _EVENT_FIELDS.get(event.DESCRIPTOR.full_name)

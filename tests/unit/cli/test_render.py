@@ -263,3 +263,40 @@ def test_a_second_cluster_on_the_same_folder_is_refused_with_folder_and_pid(tmp_
     second = ClusterDirectory(tmp_path)
     second.acquire()
     second.release()
+
+
+def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
+    operators = tuple(
+        OperatorDetails(operator_id=name, uid="", name=name, kind=name, runs_on_spark=name != "MapInArrow", plan="", group=group)
+        for name, group in (("Source", 0), ("Transform", 0), ("MapInArrow", 1), ("Filter", 2))
+    )
+    metrics = TaskMetrics(
+        busy_ms=80, idle_ms=20, spark_ms=50, python_ms=10, bundles=4, bundle_records=4_000, last_bundle_records=500
+    )
+    base = details().vertices[0]
+    running = replace(attempt(ExecutionState.RUNNING), metrics=metrics)
+    vertex = replace(base, operators=operators, subtasks=(Subtask(index=0, attempts=(running,)),))
+    text = printed(render.job(replace(details(), vertices=(vertex,))))
+    assert re.search(r"one plan on Spark of 2 operators\n.*Source.*\n.*Transform.*\n.*MapInArrow.*\n.*Filter", text)
+    assert text.count("one plan on Spark") == 1
+    header, row = (line for line in text.splitlines() if "Bundles" in line or ("RUNNING" in line and "1/2" in line))
+    assert header.split()[-8:] == ["Spark", "Python", "Busy", "Idle", "Back-pressured", "Bundles", "Last,", "mean"]
+    assert "Exchange" not in header, "there was none"
+    assert re.search(r"50% +10% +80% +20% +0% +4 +500, 1,000", row)
+
+
+def test_info_tells_what_is_one_plan_on_spark() -> None:
+    from firesteel import Environment
+    from firesteel.connectors import FileSource
+
+    env = Environment(parallelism=1)
+    lines = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT"), uid="lines")
+    lines.filter("a > 1", name="Large").map_in_arrow(lambda batches: batches, name="Mine").print()
+    lines.filter("a > 2", name="Larger").rebalance().print()
+    text = printed(render.plan(env.job_graph()))
+    assert "one plan on Spark" not in text, "the source feeds two operators"
+    env = Environment(parallelism=1)
+    lines = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT"), uid="lines")
+    lines.filter("a > 1", name="Large").map_in_arrow(lambda batches: batches, name="Mine").print()
+    text = printed(render.plan(env.job_graph()))
+    assert re.search(r"chain of 4 operators\n.*one plan on Spark of 2 operators\n.*lines.*\n.*Large.*\n.*Mine", text)

@@ -1,0 +1,64 @@
+"""Which operators of a chain become one: neighbours that run on Spark are one Catalyst plan, every other stands alone (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firesteel.jobgraph import JobEdge, JobGraph, JobVertex
+
+
+def group_operators(vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]) -> list[tuple[int, ...]]:
+    """Cuts a vertex' operators into runtime operators, in topological order (pure).
+
+    A run is maximal and linear: each member runs on Spark, has one input with one producer, and its predecessor feeds
+    nobody else, in the chain or outside.
+    """
+    operators = vertex.operators
+    consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
+    fed_by_edges = {edge.target_operator for edge in in_edges}
+    # A side output leaves from wherever it is; only what also takes the main output ends a run.
+    leaves_task = {edge.source_operator for edge in out_edges if not edge.side_output_tag}
+
+    def continues(producer: int, consumer: int) -> bool:
+        return (
+            operators[producer].runs_on_spark
+            and operators[consumer].runs_on_spark
+            and operators[consumer].inputs == ((producer,),)
+            and len(consumers[producer]) == 1
+            and producer not in leaves_task
+            and consumer not in fed_by_edges
+        )
+
+    groups: list[tuple[int, ...]] = []
+    group_of: dict[int, int] = {}
+    for index, operator in enumerate(operators):
+        producers = [producer for inputs in operator.inputs for producer in inputs]
+        if len(producers) == 1 and continues(producers[0], index):
+            position = group_of[producers[0]]
+            groups[position] = (*groups[position], index)
+        else:
+            position = len(groups)
+            groups.append((index,))
+        group_of[index] = position
+    # Only the last member has consumers outside its group, so this order is topological.
+    return sorted(groups, key=lambda group: group[-1])
+
+
+def chained_consumers(vertex: JobVertex, producer: int) -> list[tuple[int, int]]:
+    """Which (operator, input) of the chain an operator feeds."""
+    return [
+        (consumer, input_index)
+        for consumer, operator in enumerate(vertex.operators)
+        for input_index, producers in enumerate(operator.inputs)
+        for fed_by in producers
+        if fed_by == producer
+    ]
+
+
+def fused(graph: JobGraph, vertex: JobVertex) -> list[tuple[int, ...]]:
+    """`group_operators` of a vertex of a whole graph."""
+    return group_operators(
+        vertex,
+        [edge for edge in graph.edges if edge.target_vertex_id == vertex.vertex_id],
+        [edge for edge in graph.edges if edge.source_vertex_id == vertex.vertex_id],
+    )
