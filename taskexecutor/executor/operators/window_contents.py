@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,11 +18,13 @@ from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.finals import evaluate
 from firesteel.plan.specs import AggregateExpression
 from taskexecutor.executor.operators.grouping import Ints
+from taskexecutor.executor.operators.keyed_partials import DensePartials
 from taskexecutor.executor.operators.partials import ROWS, merge_partials, merges_of, single
 
 START, END = "window_start", "window_end"
 TIME = pa.timestamp("us", "UTC")
 _NUMBER = "_window"
+LARGE_ROWS = 16_384  # of a window, from where on it is combined by itself
 
 
 class Contents(Protocol):
@@ -75,16 +78,23 @@ class PartialContents:
         self._late.inc(pc.sum(batch.column(ROWS)).as_py())
 
     def combined(self, table: pa.Table, windows: Ints) -> tuple[pa.Table, Ints]:
-        one_window = not len(windows) or (windows[0] == windows[-1] and (windows == windows[0]).all())
-        if one_window:
-            merged = merge_partials(table, self.key_columns, self._merges)
-            return pa.Table.from_batches([merged]), np.full(merged.num_rows, windows[0] if len(windows) else 0)
+        runs = _runs(windows)
+        large = len(runs) * LARGE_ROWS < len(windows) and all(windows[a] < windows[b] for (a, _), (b, _) in pairwise(runs))
+        if len(runs) == 1 or large:  # window by window; for many small ones, one pass over all of them is cheaper
+            parts = [self._merged(table.slice(start, stop - start)) for start, stop in runs]
+            numbers = [np.full(p.num_rows, windows[start] if stop else 0) for p, (start, stop) in zip(parts, runs, strict=True)]
+            return pa.Table.from_batches(parts), np.concatenate(numbers)
         numbered = table.append_column(_NUMBER, pa.array(windows))
         merged = merge_partials(numbered, [*self.key_columns, _NUMBER], self._merges)
-        numbers = merged.column(_NUMBER).to_numpy()
-        order = np.argsort(numbers, kind="stable")
+        found = merged.column(_NUMBER).to_numpy()
+        order = np.argsort(found, kind="stable")
         kept = pa.Table.from_batches([merged.select([*self.key_columns, *self._merges]).take(pa.array(order))])
-        return kept, numbers[order]
+        return kept, found[order]
+
+    def _merged(self, table: pa.Table) -> pa.RecordBatch:
+        """Of one window."""
+        dense = DensePartials(self.key_columns, self._merges).add(table.to_batches()) if table.num_rows else None
+        return dense if dense is not None else merge_partials(table, self.key_columns, self._merges)
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
         if not table.num_rows:
@@ -112,6 +122,14 @@ def finished(
     if schema is not None:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _runs(windows: Ints) -> list[tuple[int, int]]:
+    """Where runs of the same number begin and end."""
+    if not len(windows):
+        return [(0, 0)]
+    heads = np.flatnonzero(np.concatenate(([True], windows[1:] != windows[:-1])))
+    return list(zip(heads.tolist(), [*heads[1:].tolist(), len(windows)], strict=True))
 
 
 def as_int64(times: pa.Array) -> Ints:

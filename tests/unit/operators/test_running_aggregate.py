@@ -14,10 +14,11 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import running_aggregate
+from taskexecutor.executor.operators import keyed_partials
 from taskexecutor.executor.operators.grouping import group, members
+from taskexecutor.executor.operators.keyed_partials import DensePartials, KeyedPartials
 from taskexecutor.executor.operators.partials import merge_partials
-from taskexecutor.executor.operators.running_aggregate import KeyedPartials, RunningAggregate
+from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
 
@@ -70,8 +71,46 @@ def check(rows: list[dict[str, Any]], expected: dict[str, list[int | None]]) -> 
         assert found[key] == (total, total, max(present, default=None), len(values))
 
 
+DENSE = {"int64": pa.int64(), "int16": pa.int16(), "date": pa.date32(), "time": pa.timestamp("us", "UTC")}
+
+
+@pytest.mark.parametrize("kind", DENSE)
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.tuples(st.integers(-20, 20), st.integers(-9, 9)), min_size=1, max_size=8), max_size=8))
+def test_dense_keys_are_places_in_arrays(kind: str, bundles: list[list[tuple[int, int]]]) -> None:
+    state, log = DensePartials(("k",), MERGES), KeyedPartials(("k",), MERGES)
+    for bundle in bundles:
+        table = partials(pa.int64(), bundle)
+        if kind != "int64":
+            keys = table["k"].combine_chunks().cast(pa.int32() if kind == "date" else pa.int64())
+            table = table.set_column(0, "k", keys.cast(DENSE[kind]) if kind == "int16" else keys.view(DENSE[kind]))
+        changed = state.add(table.to_batches(max_chunksize=3))
+        assert changed is not None
+        by_key = [("k", "ascending")]
+        assert changed.sort_by(by_key).equals(log.add(table).sort_by(by_key))
+        assert state.rows().sort_by(by_key).equals(log.rows().sort_by(by_key))
+        assert state.keys == log.keys
+
+
+@pytest.mark.parametrize(
+    "rows", [[(None, 1)], [(5, None)], [(10**9, 1)], [(5, 2**62)]], ids=["null key", "null sum", "far away", "large sum"]
+)
+def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int | None]]) -> None:
+    items = parse_aggregates(["sum(x) AS s"])
+    schema = pa.schema([("k", pa.int64()), ("_p0_sum", pa.int64()), ("_rows", pa.int64())])
+    operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=items))
+    harness = OperatorHarness(operator, [schema], output_schema=pa.schema([("k", pa.int64()), ("s", pa.int64())])).open()
+    for bundle in ([(5, 1), (6, 2)], rows, [(5, 10)]):
+        harness.process(pa.record_batch([[k for k, _ in bundle], [x for _, x in bundle], [1] * len(bundle)], schema=schema))
+        harness.flush()
+    latest = {row["k"]: row["s"] for row in harness.rows()}
+    added = dict(rows)
+    assert latest == {5: 11 + (added.pop(5, None) or 0), 6: 2, **added}
+    assert isinstance(operator._state, KeyedPartials)
+
+
 def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_aggregate, "BUNDLE_ROWS", 10)
+    monkeypatch.setattr(keyed_partials, "LOG_ROWS", 10)
     state = KeyedPartials(("k",), MERGES)
     for _ in range(50):
         state.add(partials(pa.int64(), [(k, 1) for k in range(7)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.specs import SessionSpec, SlidingSpec, TumblingSpec, WindowAggregateSpec, WindowSpec
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators import window_contents, window_sessions
 from taskexecutor.executor.operators.window_aggregate import window_operator
+from taskexecutor.executor.operators.window_contents import PartialContents
 from taskexecutor.executor.operators.window_sessions import SessionWindows
 
 TIME = pa.timestamp("us", "UTC")
@@ -213,6 +216,26 @@ def test_sliding_windows_equal_the_oracle(
 
 
 @settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=20), st.booleans())
+def test_windows_are_combined_alike_one_by_one_and_together(rows: list[tuple[int, int]], sparse: bool) -> None:
+    items = parse_aggregates(["sum(x) AS s"])
+    rows.sort(key=lambda row: row[0])
+    keys = pa.array([key * (10**12 if sparse else 1) for _, key in rows])
+    table = pa.table({"key": keys, "_p0_sum": range(len(rows)), "_rows": [1] * len(rows)})
+    found = []
+    for limit in (0, 10**6):
+        before, window_contents.LARGE_ROWS = window_contents.LARGE_ROWS, limit
+        try:
+            combined, windows = PartialContents(("key",), items).combined(table, np.array([window for window, _ in rows]))
+        finally:
+            window_contents.LARGE_ROWS = before
+        assert (windows[1:] >= windows[:-1]).all()
+        found.append(sorted(zip(windows.tolist(), *(c.to_pylist() for c in combined.columns), strict=True)))
+    assert found[0] == found[1]
+    assert sum(count for *_, count in found[0]) == len(rows)
+
+
+@settings(deadline=None)
 @given(_ELEMENTS, st.sampled_from([1, 5, 12]), st.sampled_from([0, 7]))
 def test_sessions_equal_the_oracle(elements: list[list[Row] | int], gap: int, lateness: int) -> None:
     stream = Stream(SessionSpec(gap_us=gap), lateness)
@@ -257,8 +280,6 @@ def test_settling_early_changes_nothing(elements: list[list[Row] | int]) -> None
     results = []
     for limit in (0, 10**6):
         stream = Stream(SessionSpec(gap_us=5))
-        from taskexecutor.executor.operators import window_sessions
-
         before, window_sessions.SETTLE_ROWS = window_sessions.SETTLE_ROWS, limit
         try:
             fired = [stream.watermark(e) if isinstance(e, int) else stream.rows(*e) for e in _rising(elements)]
