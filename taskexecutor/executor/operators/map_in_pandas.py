@@ -24,7 +24,7 @@ class MapInPandas(StreamOperator):
         if schema is None:
             raise FiresteelError(f"{context.operator_name}: declare the schema of what the function yields")
         self._time_zone = context.config.get(TIME_ZONE, "UTC")
-        self._frames = _Frames(schema, output.emit, context.operator_name, self._time_zone)
+        self._frames = FrameCollector(schema, output.emit, context.operator_name, self._time_zone)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):
@@ -38,8 +38,3 @@ class MapInPandas(StreamOperator):
             while self._frames.fill(results):
                 self._frames.flush()
             self._frames.flush()
-
-
-class _Frames(FrameCollector):
-    def _wrong(self, what: str) -> FiresteelError:
-        return FiresteelError(f"{self._name}: the function {what}")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_Origin = tuple[str, Any] | None  # which function of a processor yielded a frame, for which key; None: the only function there is
+
+
 def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
     """Timestamps become local to `time_zone`, without a zone."""
     import pandas as pd
@@ -38,8 +41,8 @@ class FrameCollector:
         self._time_zone = time_zone
         self._names: list[str] = list(schema.names)
         self._frames: list[pd.DataFrame] = []
-        self._origins: list[tuple[str, Any]] = []  # of each frame: which function yielded it, for which key
-        self._origin: tuple[str, Any] = ("", None)
+        self._origins: list[_Origin] = []  # of each frame
+        self._origin: _Origin = None
         self._rows = 0
         self._limit = MAX_BUFFERED_ROWS
 
@@ -74,7 +77,7 @@ class FrameCollector:
                 self._emit_together(frames[start:end], origins[start:end])
                 start = end
 
-    def _emit_together(self, frames: list[pd.DataFrame], origins: list[tuple[str, Any]]) -> None:
+    def _emit_together(self, frames: list[pd.DataFrame], origins: list[_Origin]) -> None:
         import pandas as pd
 
         try:
@@ -85,7 +88,7 @@ class FrameCollector:
             raise FiresteelError(f"{self._name}: {error}") from error
         self._emit(batch)
 
-    def _blame(self, frame: pd.DataFrame, origin: tuple[str, Any]) -> None:
+    def _blame(self, frame: pd.DataFrame, origin: _Origin) -> None:
         """Raises if this is the one that cannot be converted."""
         try:
             self._converted(frame)
@@ -113,13 +116,13 @@ class FrameCollector:
             raise self._misfit(frame, self._origin, "")
         return frame[self._names] if by_name else frame.set_axis(self._names, axis=1)
 
-    def _misfit(self, frame: pd.DataFrame, origin: tuple[str, Any], detail: str) -> FiresteelError:
+    def _misfit(self, frame: pd.DataFrame, origin: _Origin, detail: str) -> FiresteelError:
         got = ", ".join(f"{label} {kind}" for label, kind in frame.dtypes.items())
         return self._wrong(
             origin,
             f"yielded another schema than it declares: expected {shown(self._schema)}; got {got or '(no columns)'}{detail}",
         )
 
-    def _wrong(self, origin: tuple[str, Any], what: str) -> FiresteelError:
-        function, key = origin
-        return FiresteelError(f"{self._name}: {function} for key {shown_key(key)} {what}")
+    def _wrong(self, origin: _Origin, what: str) -> FiresteelError:
+        who = "the function" if origin is None else f"{origin[0]} for key {shown_key(origin[1])}"
+        return FiresteelError(f"{self._name}: {who} {what}")
