@@ -341,6 +341,8 @@ class StreamTask:
         return error_info(error, task_name=self.info.task_name_with_subtask, user_code_roots=roots)
 
     def _report(self, state: ExecutionState, error: ErrorInfo | None = None) -> None:
+        cause = {"cause": error.summary} if error is not None else {}
+        _log.info("task state", state=state.name, attempt_id=self.info.attempt_id, **cause)
         try:
             self._services.report_state(self.info.attempt_id, state, error, self._metrics.read() if state.terminal else None)
         except Exception:
