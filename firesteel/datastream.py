@@ -451,7 +451,9 @@ class KeyedStream(DataStream):
             initial_key_columns=None if initial_state is None else initial_state.key_columns,
             initial_nodes=[] if initial_state is None else [upstream.node for upstream in initial_state._upstreams],
         )
-        node = graph.add_node(name or f"TransformWithState({type(processor).__name__})", spec, inputs=1 + (initial_state is not None))
+        node = graph.add_node(
+            name or f"TransformWithState({type(processor).__name__})", spec, inputs=1 + (initial_state is not None)
+        )
         node.uid = uid
         self._connect_to(node, 0)
         if initial_state is not None:
