@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from taskexecutor.executor.operators.grouping import Groups, Ints, whole_numbers
+from taskexecutor.executor.operators.grouping import Groups, Ints, group, whole_numbers
 from taskexecutor.executor.operators.partials import merge_column, merge_partials, single
 
 LOG_ROWS = 262_144  # the log may have this many old rows, or as many as there are keys
 _CHUNKS = 16  # of the log, before they become one
+_FEW = 8  # times as many keys as are looked for: that many known ones are not worth a pass over all of them
 _SPARSE = 16  # a table of places may be this many times the number of keys
 
 
@@ -255,27 +256,57 @@ class _DenseIndex:
 
 
 class _HashIndex:
-    """Any keys: their numbers in a dictionary."""
+    """Any keys. Many at once are found by grouping them with those that are known, few at a time in a dictionary."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
+        self.count = 0
+        self._known: list[list[pa.Array]] = []  # keys in the order of their numbers, in pieces of all columns
+        self._numbers: dict[Any, int] | None = None  # made when it is first of use, and kept up to date from then on
 
     @classmethod
     def of(cls, columns: list[pa.Array] | None) -> _HashIndex:
-        """With these keys, numbered in their order."""
+        """With these distinct keys, numbered in their order."""
         index = cls()
         if columns is not None:
             index.numbers(columns)
         return index
 
-    @property
-    def count(self) -> int:
-        return len(self._numbers)
-
     def numbers(self, columns: list[pa.Array]) -> Ints:
+        """Of distinct keys."""
+        if len(columns[0]) * _FEW >= self.count:
+            return self._by_groups(columns)
+        if self._numbers is None:
+            known = self._all_known()
+            self._numbers = dict(zip(_hashable(known), range(self.count), strict=True))
         numbers = self._numbers
-        found = [numbers.setdefault(key, len(numbers)) for key in _hashable(columns)]
-        return np.array(found, np.int64)
+        found = np.array([numbers.get(key, -1) for key in _hashable(columns)], np.int64)
+        return self._numbered(columns, found)
+
+    def _by_groups(self, columns: list[pa.Array]) -> Ints:
+        if not self.count:
+            return self._numbered(columns, np.full(len(columns[0]), -1, np.int64))
+        both = [pa.concat_arrays([known, new]) for known, new in zip(self._all_known(), columns, strict=True)]
+        groups = group(both)
+        numbers = np.full(groups.count, -1, np.int64)
+        numbers[groups.codes[: self.count]] = np.arange(self.count)
+        return self._numbered(columns, numbers[groups.codes[self.count :]])
+
+    def _numbered(self, columns: list[pa.Array], found: Ints) -> Ints:
+        """Gives numbers to the keys that have none (-1)."""
+        new = np.flatnonzero(found < 0)
+        if len(new):
+            found[new] = np.arange(self.count, self.count + len(new))
+            added = [column.take(pa.array(new)) for column in columns]
+            if self._numbers is not None:
+                self._numbers.update(zip(_hashable(added), range(self.count, self.count + len(new)), strict=True))
+            self._known.append(added)
+            self.count += len(new)
+        return found
+
+    def _all_known(self) -> list[pa.Array]:
+        if len(self._known) > 1:
+            self._known = [[pa.concat_arrays(list(pieces)) for pieces in zip(*self._known, strict=True)]]
+        return self._known[0]
 
 
 def _hashable(columns: list[pa.Array]) -> Any:

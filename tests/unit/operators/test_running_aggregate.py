@@ -109,6 +109,26 @@ def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int |
     assert isinstance(operator._state, KeyedPartials)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.sets(st.tuples(st.none() | st.integers(0, 60), st.sampled_from(["x", "y", None]))), max_size=12), st.booleans()
+)
+def test_keys_keep_their_numbers(bundles: list[set[tuple[int | None, str | None]]], few: bool) -> None:
+    before, keyed_partials._FEW = keyed_partials._FEW, 0 if few else 8
+    try:
+        index = keyed_partials._HashIndex()
+        expected: dict[tuple[int | None, str | None], int] = {}
+        for bundle in map(list, bundles):
+            if not bundle:
+                continue
+            columns = [pa.array([a for a, _ in bundle], pa.int64()), pa.array([b for _, b in bundle], pa.string())]
+            found = index.numbers(columns).tolist()
+            assert found == [expected.setdefault(key, len(expected)) for key in bundle]
+            assert index.count == len(expected)
+    finally:
+        keyed_partials._FEW = before
+
+
 def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_partials, "LOG_ROWS", 10)
     state = KeyedPartials(("k",), MERGES)
