@@ -103,18 +103,22 @@ class SequenceSource:
 
     `rate_per_s`: so many of them per second, by all subtasks together, let go every 10 ms or so. A source that was held up by
     back-pressure makes up for at most one second of it.
+
+    Without a rate, Spark operators that follow at once, with nothing between, have the numbers generated inside Spark.
+    `split_rows`: numbers per split, which one subtask reads at a time; None: 1 M, or up to 4 M where Spark
+    generates them.
     """
 
     start: int
     end: int | None = None
     column: str = "value"
-    split_rows: int = 1_000_000  # numbers per split
+    split_rows: int | None = None
     rate_per_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.end is not None and self.end < self.start:
             raise InvalidProgram(f"{self}: end must not be before start")
-        if self.split_rows < 1:
+        if self.split_rows is not None and self.split_rows < 1:
             raise InvalidProgram(f"{self}: split_rows must be at least 1")
         if self.rate_per_s is not None and not 0 < self.rate_per_s < float("inf"):
             raise InvalidProgram(f"{self}: rate_per_s must be a positive number")

@@ -8,6 +8,7 @@ from typing import Any
 from firesteel.connectors import FileSource, SequenceSource
 from firesteel.errors import InvalidProgram
 
+SPLIT_ROWS = 1_000_000  # of a sequence whose program does not say
 RATED_SPLIT_S = 0.1  # a split of a rate-limited sequence is what all subtasks together emit in this time
 
 
@@ -20,7 +21,7 @@ def coordinator_of(source: Any) -> tuple[str, str]:
                 options["watch_s"] = source.watch_s
             return "file-source", json.dumps(options)
         case SequenceSource():
-            rows = source.split_rows
+            rows = source.split_rows or SPLIT_ROWS
             if source.rate_per_s is not None:  # small enough for all subtasks to have their part of a short sequence too
                 rows = max(1, min(rows, int(source.rate_per_s * RATED_SPLIT_S)))
             return "sequence-source", json.dumps({"start": source.start, "end": source.end, "split_rows": rows})

@@ -8,6 +8,7 @@ from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.ids import JobId, OperatorId, ResultId, VertexId, stable_id
 from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.plan.chaining import chains
+from firesteel.plan.sequences import generate_on_spark
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 from firesteel.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
 
@@ -30,6 +31,7 @@ def build_job_graph(
         raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
     graph = stream_graph.resolved(default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism)
     grouped = chains(graph, enabled=chaining_enabled)
+    generate_on_spark(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}
     place: dict[StreamNode, tuple[VertexId, int]] = {}
     vertices = []

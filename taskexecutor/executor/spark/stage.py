@@ -7,7 +7,7 @@ so nothing waits for more to come and no watermark overtakes a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, engine_of
 from taskexecutor.executor.spark.files import CheckedRows, read_files
+from taskexecutor.executor.spark.ranges import RangePlans
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -57,11 +58,14 @@ class _SparkStage(StreamOperator):
         frame = plans.apply(frame, self._specs, cores=self._engine.cores)
         self._check_schema(frame)
         assert self._output_schema is not None
-        with closing(collect(frame, self._output_schema)) as batches:
+        self._emit(collect(frame, self._output_schema))
+        return frame
+
+    def _emit(self, result: Generator[pa.RecordBatch, None, None]) -> None:
+        with closing(result) as batches:
             for batch in batches:
                 self._check_times(batch)
                 self.output.emit(batch)
-        return frame
 
     def _check_schema(self, frame: DataFrame) -> None:
         """A transform may build its plan from the data it sees; its columns must stay what they were found to be."""
@@ -105,6 +109,7 @@ class SparkSourceStage(_SparkStage, SourceOperator):
         self._source_schema = None if source_schema is None else to_spark(source_schema)
         self._splits = Splits()
         self._checked: CheckedRows | None = None  # of the split that is read
+        self._ranges: RangePlans | None = None
         self._watermark_us: int | None = None
 
     def handle_coordinator_event(self, event: Any) -> None:
@@ -131,6 +136,8 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             self._splits.ask(self.context)
 
     def _read(self, split: dict[str, Any]) -> None:
+        if self._read_by_kept_plan(split):
+            return
         with self._on_spark():
             frame = self._frame(split)
             observation = None
@@ -148,6 +155,22 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             self.context.counter("numRecordsIn").inc(plans.scanned_rows(done, split["path"]))
         if latest_us is not None:
             self._advance(latest_us)
+
+    def _read_by_kept_plan(self, split: dict[str, Any]) -> bool:
+        source = self._source.source
+        if not isinstance(source, SequenceSource) or self._source.watermarks is not None:
+            return False
+        with self._on_spark():
+            if self._ranges is None:
+                self._ranges = RangePlans(self._engine.session, source, self._specs, self._engine.cores)
+            if not self._ranges.covers(split["start"], split["end"]):
+                return False
+            assert self._ranges.frame is not None
+            self._check_schema(self._ranges.frame)
+            assert self._output_schema is not None
+            self._emit(self._ranges.run(split["start"], self._output_schema))
+        self.context.counter("numRecordsIn").inc(split["end"] - split["start"])
+        return True
 
     def _frame(self, split: dict[str, Any]) -> DataFrame:
         session, source = self._engine.session, self._source.source

@@ -1,0 +1,103 @@
+"""Sequences that Spark generates, by kept plans and by new ones: the same rows as plain Python makes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from firesteel import Environment
+from firesteel._proto import tasks_pb2
+from firesteel.connectors import SequenceSource
+from firesteel.datastream import DataStream
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.stage import SparkSourceStage
+
+START, SPLIT, SPLITS = -500, 1_000, 4
+NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
+CALLS = itertools.count()
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 core", "2 cores"])
+def engine(request: pytest.FixtureRequest) -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({}, cores=request.param, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def stage(engine: SparkEngine, program: Callable[[DataStream], DataStream]) -> tuple[SparkSourceStage, OperatorHarness]:
+    env = Environment(parallelism=1)
+    numbers = env.from_source(SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT))
+    program(numbers).print()
+    graph = env.job_graph("numbers")
+    schemas = [pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None for m in analyze(graph, engine)]
+    operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
+    opened = [OpenedOperator(o, cloudpickle.loads(o.spec), s) for o, s in zip(operators, schemas, strict=False)]
+    operator = build(opened)
+    assert isinstance(operator, SparkSourceStage)
+    return operator, OperatorHarness(operator, [], spark=engine.session).open()
+
+
+def read(harness: OperatorHarness) -> list[dict[str, Any]]:
+    for number in range(SPLITS):
+        start = START + number * SPLIT
+        split = f'{{"start": {start}, "end": {min(start + SPLIT, NUMBERS.stop)}}}'
+        harness.deliver(tasks_pb2.AssignSplit(number=number, split_json=split))
+        harness.poll()
+    return harness.rows()
+
+
+def plan_is_kept(operator: SparkSourceStage) -> bool:
+    return operator._ranges is not None and operator._ranges.frame is not None
+
+
+def test_transforms_run_by_a_kept_plan(engine: SparkEngine) -> None:
+    def odd(df: Any) -> Any:
+        return df.where("n % 2 = 1").selectExpr("n * 2 AS d", "concat('n', n) AS text")
+
+    operator, harness = stage(engine, lambda numbers: numbers.transform(odd))
+    assert sorted(r["d"] for r in read(harness)) == [2 * n for n in NUMBERS if n >= 0 and n % 2]
+    assert plan_is_kept(operator)
+
+
+def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
+    keyed = lambda df: df.selectExpr("pmod(n, 7) AS k", "n")  # noqa: E731
+    operator, harness = stage(engine, lambda ns: ns.transform(keyed).key_by("k").aggregate("count(*) AS c", "avg(n) AS a"))
+    counts: Counter[int] = Counter()
+    for row in read(harness):
+        counts[row["k"]] += row["_rows"]
+    assert counts == Counter(n % 7 for n in NUMBERS)
+    assert plan_is_kept(operator)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda df: df.where(f"n >= {df.count() * 0 + START}"), id="looks at the rows"),
+        pytest.param(lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"),
+        pytest.param(lambda df: df.where(f"n > -{next(CALLS) + 10_000}"), id="another plan each time"),
+        pytest.param(lambda df: df.orderBy(df.n % 10), id="not row by row"),
+        pytest.param(lambda df: df.where("n <= (SELECT max(id) FROM range(100000))"), id="with a subquery"),
+    ],
+)
+def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
+    operator, harness = stage(engine, lambda numbers: numbers.transform(function))
+    assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
+    assert not plan_is_kept(operator)
+
+
+def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskexecutor.executor.spark.ranges.PART_BYTES", 4_000)  # of 8,000 per split
+    operator, harness = stage(engine, lambda numbers: numbers.transform(lambda df: df.selectExpr("n")))
+    assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
+    assert operator._ranges is not None
+    assert operator._ranges._parts == 2
