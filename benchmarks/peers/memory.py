@@ -1,0 +1,75 @@
+"""Memory of one PySpark executor, its Python and its JVM together: idle when warm, and the most under keyed aggregation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any
+
+import psutil
+
+IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 900
+INTERVAL_S = 0.2
+SETTLE_S = 3.0
+
+
+def executors(root: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process(root).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "taskexecutor.executor" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def resident_mb(executor: psutil.Process) -> float:
+    """Resident pages of the Python process and of all that it has started. Pages that slots share are counted in each of them."""
+    total = 0
+    for process in (executor, *executor.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total / 1e6
+
+
+def executor_memory() -> dict[str, Any]:
+    from benchmarks.peers.run_firesteel import SLOTS, configuration, nothing, program
+    from benchmarks.peers.work import WORKS
+    from firesteel import Environment
+    from firesteel.cluster import LocalCluster
+
+    load = os.getloadavg()[0]
+    work = WORKS["keyed_aggregate_1k"]
+    done = threading.Event()
+    most = [0.0]
+
+    def watch(processes: list[psutil.Process]) -> None:
+        while not done.wait(INTERVAL_S):
+            most[0] = max(most[0], *(resident_mb(process) for process in processes))
+
+    with LocalCluster(configuration(), task_executors=1, slots=SLOTS) as cluster:
+        cluster.wait_for_slots()
+        done.wait(SETTLE_S)
+        found = executors(os.getpid())
+        if len(found) != SLOTS:
+            raise RuntimeError(f"{len(found)} executors were found, not {SLOTS}")
+        idle_mb = max(resident_mb(process) for process in found)
+        watcher = threading.Thread(target=watch, args=(found,))
+        watcher.start()
+        try:
+            env = Environment(parallelism=SLOTS)
+            program(env, work, work.rows).map_in_arrow(nothing, name="Discard").print()
+            client = cluster.client()
+            client.wait(client.submit(env.job_graph("memory")))
+        finally:
+            done.set()
+            watcher.join()
+    return {
+        "name": "memory of one PySpark executor (Python and JVM), idle / under keyed aggregation",
+        "ours": f"{idle_mb:.0f} / {most[0]:.0f}",
+        "unit": f"MB resident (load before {load:.1f})",
+        "peers": {},
+        "ratio": None,
+        "goal": f"<= {IDLE_GOAL_MB} / {BUSY_GOAL_MB} MB",
+        "met": idle_mb <= IDLE_GOAL_MB and most[0] <= BUSY_GOAL_MB,
+    }

@@ -1,0 +1,86 @@
+"""`python -m benchmarks.peers.run_firesteel WORK`: on an embedded cluster of real processes, 2 slots of 1 core each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from benchmarks.peers import work as peers
+from benchmarks.peers.work import KEEP_ONE_IN, Work
+from firesteel import Environment, Tumbling, options
+from firesteel.client import Client
+from firesteel.cluster import LocalCluster
+from firesteel.config import Configuration
+from firesteel.connectors import CollectSink
+from firesteel.datastream import DataStream
+
+SLOTS = 2
+AGGREGATES = ("count(*) AS c", "sum(value) AS s")
+
+
+def configuration() -> Configuration:
+    return Configuration.load(overrides={options.METRICS_PORT.key: "0"})
+
+
+def program(env: Environment, work: Work, rows: int) -> DataStream:
+    numbers = env.from_sequence(0, rows)
+    keys = work.keys
+    match work.name:
+        case "filter_project":
+            return numbers.transform(lambda df: df.where(f"value % {KEEP_ONE_IN} = 0").selectExpr("value AS v", "value * 2 AS d"))
+        case "keyed_aggregate_1k" | "keyed_aggregate_1m":
+            keyed = numbers.transform(lambda df: df.selectExpr(f"value % {keys} AS k", "value")).key_by("k")
+            return keyed.aggregate(*AGGREGATES)
+        case "window_aggregate":
+            timed = numbers.transform(lambda df: df.selectExpr(f"value % {keys} AS k", "value", "timestamp_micros(value) AS t"))
+            return timed.key_by("k").window(Tumbling("1 s", on="t")).aggregate(*AGGREGATES)
+        case "stateful_processor":
+            from benchmarks.peers.processors import CountAndSum, with_key
+
+            mapped = numbers.map_in_arrow(with_key(keys), "k long, value long")
+            return mapped.key_by("k").transform_with_state(CountAndSum(), "k long, c long, s long", "update")
+        case _:
+            raise SystemExit(f"unknown: {work.name}")
+
+
+def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, 0)
+
+
+def collected(client: Client, stream: DataStream) -> pa.Table:
+    stream.sink_to(CollectSink())
+    graph = stream._environment.job_graph("check")
+    job_id = client.submit(graph)
+    client.wait(job_id)
+    (operator_id,) = [o.operator_id for v in graph.vertices for o in v.operators if o.coordinator_kind == "collect"]
+    return client.fetch_table(job_id, operator_id)
+
+
+def final(work: Work, table: pa.Table) -> dict[str, list[int]]:
+    """Of a stream of upserts, each key's last row: counts only grow."""
+    if work.name in ("filter_project", "window_aggregate"):
+        return table.to_pydict()
+    last: dict[str, list[int]] = table.group_by("k").aggregate([("c", "max"), ("s", "max")]).to_pydict()
+    return {"k": last["k"], "c": last["c_max"], "s": last["s_max"]}
+
+
+def main() -> None:
+    work = peers.WORKS[sys.argv[1]]
+    with LocalCluster(configuration(), task_executors=1, slots=SLOTS) as cluster:
+        cluster.wait_for_slots()
+        client = cluster.client()
+        check = collected(client, program(Environment(parallelism=SLOTS), work, work.check_rows))
+        peers.check(work, final(work, check), work.check_rows)
+        env = Environment(parallelism=SLOTS)
+        program(env, work, work.rows).map_in_arrow(nothing, name="Discard").print()
+        graph = env.job_graph(work.name)
+        peers.begin()
+        client.wait(client.submit(graph))
+        peers.end(work.rows)
+
+
+if __name__ == "__main__":
+    main()
