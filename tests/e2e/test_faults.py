@@ -41,12 +41,11 @@ def command(process: psutil.Process) -> str:
         return ""
 
 
-def descendants(process: psutil.Process, module: str) -> list[psutil.Process]:
-    return [p for p in process.children(recursive=True) if f"-m {module} " in command(p) + " "]
-
-
-def slots_of(session: Session) -> list[psutil.Process]:
-    return descendants(supervisor_of(session.cluster.directory), "taskexecutor.executor")
+def services(session: Session, module: str) -> list[psutil.Process]:
+    """The cluster's processes of one kind, also those whose parent has died and come back meanwhile."""
+    marks = (str(session.cluster.directory), session.address)
+    lines = [(p, command(p)) for p in psutil.process_iter()]
+    return [p for p, line in lines if f"-m {module} " in line and any(mark in line for mark in marks)]
 
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:
@@ -138,11 +137,10 @@ def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session
 def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session) -> None:
     job_id = session.submit(endless(1))
     session.wait_until(job_id, all_running)
-    supervisor = supervisor_of(session.cluster.directory)
-    (victim,) = descendants(supervisor, "resourcemanager")
+    (victim,) = services(session, "resourcemanager")
     before = {t.task_executor_id for t in session.client.cluster_overview().task_executors}
     victim.kill()
-    eventually(lambda: descendants(supervisor, "resourcemanager") not in ([], [victim]), "a new ResourceManager")
+    eventually(lambda: services(session, "resourcemanager") not in ([], [victim]), "a new ResourceManager")
     eventually(lambda: session.client.cluster_overview().slots_total == SLOTS, "every TaskExecutor registered again")
     overview = session.client.cluster_overview()
     assert {t.task_executor_id for t in overview.task_executors} == before
@@ -171,7 +169,7 @@ def test_the_death_of_a_job_master_fails_its_job_and_no_other(session: Session) 
 def test_the_death_of_the_dispatcher_leaves_jobs_running(session: Session) -> None:
     job_id = session.submit(endless(1))
     attempts = attempts_of(session.wait_until(job_id, all_running))
-    (victim,) = descendants(supervisor_of(session.cluster.directory), "dispatcher")
+    (victim,) = services(session, "dispatcher")
     victim.kill()
     for details in session.client.watch_job(job_id):  # goes on by itself
         if all_running(details):

@@ -14,7 +14,7 @@ from firesteel.states import ExecutionState
 
 from .conftest import Session, eventually
 from .jobs import endless
-from .test_faults import descendants, supervisor_of
+from .test_faults import services
 
 
 def metrics_of(process: psutil.Process) -> str:
@@ -35,15 +35,14 @@ def metrics_of(process: psutil.Process) -> str:
 def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     job_id = session.submit(endless(), "measured")
     session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
-    supervisor = supervisor_of(session.cluster.directory)
-    (dispatcher,) = descendants(supervisor, "dispatcher")
-    (manager,) = descendants(supervisor, "resourcemanager")
-    workers = descendants(supervisor, "taskexecutor")
+    (dispatcher,) = services(session, "dispatcher")
+    (manager,) = services(session, "resourcemanager")
+    workers = services(session, "taskexecutor")
     assert re.search(r"^flink_jobmanager_numRunningJobs\S* 1(\.0)?$", metrics_of(dispatcher), re.M)
     served = metrics_of(manager)
     assert re.search(r"^flink_jobmanager_taskSlotsTotal\S* 4(\.0)?$", served, re.M)
     assert re.search(r"^flink_jobmanager_numRegisteredTaskManagers\S* 2(\.0)?$", served, re.M)
-    assert any("flink_jobmanager_job_uptime" in metrics_of(p) for p in descendants(supervisor, "jobmaster"))
+    assert any("flink_jobmanager_job_uptime" in metrics_of(p) for p in services(session, "jobmaster"))
 
     def of_tasks() -> str:
         return "\n".join(map(metrics_of, workers))

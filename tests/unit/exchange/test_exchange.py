@@ -175,20 +175,25 @@ def test_within_a_process_the_very_same_batch_arrives(
     assert all(a is b for a, b in zip(sent, received, strict=True))
 
 
-def test_streams_share_one_connection(network: Any, numbers: Numbers, exchange_threads: Callable[[], list[str]]) -> None:
+def test_streams_share_one_connection(
+    network: Any, numbers: Numbers, exchange_threads: Callable[[], list[str]], wait_until: Any
+) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2, "consumers": 3}
     partitions = [network.partition(p, result_id=r, **shape) for r in ("r1", "r2") for p in range(2)]
     readers = [network.consumer(c, result_id=r, **shape) for r in ("r1", "r2") for c in range(3)]
     for partition in partitions:
         partition.emit(numbers(0, 1))
         partition.emit_event(EndOfPartition())
-    time.sleep(0)
     streams = sorted(name for name in exchange_threads() if "reader" in name)
     assert streams == ["exchange-reader-r1", "exchange-reader-r2"], "one stream per result"
     port = int(network.producing.address.rpartition(":")[2])
-    incoming = [c for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port]
-    assert len(incoming) == 1, "one connection for all of them"
+
+    def connections() -> int:
+        return sum(1 for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port)
+
+    assert wait_until(lambda: connections() == 1), "one connection for all of them"
     assert sum(len(rows(reader.drain())) for reader in readers) == 4
+    assert connections() <= 1
 
 
 def test_a_producer_blocks_at_its_window_and_goes_on_with_credit(
