@@ -116,6 +116,9 @@ class RuntimeContext(Protocol):
     def count_bundle(self, records: int) -> None:
         """Records that were processed at once: what `firesteel show` and the metrics tell of bundle sizes."""
 
+    def show_plan(self, plan: Callable[[], str]) -> None:
+        """What was run on Spark, for people; `plan` is called now and then."""
+
     def send_to_coordinator(self, event: Any) -> None:
         """Sends an operator event to the coordinator in the JobMaster."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -38,7 +38,9 @@ def number(state: Enum) -> Any:
 
 def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metrics) -> job_master_pb2.VertexDetails:
     vertex = job_vertex.vertex
-    groups = {index: number for number, group in enumerate(fused(core.graph.job_graph, vertex)) for index in group}
+    members = fused(core.graph.job_graph, vertex)
+    groups = {index: number for number, group in enumerate(members) for index in group}
+    last_plans = _last_plans(job_vertex, members, metrics)
     return job_master_pb2.VertexDetails(
         vertex_id=vertex.vertex_id,
         name=vertex.name,
@@ -52,7 +54,7 @@ def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metric
                 name=operator.name,
                 kind=operator.kind,
                 runs_on_spark=operator.runs_on_spark,
-                plan=core.plans.get(operator.operator_id, ""),
+                plan=last_plans.get(index) or core.plans.get(operator.operator_id, ""),
                 group=groups[index],
             )
             for index, operator in enumerate(vertex.operators)
@@ -65,6 +67,15 @@ def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metric
         ],
         input_vertex_ids=list(dict.fromkeys(result.edge.source_vertex_id for result in job_vertex.inputs)),
     )
+
+
+def _last_plans(job_vertex: ExecutionJobVertex, members: Sequence[tuple[int, ...]], metrics: Metrics) -> dict[int, str]:
+    """What the first subtask has told of its last plans, under each group's last operator, as the analysis has them."""
+    told = next((metrics[e.attempt_id].plans for e in job_vertex.vertices[0].attempts[::-1] if e.attempt_id in metrics), None)
+    if not told:
+        return {}
+    ids = [operator.operator_id for operator in job_vertex.vertex.operators]
+    return {group[-1]: told[ids[index]] for group in members for index in group if ids[index] in told}
 
 
 def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.ExecutionDetails:

@@ -21,7 +21,7 @@ from firesteel.errors import JobFailed
 from firesteel.functions import FunctionContext, ProcessContext
 from firesteel.operator import StreamOperator
 
-from .conftest import Session
+from .conftest import Session, firesteel
 
 
 def collected(session: Session, *streams: DataStream) -> list[pa.Table]:
@@ -207,3 +207,29 @@ def test_odd_columns_by_every_way(session: Session) -> None:
     assert table.schema.field("parts").type == ODD.field("parts").type
     expected = pa.Table.from_pylist(odd_rows([*range(300), *range(300, 400), *range(300, 400)]), schema=table.schema)
     assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected.to_pylist()))
+
+
+def test_show_tells_what_was_fused_and_what_ran(session: Session) -> None:
+    env = Environment(parallelism=1)
+    source = env.from_sequence(0, 3_000).map_in_arrow(lambda batches: batches, name="Mine")
+    filtered = source.filter("value % 3 = 0", name="Thirds").transform(
+        lambda df: df.selectExpr("value * 7 AS sevens"), name="Sevens"
+    )
+    filtered.print()
+    job_id = session.submit(env, "fused")
+    session.client.wait(job_id)
+    (vertex,) = session.client.job_details(job_id).vertices
+    groups = {o.name: o.group for o in vertex.operators}
+    assert groups["Thirds"] == groups["Sevens"]
+    assert len(set(groups.values())) == len(groups) - 1
+    assert vertex.metrics.bundles >= 1
+    assert vertex.metrics.bundle_records == 3_000
+    assert vertex.metrics.spark_ms > 0
+    assert vertex.metrics.python_ms > 0
+    (plan,) = (o.plan for o in vertex.operators if o.name == "Sevens")
+    assert "* 7" in plan
+    assert "% 3" in plan
+    assert "Bundle" not in plan, "the last plan that ran, not that of the analysis"
+    shown = firesteel("show", "--full", "-m", session.address, job_id).stdout
+    assert "one plan on Spark of 2 operators" in shown
+    assert "Last, mean" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -155,3 +156,8 @@ def plan_text(frame: DataFrame) -> str:
     """The optimised plan, for people."""
     execution: Any = frame._jdf.queryExecution()
     return str(execution.optimizedPlan().toString()).rstrip()
+
+
+def shown_plan(frame: DataFrame) -> str:
+    """`plan_text` without the numbers that tell Spark's columns apart."""
+    return re.sub(r"#\d+L?", "", plan_text(frame))

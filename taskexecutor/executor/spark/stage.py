@@ -67,6 +67,10 @@ class _SparkStage(StreamOperator):
                 self._check_times(batch)
                 self.output.emit(batch)
 
+    def _show_plan(self, frame: DataFrame) -> None:
+        if self.context.task.subtask == 0:  # one of them is enough
+            self.context.show_plan(lambda: plans.shown_plan(frame))
+
     def _check_schema(self, frame: DataFrame) -> None:
         """A transform may build its plan from the data it sees; its columns must stay what they were found to be."""
         dtypes = frame.dtypes
@@ -144,6 +148,7 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             if self._source.watermarks is not None:
                 observation, frame = plans.observe_time(frame, self._source.watermarks)
             done = self._run(frame)
+            self._show_plan(done)
             latest_us = None if observation is None else plans.observed_time_us(observation)
             if self._checked is not None:
                 self._checked.account(self.context, self.output)
@@ -169,6 +174,7 @@ class SparkSourceStage(_SparkStage, SourceOperator):
             self._check_schema(self._ranges.frame)
             assert self._output_schema is not None
             self._emit(self._ranges.run(split["start"], self._output_schema))
+            self._show_plan(self._ranges.frame)
         self.context.counter("numRecordsIn").inc(split["end"] - split["start"])
         return True
 
@@ -226,7 +232,7 @@ class SparkTransformStage(_SparkStage):
             self._way = BundleWay(self._engine.session, self._engine.bundles, self.context.input_schemas[0] or bundle[0].schema)
         self.context.count_bundle(sum(batch.num_rows for batch in bundle))
         with self._on_spark(), self._way.dataframe(bundle) as frame:
-            self._run(frame)
+            self._show_plan(self._run(frame))
 
     def end_input(self, input_index: int) -> None:
         self.flush()

@@ -22,6 +22,7 @@ OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
 LATE_RECORDS = "numLateRecordsDropped"
 RECORDS_READ = "numRecordsIn"  # a source counts what it reads: nothing comes in that the task could count
 RATE_WINDOW_S = 5.0
+PLAN_EVERY_S = 10.0  # how often an operator's plan on Spark is looked at: it costs a few calls into the JVM
 BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured, also between two waits
 
 
@@ -49,6 +50,8 @@ class OperatorMetrics:
     bundles: int = 0
     bundle_records: int = 0
     last_bundle_records: int = 0
+    plan: str = ""  # the last one that was looked at, for people
+    plan_looked_at_s: float = -PLAN_EVERY_S
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())
@@ -105,6 +108,7 @@ class TaskMetricGroup:
             bundles=sum(o.bundles for o in self.operators),
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
+            plans={o.operator_id: o.plan for o in self.operators if o.plan} if self.info.subtask == 0 else {},
             late_records_dropped=sum(o.counters[LATE_RECORDS].value for o in self.operators if LATE_RECORDS in o.counters),
         )
 

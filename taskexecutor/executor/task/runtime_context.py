@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from firesteel._proto import tasks_pb2
 from firesteel.operator import TaskInfo, TimerService
 from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.mailbox import Mailbox
-from taskexecutor.executor.task.metrics import OperatorCounter, OperatorMetrics
+from taskexecutor.executor.task.metrics import PLAN_EVERY_S, OperatorCounter, OperatorMetrics
 
 # Which field of OperatorEvent carries which message.
 _EVENT_FIELDS: dict[str, str] = {
@@ -132,6 +133,12 @@ class OperatorContext:
         metrics.bundles += 1
         metrics.bundle_records += records
         metrics.last_bundle_records = records
+
+    def show_plan(self, plan: Callable[[], str]) -> None:
+        metrics = self._metrics
+        now_s = time.monotonic()
+        if now_s - metrics.plan_looked_at_s >= PLAN_EVERY_S:
+            metrics.plan, metrics.plan_looked_at_s = plan(), now_s
 
     def send_to_coordinator(self, event: Any) -> None:
         """`event`: one of the messages that OperatorEvent carries."""
