@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from firesteel import Environment
+from firesteel import Environment, Tumbling, Watermarks
 from firesteel.client import JobFailed
 from firesteel.connectors import (
     MALFORMED_TAG,
@@ -81,6 +81,29 @@ def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(s
     with pytest.raises(JobFailed, match=rf"there is no directory '{source}' \(any more\)"):
         session.client.wait(job_id)
     assert sorted(row["n"] for row in rows_below(out)) == [0, 10, 20, 30, 40, 50]
+
+
+def test_windows_over_a_watched_directory_fire_though_some_subtasks_have_nothing(
+    session: Session, in_session: None, tmp_path: Path
+) -> None:
+    env = Environment(parallelism=2)
+    counts = (
+        env.from_source(
+            FileSource(str(tmp_path), format="csv", schema="at TIMESTAMP, key STRING", watch="50 ms"),
+            watermarks=Watermarks.bounded("at"),
+        )
+        .key_by("key")
+        .window(Tumbling("1 hour"))
+        .aggregate("count(*) AS n")
+    )
+    write(tmp_path, "0.csv", "2024-03-01 00:10:00,a\n2024-03-01 00:20:00,a\n2024-03-01 00:59:00,b\n")
+    with counts.execute_and_collect(iterate="arrow") as batches:
+        session.wait_until(batches.job_id, lambda details: details.vertices[1].metrics.records_in == 2)
+        write(tmp_path, "1.csv", "2024-03-01 01:00:01,a\n")
+        rows: list[dict[str, Any]] = []
+        while len(rows) < 2:
+            rows += next(batches).to_pylist()
+    assert {(row["key"], row["n"]) for row in rows} == {("a", 2), ("b", 1)}
 
 
 def test_malformed_rows_are_a_stream_of_their_own(session: Session, in_session: None, tmp_path: Path) -> None:

@@ -145,7 +145,9 @@ def test_a_watched_source_needs_a_schema_or_files_and_is_idle_while_it_waits(eng
     assert harness._main.elements == [StreamStatus(True)]
     (tmp_path / "x.json").write_text('{"a": 1}\n')
     assert read(harness, tmp_path / "x.json") == [{"a": 1, "b": None}]
+    assert harness._main.elements[1] == StreamStatus(False), "before it is read"
     assert harness.poll()
+    assert harness._main.elements[-1] == StreamStatus(True)
     with pytest.raises(InvalidProgram, match="watch is '0 s'"):
         FileSource(str(tmp_path), format="json", watch="0 s")
     assert os.listdir(tmp_path)

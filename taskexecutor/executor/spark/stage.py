@@ -128,6 +128,7 @@ class SparkSourceStage(_SparkStage, SourceOperator):
                 self.output.emit_status(StreamStatus(True))  # until there is a new file: others need not wait for it
             return not self._splits.exhausted
         split = self._splits.waiting.popleft()
+        self.output.emit_status(StreamStatus(False))  # now, not with its first row: rows of other files must not overtake it
         self._request()  # the next one is on its way while this one is read
         read = self.context.counter("numRecordsIn")
         before = read.value
