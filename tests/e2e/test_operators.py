@@ -233,3 +233,14 @@ def test_show_tells_what_was_fused_and_what_ran(session: Session) -> None:
     shown = firesteel("show", "--full", "-m", session.address, job_id).stdout
     assert "one plan on Spark of 2 operators" in shown
     assert "Last, mean" in shown
+
+
+def test_keys_that_could_never_meet_are_found_before_data_flows(session: Session) -> None:
+    env = Environment()
+    words = env.from_sequence(0, 10).transform(lambda df: df.selectExpr("cast(value AS STRING) AS word"))
+    pairs = words.connect(env.from_sequence(0, 10)).key_by("word", "value").co_process(Pairs(), "both LONG")
+    pairs.print()
+    with pytest.raises(
+        JobFailed, match="the key 'word' of the first stream is string and the key 'value' of the second is int64"
+    ):
+        session.client.wait(session.submit(env))
