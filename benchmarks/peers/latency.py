@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 RATE_PER_S = 1_000
-WARM_ROWS = 10_000
-ROWS = 20_000
+WARM_ROWS = 5_000
+ROWS = 15_000
 GOALS_MS = {"spark": 120.0, "python": 20.0}
 
 
