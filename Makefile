@@ -32,7 +32,7 @@ lint: $(READY) ## ruff, and strict mypy on the cores
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@$(PYTHON_IN_VENV) -m mypy
 
-bench: $(READY) ## all benchmarks, or one: make bench ONLY=exchange
+bench: $(READY) ## our benchmarks, or one: make bench ONLY=exchange (peers: beside Spark and Flink, takes long)
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 clean: ## remove what was built, downloaded and written here

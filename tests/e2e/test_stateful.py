@@ -117,7 +117,8 @@ class Failing(StatefulProcessor):
             raise ConnectionError("no such database")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+        if self.where == "timer":
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
         for row in rows:
             if self.where == "handleInputRows" and row.value == 41:
                 raise ZeroDivisionError("41 is not divided")
@@ -134,6 +135,7 @@ class Failing(StatefulProcessor):
     [
         ("init", r"Failing\.init failed: ConnectionError: no such database"),
         ("handleInputRows", r"handleInputRows failed for key \(41,\): ZeroDivisionError: 41 is not divided"),
+        ("timer", r"handleExpiredTimer failed for key \(\d+,\): KeyError: 'late'"),
         ("schema", r"handleInputRows for key \(41,\) .*expected key int64, value int64; got key int, value str"),
     ],
 )
