@@ -13,6 +13,11 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no reason to fail: no example has a time limit.
+settings.register_profile("firesteel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("firesteel")
 
 MARK = "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
 GRACE_S = 5.0  # what was told to end may take this long to be gone
