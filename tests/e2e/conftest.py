@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from firesteel import Environment
@@ -59,6 +60,20 @@ class Session:
 
     def wait_until_all_slots_are_free(self) -> None:
         eventually(lambda: self.free_slots() == SLOTS, f"{SLOTS} free slots")
+
+
+def command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def services(session: Session, module: str) -> list[psutil.Process]:
+    """The cluster's processes of one kind, also those whose parent has died and come back meanwhile."""
+    marks = (str(session.cluster.directory), session.address)
+    lines = [(p, command(p)) for p in psutil.process_iter()]
+    return [p for p, line in lines if f"-m {module} " in line and any(mark in line for mark in marks)]
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from .conftest import ROOT, eventually, firesteel
-from .test_faults import command
+from .conftest import ROOT, command, eventually, firesteel
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:

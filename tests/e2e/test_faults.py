@@ -20,7 +20,7 @@ from firesteel.errors import JobCanceled, JobFailed
 from firesteel.job_details import JobDetails
 from firesteel.states import ExecutionState, JobStatus
 
-from .conftest import SLOTS, Session, eventually
+from .conftest import SLOTS, Session, command, eventually, services
 from .jobs import endless, nothing_left
 
 MIB = 2**20
@@ -32,20 +32,6 @@ def all_running(details: JobDetails) -> bool:
 
 def supervisor_of(directory: Path) -> psutil.Process:
     return next(p for p in psutil.process_iter() if "firesteel.cluster" in (line := command(p)) and str(directory) in line)
-
-
-def command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def services(session: Session, module: str) -> list[psutil.Process]:
-    """The cluster's processes of one kind, also those whose parent has died and come back meanwhile."""
-    marks = (str(session.cluster.directory), session.address)
-    lines = [(p, command(p)) for p in psutil.process_iter()]
-    return [p for p, line in lines if f"-m {module} " in line and any(mark in line for mark in marks)]
 
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:

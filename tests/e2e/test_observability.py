@@ -12,9 +12,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from firesteel.states import ExecutionState
 
-from .conftest import Session, eventually
+from .conftest import Session, eventually, services
 from .jobs import endless
-from .test_faults import services
 
 
 def metrics_of(process: psutil.Process) -> str:
