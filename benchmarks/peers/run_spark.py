@@ -55,26 +55,29 @@ def program(numbers: DataFrame, work: Work) -> DataFrame:
 
 
 class _Progress(StreamingQueryListener):
-    """Lets the main thread wait until so many rows have been taken in."""
+    """Lets the main thread wait until the query started last has taken in so many rows, or has ended."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.wanted = 0
+        self.query: str | None = None  # its run; events of those before may still come
         self.reached = threading.Event()
 
-    def onQueryStarted(self, event: Any) -> None:
-        pass
+    def onQueryStarted(self, event: Any) -> None:  # within `start`, before any other event of the query
+        self.query = str(event.runId)
 
     def onQueryProgress(self, event: Any) -> None:
-        self.rows += event.progress.numInputRows
-        if self.rows >= self.wanted:
-            self.reached.set()
+        if str(event.progress.runId) == self.query:
+            self.rows += event.progress.numInputRows
+            if self.rows >= self.wanted:
+                self.reached.set()
 
     def onQueryTerminated(self, event: Any) -> None:
-        self.reached.set()
+        if str(event.runId) == self.query:
+            self.reached.set()
 
     def expect(self, rows: int) -> None:
-        self.rows, self.wanted = 0, rows
+        self.rows, self.wanted, self.query = 0, rows, None
         self.reached.clear()
 
 

@@ -19,7 +19,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.engine import SparkEngine
-from taskexecutor.executor.spark.stage import SparkSourceStage
+from taskexecutor.executor.spark.source_stage import SparkSourceStage
 
 START, SPLIT, SPLITS = -500, 1_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter

@@ -10,7 +10,7 @@ from firesteel.resources import MINIMUM_HEAP_BYTES
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.stage import SparkTransformStage
+from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
 ROWS = 200_000

@@ -29,7 +29,7 @@ from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
-from taskexecutor.executor.spark.stage import SparkTransformStage
+from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
 DAY_US = 86_400_000_000
 RICH = pa.schema(

@@ -55,7 +55,7 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
         case SourceSpec():
             return _source(first, specs, schema)
         case TransformSpec() | PartialWindowAggregateSpec():
-            from taskexecutor.executor.spark.stage import SparkTransformStage
+            from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
             return SparkTransformStage(specs, schema)
         case MapInArrowSpec():
@@ -119,7 +119,7 @@ def _source(first: OpenedOperator, specs: list[Spec], schema: pa.Schema | None) 
         from taskexecutor.executor.connectors import python_source
 
         return python_source.build(first.spec.source, first.spec.watermarks)
-    from taskexecutor.executor.spark.stage import SparkSourceStage
+    from taskexecutor.executor.spark.source_stage import SparkSourceStage
 
     return SparkSourceStage(first.spec, first.output_schema, specs[1:], schema)
 

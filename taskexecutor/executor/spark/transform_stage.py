@@ -1,0 +1,64 @@
+"""Spark operators behind a task's input or a Python operator.
+
+What the input brings is gathered into bundles: as much as came while Spark was busy, up to a limit; `flush` and watermarks empty
+it, so nothing waits for more to come and no watermark overtakes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from firesteel import options
+from firesteel.config import Configuration
+from firesteel.elements import Watermark
+from firesteel.operator import Output, RuntimeContext
+from firesteel.plan.specs import Spec
+from taskexecutor.executor.spark.bundles import BundleWay
+from taskexecutor.executor.spark.stage import SparkStage
+
+
+class SparkTransformStage(SparkStage):
+    """One Catalyst plan per bundle."""
+
+    def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
+        super().__init__(specs, output_schema)
+        self._bundle: list[pa.RecordBatch] = []
+        self._bundle_bytes = 0
+        self._way: BundleWay | None = None
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self._bundle.append(batch)
+        self._bundle_bytes += batch.nbytes
+        if self._bundle_bytes >= self._limit_bytes:
+            self.flush()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.flush()
+        self.output.emit_watermark(watermark)
+
+    def flush(self) -> None:
+        if not self._bundle:
+            return
+        bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
+        if self._way is None:
+            self._way = BundleWay(self._engine.session, self._engine.bundles, self.context.input_schemas[0] or bundle[0].schema)
+        self.context.count_bundle(sum(batch.num_rows for batch in bundle))
+        with self._on_spark(), self._way.dataframe(bundle) as frame:
+            self._show_plan(self._run(frame))
+
+    def end_input(self, input_index: int) -> None:
+        self.flush()
+
+    def finish(self) -> None:
+        self.flush()
+
+    def close(self) -> None:
+        self._bundle = []
