@@ -1,4 +1,4 @@
-"""A file or sequence source and the Spark operators after it: splits are read inside the plan; Python sees what it lets through."""
+"""A file or sequence source and the Spark operators after it: splits are read inside the plan, out of Python's sight."""
 
 from __future__ import annotations
 
