@@ -85,6 +85,7 @@ class Split:
         self._prefix = prefix
         self.partial: dict[str, str] = {}
         self.merge: dict[str, str] = {}
+        self.decimal: dict[str, str] = {}
 
     def final_of(self, tree: exp.Expression) -> exp.Expression:
         match tree:
@@ -108,10 +109,8 @@ class Split:
             raise NotSplittable
         values = [argument.sql(dialect="spark") for argument in arguments]
         match name, values:
-            case ("min" | "max", [_]) if isinstance(arguments[0], (exp.Struct, exp.Array)):
-                raise NotSplittable  # ordered by Spark only
             case ("avg", [value]):
-                return exp.Anonymous(this=MEAN, expressions=[self._sum(value, condition), self._counted(value, condition)])
+                return exp.Anonymous(this=MEAN, expressions=[self._total(value, condition), self._counted(value, condition)])
             case ("min_by" | "max_by", [value, order]):
                 return self._by(name, value, order, condition)
             case ("approx_count_distinct", [value]):
@@ -137,8 +136,11 @@ class Split:
     def _counted(self, value: str, condition: str) -> exp.Expression:
         return self._partial("count", f"count({value})", "sum", condition)
 
-    def _sum(self, value: str, condition: str) -> exp.Expression:
-        return self._partial("sum", f"sum({value})", "sum", condition)
+    def _total(self, value: str, condition: str) -> exp.Expression:
+        """What an average divides: Spark adds doubles, which do not overflow, and decimals as they are."""
+        total = self._partial("sum", f"sum(double({value}))", "sum", condition)
+        self.decimal[total.name] = self.partial[total.name].replace(f"double({value})", value, 1)
+        return total
 
     def _spread(self, value: str, condition: str, function: str, taken_away: int) -> exp.Expression:
         count = self._counted(value, condition)

@@ -77,7 +77,9 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
         final = split.final_of(ordered).sql(dialect="spark")
     except NotSplittable:
         return AggregateExpression(sql=text, name=name, partial={}, merge={}, final="", whole=whole)
-    return AggregateExpression(sql=text, name=name, partial=split.partial, merge=split.merge, final=final, whole=whole)
+    return AggregateExpression(
+        sql=text, name=name, partial=split.partial, merge=split.merge, final=final, decimal=split.decimal, whole=whole
+    )
 
 
 def _sql_tree(text: str) -> exp.Expression:

@@ -417,7 +417,7 @@ def _check_merges(aggregates: Sequence[AggregateExpression], partial: pa.Schema)
             kind = partial.field(name).type
             mergeable = True
             if how in ("min", "max"):
-                mergeable = not pa.types.is_nested(kind) and not pa.types.is_null(kind) and not pa.types.is_interval(kind)
+                mergeable = not pa.types.is_null(kind) and not pa.types.is_interval(kind)
             elif how == "sum":
                 mergeable = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
             if not mergeable:

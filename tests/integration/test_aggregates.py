@@ -69,9 +69,15 @@ SPLIT = [
     "max(at) AS c8",
     "min(day) AS c9",
     "min(flag) AS c10",
+    "max(struct(n, word)) AS c11",
+    "min(struct(ratio, raw, at)) AS c12",
+    "min(IF(flag, array(small, n), NULL)) AS c13",
+    "max(array(struct(price, day), named_struct('price', NULL, 'day', NULL))) AS c14",
     "avg(n) AS d1",
     "avg(price) AS d2",
     "mean(small) AS d3",
+    "avg(n * 9000000000000000) AS d4",
+    "avg(single) FILTER (WHERE flag) AS d5",
     "stddev(n) AS e1",
     "stddev_pop(small) AS e2",
     "std(price) AS e3",
@@ -79,6 +85,7 @@ SPLIT = [
     "var_pop(n) FILTER (WHERE n <> 3) AS e5",
     "min_by(word, at) AS f1",
     "max_by(price, at) AS f2",
+    "min_by(word, struct(small, at)) AS f5",
     "first(n) AS f3",
     "last(word, true) AS f4",
     "bool_and(flag) AS g1",
@@ -207,6 +214,8 @@ def comparable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     def value(v: Any) -> Any:
         if isinstance(v, float):
             return "NaN" if math.isnan(v) else pytest.approx(v, rel=1e-9)
+        if isinstance(v, dict):
+            return {name: value(part) for name, part in v.items()}
         return sorted(map(repr, v)) if isinstance(v, list) else v
 
     plain = [{name: value(v) for name, v in row.items()} for row in rows]

@@ -99,12 +99,9 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
 
             return build_sink(first.spec.sink)
         case CustomSpec():
-            operator = first.spec.factory()
-            if not isinstance(operator, StreamOperator):
-                raise FiresteelError(
-                    f"{first.operator.name}: the factory made a {type(operator).__name__}; it must make a StreamOperator"
-                )
-            return operator
+            from taskexecutor.executor.operators.custom import custom_operator
+
+            return custom_operator(first.spec, first.operator.name)
         case _:
             assert_never(first.spec)
 

@@ -61,12 +61,12 @@ def _call(operator: StreamOperator, function: ArrowFunction, batch: pa.RecordBat
                 operator.output.emit(fitted)
 
 
-def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str, did: str = "the function yielded") -> pa.RecordBatch:
     """`batch` with exactly `schema`: columns by name, cast as far as no value is lost; else an error that shows both."""
     if batch.schema.equals(schema):
         return batch
     if sorted(batch.schema.names) != sorted(schema.names):
-        raise _mismatch(name, schema, batch.schema)
+        raise _mismatch(name, did, schema, batch.schema)
     columns = []
     for field in schema:
         column = batch.column(batch.schema.get_field_index(field.name))
@@ -74,12 +74,12 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
             try:
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise _mismatch(name, schema, batch.schema, f"; column {field.name!r}: {error}") from error
+                raise _mismatch(name, did, schema, batch.schema, f"; column {field.name!r}: {error}") from error
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _mismatch(name: str, expected: pa.Schema, actual: pa.Schema, detail: str = "") -> FiresteelError:
+def _mismatch(name: str, did: str, expected: pa.Schema, actual: pa.Schema, detail: str = "") -> FiresteelError:
     return FiresteelError(
-        f"{name}: the function yielded another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}"
+        f"{name}: {did} another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}"
     )

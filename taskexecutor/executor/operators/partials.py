@@ -5,6 +5,7 @@ Numbers are merged by numpy in one pass over each column; what numpy has no type
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,8 @@ def _maximum(column: pa.Array, groups: Groups) -> pa.Array:
 
 def _extreme(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
     kind = column.type
+    if pa.types.is_nested(kind):
+        return _ordered(column, groups, column, least=least)
     if pa.types.is_floating(kind):
         values, codes = _valid(column, groups)
         # fmin passes NaN by as long as there is anything else, maximum keeps it: NaN is the largest number.
@@ -205,11 +208,34 @@ def _ordered(column: pa.Array, groups: Groups, order: pa.Array, *, least: bool) 
 
 def _ranks(order: pa.Array) -> np.ndarray[Any, Any]:
     """Numbers, none the least one, in the order of the values."""
+    if pa.types.is_nested(order.type):
+        return _nested_ranks(order)
     numbers = whole_numbers(order)
     if numbers is not None and (not len(numbers) or numbers.min() > np.iinfo(np.int64).min):
         return numbers
     ranks: np.ndarray[Any, Any] = pc.rank(order, sort_keys="ascending", null_placement="at_end", tiebreaker="dense").to_numpy()
     return ranks.astype(np.int64)
+
+
+def _nested_ranks(order: pa.Array) -> np.ndarray[Any, Any]:
+    """Arrays and structs as Spark orders them: part by part, null first, NaN last, a beginning before what it begins."""
+    keys = [_sortable(value) for value in order.to_pylist()]
+    rank = {key: number for number, key in enumerate(sorted(set(keys)))}
+    return np.array([rank[key] for key in keys], np.int64)
+
+
+def _sortable(value: Any) -> tuple[Any, ...]:
+    match value:
+        case None:
+            return ()
+        case dict():
+            return (tuple(map(_sortable, value.values())),)
+        case list():
+            return (tuple(map(_sortable, value)),)
+        case float():
+            return (math.isnan(value), 0.0 if math.isnan(value) else value)
+        case _:
+            return (value,)
 
 
 def _list(column: pa.Array, groups: Groups) -> pa.Array:

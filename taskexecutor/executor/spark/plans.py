@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from firesteel.connectors import SequenceSource
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
+    AggregateExpression,
     PartialWindowAggregateSpec,
     SessionSpec,
     SlidingSpec,
@@ -62,7 +63,7 @@ def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec,
     """
     from pyspark.sql import functions as sql
 
-    partials = {name: text for item in spec.aggregates for name, text in item.partial.items()}
+    partials = _partials(frame, spec.aggregates)
     columns = [sql.expr(text).alias(name) for name, text in partials.items()] + [sql.count(sql.lit(1)).alias(ROWS)]
     names = [column(name) for name in (*partials, ROWS)]
     keys = [column(key) for key in spec.key_columns]
@@ -86,6 +87,19 @@ def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec,
         case _:
             grouped, times = frame.groupBy(*keys).agg(*columns), []
     return grouped.select(*keys, *times, *names)
+
+
+def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
+    """SQL of each partial column."""
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import DecimalType
+
+    partials = {name: text for item in aggregates for name, text in item.partial.items()}
+    decimal = {name: text for item in aggregates for name, text in item.decimal.items()}
+    if decimal:
+        kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in decimal.items())).schema
+        partials |= {kind.name: decimal[kind.name] for kind in kinds if isinstance(kind.dataType, DecimalType)}
+    return partials
 
 
 def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:

@@ -15,7 +15,7 @@ from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.finals import evaluate
 from firesteel.plan.specs import AggregateExpression
 
-_FUNCTIONS = {"sum(x)": "sum", "count(x)": "count", "min(x)": "min", "max(x)": "max", "count(1)": "rows"}
+_FUNCTIONS = {"sum(x)": "sum", "sum(double(x))": "sum", "count(x)": "count", "min(x)": "min", "max(x)": "max", "count(1)": "rows"}
 
 
 def _partials(items: tuple[AggregateExpression, ...], chunks: list[list[int | None]]) -> dict[str, pa.Array]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import CoMapInArrowSpec, CustomSpec, MapInArrowSpec
+from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow, MapInArrow
 
@@ -68,14 +68,3 @@ def test_two_inputs_one_function_each() -> None:
     harness.process(BATCH, 1)
     harness.end()
     assert [row["n"] for row in harness.rows()] == [1, 2, 3, 3]
-
-
-def test_custom_operators_come_from_their_factory() -> None:
-    from firesteel.jobgraph import Operator
-    from taskexecutor.executor.operators import OpenedOperator, build
-
-    named = Operator(operator_id="0" * 32, name="mine", kind="Custom", spec=b"")  # type: ignore[arg-type]
-    made = MapInArrow(MapInArrowSpec(function=iter))
-    assert build([OpenedOperator(named, CustomSpec(factory=lambda: made), None)]) is made
-    with pytest.raises(FiresteelError, match="mine: the factory made a str"):
-        build([OpenedOperator(named, CustomSpec(factory=str), None)])

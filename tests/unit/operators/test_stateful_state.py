@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -401,6 +402,29 @@ def test_delete_if_exists_forgets_every_key() -> None:
 
     second = Story(Scripted(declare, handle), restored=restored_from(first.harness.state.snapshot()))
     assert second.says(1, 1) + second.says(2, 1) == [None, None]
+
+
+@pytest.mark.parametrize("ttl", [None, 1_000])
+def test_a_deleted_state_is_gone_until_it_is_declared_again(ttl: int | None) -> None:
+    def declare(handle: Any) -> Any:
+        states = [
+            handle.getValueState("value", "n INT", ttl),
+            handle.getListState("list", "n INT", ttl),
+            handle.getMapState("map", "k INT", "n INT", ttl),
+        ]
+        for name in ("value", "list", "map"):
+            handle.deleteIfExists(name)
+        return states, handle.getValueState("value", "n INT")
+
+    def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
+        deleted, again = states
+        for state in deleted:
+            with pytest.raises(PySparkRuntimeError, match="Error checking value state exists: state '.*' is deleted"):
+                state.exists()
+        again.update((numbers[0],))
+        yield again.get()
+
+    assert Story(Scripted(declare, handle), time_mode="processing_time").says(1, 5) == [(5,)]
 
 
 def test_init_is_tried_before_data_flows() -> None:

@@ -193,9 +193,8 @@ class ProcessorHandle(StatefulProcessorHandle):
         return self._timers.pending()
 
     def deleteIfExists(self, stateName: str) -> None:
-        found = self._variables.get(stateName)
-        variable = found[1] if found is not None else Variable(self._current, self._backend, stateName, _NO_SHAPE)
-        variable.purge()
+        _, variable = self._variables.pop(stateName, (None, Variable(self._current, self._backend, stateName, _NO_SHAPE)))
+        variable.delete()
 
     # -- inside
 

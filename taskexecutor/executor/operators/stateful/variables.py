@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from firesteel.errors import FiresteelError
@@ -38,6 +39,12 @@ class Variable:
         self._name = name
         self._entry = entry_name(name)
         self._shape = shape
+        self._deleted = False
+
+    def delete(self) -> None:
+        """Forgets the variable's values of all keys; it cannot be used any more."""
+        self.purge()
+        self._deleted = True
 
     def purge(self) -> None:
         """Forgets the variable's values of all keys."""
@@ -48,6 +55,8 @@ class Variable:
         self._backend.remove(self._entry, self._key())
 
     def _key(self) -> Key:
+        if self._deleted:  # PySpark's error
+            raise PySparkRuntimeError(f"Error checking value state exists: state {self._name!r} is deleted by deleteIfExists()")
         key = self._current.key
         if key is None:
             raise FiresteelError(f"state {self._name!r} belongs to a key, and no key is being processed here")

@@ -1,0 +1,60 @@
+"""Operators that programs bring along: what they emit is held to what they declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from firesteel.elements import StreamStatus, Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import CustomSpec
+from taskexecutor.executor.operators.map_in_arrow import fit
+from taskexecutor.executor.spark.schemas import declared
+
+
+def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
+    operator = spec.factory()
+    if not isinstance(operator, StreamOperator):
+        raise FiresteelError(f"{name}: the factory made a {type(operator).__name__}; it must make a StreamOperator")
+    set_up = operator.setup
+
+    def setup(context: RuntimeContext, output: Output) -> None:
+        known = context.input_schemas[0] if context.input_schemas else None
+        main = context.output_schema or declared(spec.schema, known)
+        sides = {tag: declared(schema, known) for tag, schema in spec.side_outputs.items()}
+        set_up(context, DeclaredOutput(output, main, sides, context.operator_name))
+
+    operator.setup = setup  # type: ignore[method-assign]
+    return operator
+
+
+class DeclaredOutput:
+    """An Output whose batches have the declared schemas. None: that one is not known."""
+
+    def __init__(self, output: Output, schema: pa.Schema | None, sides: Mapping[str, pa.Schema | None], name: str) -> None:
+        self._output = output
+        self._schema = schema
+        self._sides = sides
+        self._name = name
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self._output.emit(self._fitted(batch, self._schema, ""))
+
+    def emit_side(self, tag: str, batch: pa.RecordBatch) -> None:
+        if tag not in self._sides:
+            known = ", ".join(self._sides) or "none"
+            raise FiresteelError(f"{self._name}: emits to a side output {tag!r} that it does not declare; it declares: {known}")
+        self._output.emit_side(tag, self._fitted(batch, self._sides[tag], f" to side output {tag!r}"))
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self._output.emit_watermark(watermark)
+
+    def emit_status(self, status: StreamStatus) -> None:
+        self._output.emit_status(status)
+
+    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema | None, where: str) -> pa.RecordBatch:
+        if not isinstance(batch, pa.RecordBatch):
+            raise FiresteelError(f"{self._name}: emits a {type(batch).__name__}{where}; it must emit pyarrow.RecordBatch")
+        return batch if schema is None else fit(batch, schema, self._name, f"the operator emits{where}")
