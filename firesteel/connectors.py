@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from firesteel.errors import InvalidProgram
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
@@ -29,8 +30,9 @@ class FileSource:
     """Reads files that `spark.read` can read, each file one split, in sorted order.
 
     `paths`: absolute paths, directories or globs; relative ones are resolved where the program runs. Folders named `key=value`
-    below them are columns, as with spark.read. `schema`: a DDL string, such as "origin STRING, dep_delay DOUBLE"; without one,
-    CSV and JSON schemas are inferred once over all files, before data flows. `options` are those of spark.read.
+    below them are columns, as with spark.read. `schema`: a DDL string, such as "origin STRING, dep_delay DOUBLE", a StructType or
+    an Arrow schema; without one, CSV and JSON schemas are inferred once over all files, before data flows. `options` are those
+    of spark.read.
 
     `watch` makes it unbounded: so often ("1 s", a timedelta) the paths are listed for files that are new, which are read in the
     order of their modification times, then names. A path is read once, whatever becomes of the file; so write files elsewhere, or
@@ -46,7 +48,7 @@ class FileSource:
 
     paths: tuple[str, ...]
     format: str
-    schema: str | None = None
+    schema: str | StructType | pa.Schema | None = None
     watch_s: float | None = None
     malformed: Malformed | None = None
     options: dict[str, str] = field(default_factory=dict)
@@ -55,7 +57,7 @@ class FileSource:
         self,
         *paths: str,
         format: str,
-        schema: str | None = None,
+        schema: str | StructType | pa.Schema | None = None,
         watch: str | timedelta | None = None,
         malformed: Malformed | None = None,
         **options: object,

@@ -184,6 +184,7 @@ def _users_syntax_error(told: traceback.TracebackException, roots: tuple[str, ..
 
 _LOST_TASK = re.compile(r"most recent failure: (?:Lost task [^)]*\)(?: \([^)]*\))*|[^:]*): (.*)")
 _JAVA_CLASS = re.compile(r"^(?:Caused by: |: )?(?:[a-z_$][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)?: ")
+_AWAITED = "Exception thrown in awaitResult:"
 _WORKER_TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -212,10 +213,20 @@ def _java_reason(text: str) -> str:
     line = lines[0] if lines else ""
     if line.startswith("An error occurred while calling") and len(lines) > 1:
         line = lines[1]
+    if line.rstrip().endswith(_AWAITED):
+        line = _first_cause(lines) or line
     lost = _LOST_TASK.search(line)
     if lost:
         line = lost.group(1)
     return _JAVA_CLASS.sub("", line).strip() or "Spark gave no reason"
+
+
+def _first_cause(lines: Sequence[str]) -> str:
+    """The first that says something of its own; and the last one, if that one knows no more than where it happened."""
+    causes = [line for line in lines if line.startswith("Caused by: ") and not line.rstrip().endswith(_AWAITED)]
+    if not causes or ".NO_HINT]" not in causes[0]:
+        return causes[0] if causes else ""
+    return f"{causes[0].rstrip()} ({_JAVA_CLASS.sub('', causes[-1])})"
 
 
 def _exception_line(text: str) -> str:

@@ -26,6 +26,11 @@ def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
             _check_watched(path)
         elif not found:
             raise PathProblem(f"source path {path!r} {_why(path)}; correct the path (it is looked up on the cluster's machine)")
+        for file in found:
+            if ":" in os.path.basename(file):
+                raise PathProblem(
+                    f"source path {path!r}: Spark cannot open {file!r}, because of the colon in its name; rename it"
+                )
         files.update(found)
         if len(files) > MAX_FILES:
             raise PathProblem(f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger files")

@@ -46,8 +46,8 @@ from taskexecutor.executor.connectors.checks import check_sink
 from taskexecutor.executor.connectors.python_data_source import PARTITION_SCHEMA, check_source
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.engine import SparkEngine
-from taskexecutor.executor.spark.files import MALFORMED_SCHEMA, read_files
-from taskexecutor.executor.spark.schemas import declared, from_ddl, missing_column, shown, to_arrow, to_ipc, to_spark
+from taskexecutor.executor.spark.files import MALFORMED_SCHEMA, declared_schema, file_reader, read_files
+from taskexecutor.executor.spark.schemas import declared, missing_column, shown, to_arrow, to_ipc, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -316,7 +316,7 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
 
     paths: list[str] = []
     for path in source.paths:
-        files = sorted(glob.glob(path)) if "://" not in path else [path]
+        files = [path] if "://" in path or os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         if not files and source.watch_s is None:
             raise FiresteelError(f"FileSource: no such file: {path}")
         paths += files
@@ -325,14 +325,14 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
             f"FileSource {', '.join(source.paths)}: there are no files yet to find the schema in; give the source a schema"
         )
     try:
-        if source.schema is not None:
-            schema = from_ddl(source.schema)
+        schema = declared_schema(source)
+        if schema is not None:
             if source.malformed is not None and CORRUPT_RECORD in schema.names:
                 raise FiresteelError(
                     f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude each other: either rows "
                     "that do not fit go elsewhere, or they stay with that column set"
                 )
-            reader = session.read.format(source.format)  # an unknown format is found when it is loaded
+            reader = file_reader(session, source)  # an unknown format is found when it is loaded
             if paths and source.format not in (*INFERRED_FORMATS, "parquet", "orc", "text"):
                 reader.schema(schema).options(**source.options).load(paths)
         else:

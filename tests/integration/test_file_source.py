@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ import pyarrow as pa
 import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructField, StructType
 
 from firesteel import Environment
 from firesteel._proto import tasks_pb2
@@ -20,10 +27,11 @@ from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError, InvalidProgram, summary_of
 from firesteel.testing import OperatorHarness
-from jobmaster.paths import list_files
+from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import from_ddl
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
 JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
@@ -123,6 +131,108 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
         paths = [root.format(tmp_path)]
         harness = reader(engine, FileSource(*paths, format="parquet", schema="n LONG, day INT"))
     assert read(harness, *list_files(paths)) == [{"n": 10, "day": 1}, {"n": 20, "day": 2}]
+
+
+# What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types too.
+FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"
+INSIDE = (
+    "bits BINARY, local TIMESTAMP_NTZ, list ARRAY<INT>, inner STRUCT<a: STRING, b: ARRAY<DECIMAL(5,2)>>, by MAP<STRING, LONG>"
+)
+FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    "parquet": (f"{FLAT}, {INSIDE}", {}),
+    "orc": (f"{FLAT}, {INSIDE}", {}),
+    "json": (f"{FLAT}, {INSIDE}", {"compression": "gzip"}),
+    "csv": (FLAT, {"header": True, "sep": "\t", "nullValue": "-"}),
+    "xml": (FLAT, {"rowTag": "row", "nullValue": "-"}),
+    "text": ("value STRING", {}),
+}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "n": st.integers(-(2**31), 2**31 - 1),
+    "wide": st.integers(-(10**19), 10**19).map(lambda n: Decimal(n).scaleb(-3)),
+    "real": st.floats(-1e9, 1e9).map(lambda x: x + 0.0),
+    "word": st.text(st.characters(min_codepoint=65, max_codepoint=0x17F, categories=["L"]), min_size=1, max_size=5),
+    "value": st.text("abc ", min_size=1, max_size=5),
+    "day": st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+    "at": st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
+    "bits": st.binary(max_size=4),
+    "local": st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)),
+    "list": st.lists(st.none() | st.integers(-9, 9), max_size=3),
+    "inner": st.fixed_dictionaries(
+        {"a": st.none() | st.text("xyz", max_size=3), "b": st.lists(st.integers(0, 99).map(Decimal), max_size=2)}
+    ),
+    "by": st.dictionaries(st.text("abc", min_size=1, max_size=2), st.integers(), max_size=2).map(
+        lambda found: {key: value % 2**40 for key, value in found.items()}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_format_gives_what_spark_read_gives(engine: SparkEngine, name: str, data: st.DataObject) -> None:
+    """Files that Spark writes from any rows: their rows, one file after the other, are those that Spark reads at once."""
+    schema, options = FORMATS[name]
+    fields = {column: VALUES[column] for column in from_ddl(schema).names}
+    rows = data.draw(st.lists(st.fixed_dictionaries({c: st.none() | v for c, v in fields.items()}), min_size=1, max_size=6))
+    with tempfile.TemporaryDirectory() as folder:
+        written = engine.session.createDataFrame(rows, schema).repartition(data.draw(st.integers(1, 3)))
+        if name == "text":
+            written = written.where("value IS NOT NULL")
+        written.write.format(name).options(**options).save(f"{folder}/rows")
+        read_options = {key: value for key, value in options.items() if key != "compression"}
+        expected = engine.session.read.format(name).schema(schema).options(**read_options).load(f"{folder}/rows").toArrow()
+        found = FileSource(f"{folder}/rows", format=name, schema=schema, **read_options)
+        files = list_files([f"{folder}/rows"]) if any(Path(f"{folder}/rows").glob("part-*")) else []
+        ours = read(reader(engine, found, lambda df: df.where("true")), *files)
+        assert sorted(map(repr, ours)) == sorted(map(repr, expected.to_pylist()))
+
+
+@pytest.mark.parametrize("malformed", [None, "drop"])
+def test_a_name_that_looks_like_a_glob_is_one_file(engine: SparkEngine, tmp_path: Path, malformed: Any) -> None:
+    names = ["x[1].csv", "{a,b}.csv", "q?.csv", "st*r.csv", "100%20.csv", "two words.csv", "back\\slash.csv", "ü.csv"]
+    for number, name in enumerate([*names, "x1.csv", "a.csv", "qq.csv", "star.csv"]):
+        (tmp_path / name).write_text(f"{number}\n")
+    for number, name in enumerate(names):
+        path = str(tmp_path / name)
+        assert list_files([path]) == [path]
+        harness = reader(engine, FileSource(path, format="csv", schema="n INT", malformed=malformed))
+        harness.deliver(tasks_pb2.AssignSplit(number=0, split_json=json.dumps({"path": path})))
+        harness.poll()
+        assert harness.rows() == [{"n": number}], name
+        inferred = reader(engine, FileSource(path, format="csv"))
+        inferred.deliver(tasks_pb2.AssignSplit(number=0, split_json=json.dumps({"path": path})))
+        inferred.poll()
+        assert inferred.rows() == [{"_c0": number}], name
+
+
+def test_a_name_that_spark_cannot_open_is_told_before_data_flows(tmp_path: Path) -> None:
+    (tmp_path / "12:30.csv").write_text("1\n")
+    with pytest.raises(PathProblem, match="Spark cannot open '.*/12:30.csv', because of the colon"):
+        list_files([str(tmp_path)])
+
+
+def test_a_schema_may_be_of_spark_or_of_arrow(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("1\n")
+    for schema in (StructType([StructField("n", LongType())]), pa.schema([("n", pa.int64())])):
+        assert read(reader(engine, FileSource(str(tmp_path), format="csv", schema=schema)), tmp_path / "x.csv") == [{"n": 1}]
+    with pytest.raises(FiresteelError, match="a DDL string, a StructType or a pyarrow.Schema, not dict"):
+        reader(engine, FileSource(str(tmp_path), format="csv", schema={"n": "INT"}))  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_read_is_named_with_its_file(engine: SparkEngine, tmp_path: Path) -> None:
+    good, bad, other = tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"
+    pq.write_table(pa.table({"n": [1]}), good)
+    bad.write_text("nonsense")
+    pq.write_table(pa.table({"n": ["one"]}), other)
+    for file, reason in ((bad, f"file:{bad} is not a Parquet file"), (other, "Expected Spark type bigint, actual Parquet type")):
+        harness = reader(engine, FileSource(str(good), str(file), format="parquet", schema="n LONG"))
+        with pytest.raises(Exception, match=r"\S") as raised:
+            read(harness, file)
+        assert str(file) in summary_of(raised.value)
+        assert reason in summary_of(raised.value)
+    for name, reason in (("avro", "external data source module"), ("nonsense", "Failed to find the data source: nonsense")):
+        with pytest.raises(FiresteelError, match=reason):
+            reader(engine, FileSource(str(good), format=name))
 
 
 def test_other_formats_of_spark_read(engine: SparkEngine, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class JavaError(Py4JJavaError):
 JavaError.__module__ = Py4JJavaError.__module__
 
 COLUMN = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `orgin` cannot be resolved. SQLSTATE: 42703"
+AWAITED = "Exception thrown in awaitResult: "
 CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spark.SparkException: "
 
 
@@ -146,6 +147,22 @@ CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spa
                 "(host executor driver): java.lang.ArithmeticException: / by zero\n\tat a.b(C.java)\n\nDriver stacktrace:\n"
             ),
             "/ by zero",
+        ),
+        (
+            JavaError(
+                f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
+                "Caused by: org.apache.spark.SparkException: [READ.NO_HINT] Error while reading file x.  SQLSTATE: K\n"
+                "\tat a.b(C.java)\nCaused by: java.lang.RuntimeException: x is not a Parquet file\n\tat a.b(C.java)"
+            ),
+            "[READ.NO_HINT] Error while reading file x.  SQLSTATE: K (x is not a Parquet file)",
+        ),
+        (
+            JavaError(
+                f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
+                f"Caused by: org.apache.spark.SparkException: {AWAITED}\n\tat a.b(C.java)\n"
+                "Caused by: java.io.IOException: Illegal schema"
+            ),
+            "Illegal schema",
         ),
         (Py4JNetworkError("Answer is empty"), "the connection to the slot's Spark JVM is lost (Answer is empty)"),
         (PySparkException("[CANNOT_PARSE] bad type `strin`"), "[CANNOT_PARSE] bad type `strin`"),

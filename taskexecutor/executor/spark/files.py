@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource
+from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
+from taskexecutor.executor.spark.plans import observed
+from taskexecutor.executor.spark.schemas import from_ddl, to_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
+_MALFORMED = "_malformed"
 DROPPED_COUNTER = "numMalformedRecordsDropped"
 # Of the side output: the row as it stands in the file, and the file.
 MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string())])
@@ -26,11 +30,11 @@ MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string(
 
 def read_files(session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None) -> DataFrame:
     """The files' rows. Without `schema`, Spark finds it in the files; for CSV and JSON that takes reading them."""
-    reader = session.read.format(source.format)
+    reader = file_reader(session, source)
+    if schema is None:
+        schema = declared_schema(source)
     if schema is not None:
         reader = reader.schema(schema)
-    elif source.schema is not None:
-        reader = reader.schema(source.schema)
     elif source.format == "csv":
         reader = reader.option("inferSchema", "true")
     elif source.format == "json" and source.malformed is not None:
@@ -38,6 +42,28 @@ def read_files(session: SparkSession, source: FileSource, paths: str | list[str]
     if isinstance(paths, str) and (base := partition_base(source, paths)):
         reader = reader.option("basePath", base)
     return reader.options(**source.options).load(paths)
+
+
+def declared_schema(source: FileSource) -> StructType | None:
+    """Raises FiresteelError, or Spark's ParseException, for one that is none."""
+    from pyspark.sql.types import StructType
+
+    match source.schema:
+        case None | StructType():
+            return source.schema
+        case str(text):
+            return from_ddl(text)
+        case pa.Schema() as schema:
+            return to_spark(schema)
+        case other:
+            raise FiresteelError(
+                f"FileSource: a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(other).__name__}"
+            )
+
+
+def file_reader(session: SparkSession, source: FileSource) -> DataFrameReader:
+    """Paths are taken as they are: they have been found by their globs, and names may look like others."""
+    return session.read.format(source.format).option("__globPaths__", "false")
 
 
 def partition_base(source: FileSource, path: str) -> str:
@@ -69,22 +95,21 @@ class CheckedRows:
     """
 
     def __init__(self, session: SparkSession, source: FileSource, path: str, schema: StructType) -> None:
-        from pyspark.sql import Observation
         from pyspark.sql import functions as sql
 
         self._source = source
         self._path = path
         self._schema = schema
         self._session = session
-        self._observation: Observation = Observation()
         corrupt = _column(CORRUPT_RECORD)
         rows = self._rows().observe(
-            self._observation, sql.count_if(corrupt.isNotNull()).alias("malformed"), self._all_columns().alias("all_columns")
+            _MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns()
         )
         self.frame = rows.where(self._failing(corrupt) if source.malformed == "fail" else corrupt.isNull()).drop(CORRUPT_RECORD)
 
-    def account(self, context: RuntimeContext, output: Output) -> None:
-        malformed = int(self._observation.get["malformed"])
+    def account(self, done: DataFrame, context: RuntimeContext, output: Output) -> None:
+        """After `done`, the plan that `frame` has become, has run."""
+        malformed, _ = observed(done, _MALFORMED) or (0, None)
         if not malformed:
             return
         if self._source.malformed == "drop":
@@ -96,7 +121,7 @@ class CheckedRows:
         from pyspark.sql.types import StringType, StructField, StructType
 
         schema = StructType([*self._schema.fields, StructField(CORRUPT_RECORD, StringType(), True)])
-        reader = self._session.read.format(self._source.format).schema(schema).options(**self._source.options)
+        reader = file_reader(self._session, self._source).schema(schema).options(**self._source.options)
         if base := partition_base(self._source, self._path):
             reader = reader.option("basePath", base)
         return reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT_RECORD).load(self._path)
