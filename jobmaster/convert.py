@@ -20,6 +20,8 @@ from jobmaster.coordinators.messages import (
     SplitAssigned,
     SplitRequested,
     SplitsExhausted,
+    WatermarkLimit,
+    WatermarkReported,
 )
 from jobmaster.slot_pool import SlotOffer
 
@@ -117,6 +119,8 @@ def operator_message(event: tasks_pb2.OperatorEvent) -> OperatorMessage:
             return SplitRequested(received=event.request_split.received)
         case "collect_chunk":
             return ChunkCollected(sequence=event.collect_chunk.sequence, ipc_stream=event.collect_chunk.ipc_stream)
+        case "report_watermark":
+            return WatermarkReported(watermark_us=event.report_watermark.watermark_us, idle=event.report_watermark.idle)
         case kind:
             raise RemoteProtocolError(f"an operator sent an event of kind {kind!r} to its coordinator")
 
@@ -135,6 +139,9 @@ def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_
             event.collect_ack.sequence = sequence
             event.collect_ack.error = error
             event.collect_ack.SetInParent()
+        case WatermarkLimit(limit_us=limit_us):
+            event.align_watermark.limit_us = limit_us
+            event.align_watermark.SetInParent()
         case Resend():
             event.resend.SetInParent()
         case other:

@@ -326,7 +326,7 @@ class JobMasterCore:
             self._fail(first, now, restartable=True)
 
     def _tick(self, now: float) -> None:
-        self._out.extend(self.coordinators.tick(now))
+        self._out.extend(self.coordinators.tick(now, self.graph.attempts))
         for task_executor_id, cause in self.task_executors.verdicts(now):
             self._task_executor_lost(task_executor_id, cause, now)
         expired = self.pool.release_idle(now)
@@ -354,6 +354,7 @@ class JobMasterCore:
                 more = list(self._strategy.after(self.graph, execution))
                 if more:
                     self.scheduler.schedule(more, now, self.now_ms(now))
+            self._out.extend(self.coordinators.attempt_finished(execution, now, self.graph.attempts))
             return
         self.coordinators.attempt_ended(execution)
 
@@ -361,7 +362,7 @@ class JobMasterCore:
         self.task_executors.seen(event.task_executor_id, now)
         execution = self._live(event.attempt_id)
         if execution is not None:
-            self._out.extend(self.coordinators.receive(execution, event.operator_id, event.message))
+            self._out.extend(self.coordinators.receive(execution, event.operator_id, event.message, now, self.graph.attempts))
 
     def _spooled(self, event: events.ChunkSpooled | events.ChunkNotSpooled) -> None:
         execution = self._live(event.attempt_id)

@@ -33,7 +33,10 @@ def create(operator: Operator) -> Coordinator | None:
                 return SequenceSourceEnumerator.from_options(options)
             case "collect":
                 return CollectCoordinator()
+            case "alignment":
+                return None  # only the alignment group among its options counts: jobmaster.coordinators.alignment
             case kind:
-                raise BadOptions(f"coordinator kind {kind!r} is unknown; known are file-source, sequence-source and collect")
+                known = "file-source, sequence-source, collect and alignment"
+                raise BadOptions(f"coordinator kind {kind!r} is unknown; known are {known}")
     except (BadOptions, ValueError, TypeError) as error:
         raise BadOptions(f"operator {operator.name!r}: its coordinator's options are not usable: {error}") from error

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from firesteel.ids import AttemptId, OperatorId
 from firesteel.jobgraph import JobGraph
 from jobmaster.commands import Command, ListPaths, Say, SendOperatorMessage, SpoolChunk
 from jobmaster.coordinators import Coordinator, create
+from jobmaster.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.coordinators.base import Spool, UnexpectedMessage
-from jobmaster.coordinators.messages import OperatorMessage, Resend
+from jobmaster.coordinators.messages import OperatorMessage, Resend, WatermarkReported
 from jobmaster.execution_graph import Execution
+
+Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
 
 
 class Coordinators:
-    def __init__(self, by_operator: dict[OperatorId, Coordinator] | None = None) -> None:
+    def __init__(
+        self, by_operator: dict[OperatorId, Coordinator] | None = None, alignment: WatermarkAlignment | None = None
+    ) -> None:
         self.by_operator = by_operator or {}
+        self.alignment = alignment or WatermarkAlignment()
 
     @classmethod
     def of(cls, job_graph: JobGraph) -> Coordinators:
         """Raises BadOptions, naming the operator."""
         created = ((o.operator_id, create(o)) for vertex in job_graph.vertices for o in vertex.operators)
-        return cls({operator_id: coordinator for operator_id, coordinator in created if coordinator is not None})
+        by_operator = {operator_id: coordinator for operator_id, coordinator in created if coordinator is not None}
+        return cls(by_operator, WatermarkAlignment.of(job_graph))
 
     @property
     def ready(self) -> bool:
@@ -36,9 +44,7 @@ class Coordinators:
             if coordinator.paths_to_list
         ]
 
-    def paths_listed(
-        self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Mapping[AttemptId, Execution]
-    ) -> list[Command]:
+    def paths_listed(self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Attempts) -> list[Command]:
         answers = self.by_operator[operator_id].paths_listed(files, now)
         return [
             self._command(execution, operator_id, answer)
@@ -47,21 +53,28 @@ class Coordinators:
         ]
 
     def next_deadline(self) -> float | None:
-        deadlines = (coordinator.next_deadline() for coordinator in self.by_operator.values())
+        deadlines = [coordinator.next_deadline() for coordinator in self.by_operator.values()]
+        deadlines.append(self.alignment.next_deadline())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def tick(self, now: float) -> list[Command]:
-        return [
+    def tick(self, now: float, attempts: Attempts) -> list[Command]:
+        listings = [
             _listing(operator_id, coordinator) for operator_id, coordinator in self.by_operator.items() if coordinator.tick(now)
         ]
+        return [*listings, *self._announced(self.alignment.tick(now), attempts)]
 
-    def receive(self, execution: Execution, operator_id: OperatorId, message: OperatorMessage) -> list[Command]:
+    def receive(
+        self, execution: Execution, operator_id: OperatorId, message: OperatorMessage, now: float, attempts: Attempts
+    ) -> list[Command]:
         """A message from a live attempt."""
         coordinator = self.by_operator.get(operator_id)
+        attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
         try:
+            if isinstance(message, WatermarkReported):
+                return self._announced(self.alignment.reported(operator_id, subtask, attempt_id, message, now), attempts)
             if coordinator is None:
                 raise UnexpectedMessage(f"operator {operator_id} has no coordinator")
-            answers = coordinator.receive(execution.attempt_id, execution.vertex.subtask, message)
+            answers = coordinator.receive(attempt_id, subtask, message)
         except UnexpectedMessage as error:
             return [Say(level="warning", text="message to a coordinator dropped", fields={"cause": str(error)})]
         return [self._command(execution, operator_id, answer) for answer in answers]
@@ -72,27 +85,49 @@ class Coordinators:
 
     def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
         """The stream to these broke and is there again: what was under way, either way, may be lost."""
-        if not self.by_operator:
-            return []
+        commands = []
+        for execution in executions:
+            for operator_id in self._of(execution):
+                if operator_id in self.alignment:
+                    self.alignment.reconnected(operator_id, execution.vertex.subtask)
+                commands.append(self._command(execution, operator_id, Resend()))
+        return commands
+
+    def attempt_finished(self, execution: Execution, now: float, attempts: Attempts) -> list[Command]:
+        """Others of its alignment group need not wait for it."""
         return [
-            self._command(execution, operator.operator_id, Resend())
-            for execution in executions
-            for operator in execution.vertex.job_vertex.vertex.operators
-            if operator.operator_id in self.by_operator
+            command
+            for operator_id in self._of(execution)
+            if operator_id in self.alignment
+            for command in self._announced(self.alignment.finished(operator_id, execution.vertex.subtask, now), attempts)
         ]
 
     def attempt_ended(self, execution: Execution) -> None:
         """It failed or was cancelled."""
-        if not self.by_operator:
-            return
-        for operator in execution.vertex.job_vertex.vertex.operators:
-            coordinator = self.by_operator.get(operator.operator_id)
-            if coordinator is not None:
-                coordinator.attempt_ended(execution.attempt_id)
+        for operator_id in self._of(execution):
+            if operator_id in self.by_operator:
+                self.by_operator[operator_id].attempt_ended(execution.attempt_id)
+            if operator_id in self.alignment:
+                self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
 
     def start_over(self) -> None:
         for coordinator in self.by_operator.values():
             coordinator.start_over()
+        self.alignment.start_over()
+
+    def _of(self, execution: Execution) -> list[OperatorId]:
+        """The task's operators that are coordinated."""
+        if not self.by_operator and not self.alignment:
+            return []
+        operators = execution.vertex.job_vertex.vertex.operators
+        return [o.operator_id for o in operators if o.operator_id in self.by_operator or o.operator_id in self.alignment]
+
+    def _announced(self, announcements: Iterable[Announcement], attempts: Attempts) -> list[Command]:
+        return [
+            self._command(execution, operator_id, limit)
+            for operator_id, attempt_id, limit in announcements
+            if (execution := attempts.get(attempt_id)) is not None
+        ]
 
     def _command(self, execution: Execution, operator_id: OperatorId, answer: OperatorMessage | Spool) -> Command:
         if isinstance(answer, Spool):

@@ -37,8 +37,32 @@ class ChunkAcknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkReported:
+    """How far a source of an alignment group has come. Said again, it changes nothing."""
+
+    watermark_us: int  # MIN_TIMESTAMP_US: none yet; MAX_TIMESTAMP_US: it has ended
+    idle: bool = False  # the others need not wait for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkLimit:
+    """A source that has come further reads nothing more until it is told a higher limit."""
+
+    limit_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
     """Messages may have been lost with a broken stream: say again what was not answered."""
 
 
-OperatorMessage: TypeAlias = SplitRequested | SplitAssigned | SplitsExhausted | ChunkCollected | ChunkAcknowledged | Resend
+OperatorMessage: TypeAlias = (
+    SplitRequested
+    | SplitAssigned
+    | SplitsExhausted
+    | ChunkCollected
+    | ChunkAcknowledged
+    | WatermarkReported
+    | WatermarkLimit
+    | Resend
+)
