@@ -148,7 +148,7 @@ class Client:
                 time.sleep(0.1)
 
     def fetch_table(self, job_id: str, operator_id: str) -> pa.Table:
-        """All of a CollectSink's rows; waits for the job's end. Without a single batch the table has no columns."""
+        """All of a CollectSink's rows; waits for the job's end."""
         batches = list(self.fetch_results(job_id, operator_id))
         return pa.Table.from_batches(batches) if batches else pa.table({})
 

@@ -23,6 +23,7 @@ from firesteel.plan.specs import AggregateExpression
 
 _RESERVED = ("window_start", "window_end", "_rows")
 _SELECT = "SELECT "
+_MISSING_ARGUMENT = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>")
 _EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions"
 
 
@@ -93,6 +94,7 @@ def _sql_tree(text: str) -> exp.Expression:
         ends_at = _offset(f"{_SELECT}{text}", detail.get("line", 1), detail.get("col", 0)) - len(_SELECT)
         starts_at = max(0, ends_at - max(1, len(detail.get("highlight") or "")))
         message = re.sub(r"\s+", " ", str(detail.get("description") or "it is not SQL")).strip().rstrip(".")
+        message = _MISSING_ARGUMENT.sub(lambda found: f"{_sql_name(found[1])}() needs one more argument", message)
         raise InvalidProgram(f"aggregate(): this does not parse: {message}\n{_caret(text, min(starts_at, len(text)))}") from None
     except TokenError:
         raise InvalidProgram(
@@ -106,6 +108,11 @@ def _sql_tree(text: str) -> exp.Expression:
         )
     tree: exp.Expression = select.expressions[0]
     return tree
+
+
+def _sql_name(class_name: str) -> str:
+    kind = getattr(exp, class_name)
+    return aggregate_name(kind()) or kind.sql_name().lower() if issubclass(kind, exp.Func) else class_name.lower()
 
 
 # -- checks

@@ -70,6 +70,9 @@ class CollectWriter(StreamOperator):
                 raise FiresteelError(f"unexpected event {type(event).__name__} from the collect coordinator")
 
     def finish(self) -> None:
+        schema = self.context.input_schemas[0]
+        if schema is not None and self._next_sequence == 0 and not self._gathered and self.context.task.subtask == 0:
+            self._gathered.append(pa.RecordBatch.from_pylist([], schema=schema))  # no rows have columns, too
         self.flush()
         self._wait_until(0)  # the job is not finished before its rows are safe
 

@@ -52,7 +52,9 @@ def transform(frame: DataFrame, spec: TransformSpec, what: str = "transform") ->
     result = spec.function(frame)
     if not isinstance(result, DataFrame):
         name = getattr(spec.function, "__name__", "the function")
-        raise FiresteelError(f"{what}({name}) returned {type(result).__name__}; it must return a DataFrame")
+        kind = type(result)
+        got = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        raise FiresteelError(f"{what}({name}) returned {got}; it must return a pyspark.sql.DataFrame")
     return result
 
 

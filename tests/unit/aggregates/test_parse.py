@@ -54,6 +54,8 @@ def test_partials_of_different_items_do_not_meet() -> None:
         ("sum(x) OVER (PARTITION BY y) AS z", "OVER"),
         ("count(*), sum(x)", "a text of its own"),
         ("sum(x) FROM t", "not one expression"),
+        ("corr(x) AS c", "does not parse: corr() needs one more argument\n  corr(x) AS c"),
+        ("sum() AS s", "does not parse: sum() needs one more argument"),
         ("sum(*) AS s", "has no meaning"),
         ("sum(a + b)", "give the expression a name"),
         ("count(*) AS window_start", "choose another name"),

@@ -220,6 +220,16 @@ def test_a_spool_that_cannot_be_written_fails_the_task() -> None:
     harness.close()
 
 
+@pytest.mark.parametrize("subtask", [0, 1])
+def test_no_rows_have_columns_too(subtask: int) -> None:
+    harness = OperatorHarness(CollectWriter(), [SCHEMA], subtask=subtask, parallelism=2).open()
+    acknowledge_what_is_sent(harness)
+    harness.process(BATCH.slice(0, 0))
+    harness.end()
+    tables = [pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent]
+    assert tables == ([SCHEMA.empty_table()] if subtask == 0 else [])
+
+
 def test_a_large_batch_is_cut_into_messages() -> None:
     harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
     rows = 400_000
