@@ -183,6 +183,15 @@ class DispatcherCore:
 
     # ---- what the shell may read
 
+    def find(self, job_id: JobId) -> Job | None:
+        """Of a job that is no longer kept only its id and how it ended are known."""
+        if (status := self._forgotten.get(job_id)) is not None:
+            return Job(job_id=job_id, name="", graph_id="", status=status)
+        return self.jobs.get(job_id)
+
+    def is_forgotten(self, job_id: JobId) -> bool:
+        return job_id in self._forgotten
+
     def count(self, *statuses: JobStatus) -> int:
         return sum(job.status in statuses for job in self.jobs.values())
 
@@ -197,10 +206,7 @@ class DispatcherCore:
     # ---- clients
 
     def _submit(self, event: SubmitJob, now: float) -> None:
-        if event.job_id in self._forgotten:
-            self._commands.append(Answer(request=event.request))
-            return
-        job = self.jobs.get(event.job_id)
+        job = self.find(event.job_id)
         if job is None:
             start_ms = self._wall_ms(now)
             self.jobs[event.job_id] = Job(job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms)
@@ -214,7 +220,7 @@ class DispatcherCore:
             self._refuse(event.request, RefusalKind.ALREADY_EXISTS, message)
 
     def _cancel(self, event: CancelJob, now: float) -> None:
-        job = self.jobs.get(event.job_id)
+        job = self.find(event.job_id)
         if job is None:
             self._refuse(event.request, RefusalKind.NOT_FOUND, unknown_job(event.job_id))
         elif job.status is JobStatus.CANCELED:

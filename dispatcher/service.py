@@ -107,6 +107,8 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"{request.operator_id[:80]!r} is not the id of an operator: expected 32 lower-case hex characters",
             )
+        if self._shell.core.is_forgotten(job.job_id):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"the rows of job {job.job_id} are gone: {self._shell.forgotten_why}")
         path = self._shell.spool(job.job_id) / f"{request.operator_id}.chunks"
 
         async def wait() -> None:
@@ -122,7 +124,7 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher stops")
 
     async def _job(self, job_id: str, context: _Context) -> Job:
-        job = self._shell.core.jobs.get(JobId(job_id))
+        job = self._shell.core.find(JobId(job_id))
         if job is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, unknown_job(job_id[:80]))
             raise AssertionError("abort raises")

@@ -166,7 +166,14 @@ class Shell:
             return await self._stored_details(job)
         return convert.details_without_master(job, graph, waiting_for="" if job.confirmed else "its JobMaster to start")
 
+    @property
+    def forgotten_why(self) -> str:
+        return f"the cluster keeps no more than the last {self.conf.get(options.JOB_HISTORY)} jobs ({options.JOB_HISTORY.key})"
+
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
+        if self.core.is_forgotten(job.job_id):
+            failed = job.status is JobStatus.FAILED
+            return convert.details_without_master(job, None, failure=f"why is forgotten: {self.forgotten_why}" if failed else "")
         while (ending := await self._in_store(self._store.ending, job.job_id)) is None:
             await asyncio.sleep(STORE_RETRY_S[0])  # decided, but the store cannot be written
         final_details, failure = ending

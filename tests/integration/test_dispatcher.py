@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,8 @@ import pytest
 
 from firesteel.client import Client
 from firesteel.cluster.supervisor import free_port
-from firesteel.errors import ClusterUnreachable, JobFailed
+from firesteel.errors import ClusterUnreachable, JobCanceled, JobFailed, JobNotFound
+from firesteel.ids import JobId
 from firesteel.job_details import JobDetails
 from firesteel.jobgraph import JobGraph
 from firesteel.states import JobStatus
@@ -36,8 +38,9 @@ def _command(process: psutil.Process) -> str:
 class Dispatcher:
     """Can be started again on its directory and port, as a supervisor would. Its JobMasters hang on this process."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *definitions: str) -> None:
         self.directory = directory
+        self._definitions = definitions
         self.log = directory / "dispatcher.log"
         self._lifeline, self._held = os.pipe()
         self._port = free_port("127.0.0.1")
@@ -47,6 +50,7 @@ class Dispatcher:
         resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nobody is there
         argv = [sys.executable, "-m", "dispatcher", "--port", str(self._port), "--resource-manager", resource_manager]
         argv += ["--dir", str(self.directory), "-D", "metrics.reporter.prom.port=0"]
+        argv += [argument for definition in self._definitions for argument in ("-D", definition)]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 argv,
@@ -84,8 +88,8 @@ class Dispatcher:
 
 
 @pytest.fixture
-def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
-    dispatcher = Dispatcher(tmp_path)
+def dispatcher(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher(tmp_path, *getattr(request, "param", ()))
     dispatcher.wait_for_log("a JobMaster registered")
     yield dispatcher
     dispatcher.end()
@@ -153,3 +157,20 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
         assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED
         psutil.wait_procs([master], PATIENCE_S)
         assert not master.is_running()
+
+
+@pytest.mark.parametrize("dispatcher", [("jobstore.max-capacity=1",)], indirect=True)
+def test_of_a_job_that_is_no_longer_kept_its_end_is_known(dispatcher: Dispatcher) -> None:
+    graph, later = a_job(), replace(a_job(), job_id=JobId("1" * 32))
+    with dispatcher.client() as client:
+        for one in (graph, later):
+            client.submit(one)
+            client.cancel(one.job_id)
+            assert list(client.watch_job(one.job_id))[-1].status is JobStatus.CANCELED
+        assert [known.job_id for known in client.list_jobs()] == [later.job_id], "only the last one is kept"
+        assert client.submit(graph) == graph.job_id, "it does not run again"
+        with pytest.raises(JobCanceled, match=graph.job_id):
+            client.wait(graph.job_id)
+        client.cancel(graph.job_id)
+        with pytest.raises(JobNotFound, match=rf"rows of job {graph.job_id} are gone: .* last 1 jobs \(jobstore.max-capacity\)"):
+            list(client.fetch_results(graph.job_id, operator_id("a")))

@@ -174,6 +174,10 @@ def test_a_forgotten_job_never_runs_again() -> None:
     assert list(harness.core.jobs) == [OTHER]
     assert harness.submit(request=9) == [Answer(request=9)]
     assert list(harness.core.jobs) == [OTHER]
+    forgotten = harness.core.find(JOB)
+    assert forgotten is not None
+    assert forgotten.status is JobStatus.FINISHED
+    assert refusal(harness.cancel(JOB)) is RefusalKind.WRONG_STATE
 
 
 def test_a_terminal_status_is_stored_and_only_then_acknowledged() -> None:
