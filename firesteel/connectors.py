@@ -194,6 +194,7 @@ class PartitionPlan:
     """The planning half of a PythonSource, an operator of its own; `Environment.from_source` makes it."""
 
     source: PythonSource
+    marked: bool = False  # watermarks, counted from 1, are behind the partitions of each call
 
 
 @dataclass(frozen=True, slots=True)

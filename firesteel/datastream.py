@@ -16,6 +16,7 @@ from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.sinks import add_sink
 from firesteel.plan.specs import (
+    AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -215,13 +216,15 @@ class DataStream(_Configurable):
 
     def assign_timestamps_and_watermarks(self, watermarks: Watermarks, *, name: str | None = None, uid: str = "") -> DataStream:
         """Gives the stream event time, where its source has none, or another than it had: for example of a column that a
-        transform has made. Earlier watermarks end here."""
+        transform has made. Earlier watermarks end here. Only sources can be aligned."""
         if not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
-        stream = self._add(name or "Watermarks", watermarks.assigner_spec(), uid=uid)
-        if watermarks.column:
-            stream._time_columns = frozenset({watermarks.column})
-        return stream
+        if watermarks.alignment is not None:
+            raise InvalidProgram(
+                f"assign_timestamps_and_watermarks(): with_alignment({watermarks.alignment.group!r}) stops sources, and this is "
+                "behind one; give these watermarks to from_source(..., watermarks=...)"
+            )
+        return self._assign_watermarks(watermarks, watermarks.assigner_spec(), name or "Watermarks", uid)
 
     # -- partitioning
 
@@ -314,6 +317,12 @@ class DataStream(_Configurable):
         node.uid = uid
         self._connect_to(node, 0)
         return self._from(node)
+
+    def _assign_watermarks(self, watermarks: Watermarks, spec: AssignWatermarksSpec, name: str, uid: str) -> DataStream:
+        stream = self._add(name, spec, uid=uid)
+        if watermarks.column:
+            stream._time_columns = frozenset({watermarks.column})
+        return stream
 
     def _from(self, node: StreamNode) -> DataStream:
         return DataStream(self._environment, (_Upstream(node=node),), time_columns=self._time_columns, node=node)

@@ -13,7 +13,7 @@ from firesteel.datastream import DataStream, _positive, _Upstream
 from firesteel.errors import InvalidProgram
 from firesteel.ids import JobId, random_id
 from firesteel.jobgraph import JobGraph, Partitioner
-from firesteel.plan.coordinators import coordinator_of
+from firesteel.plan.coordinators import alignment_of, coordinator_of
 from firesteel.plan.job_graph import build_job_graph, operator_id_of
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -52,44 +52,56 @@ class Environment:
     ) -> DataStream:
         """A stream of what `source` reads. With `watermarks` it has event time.
 
-        Custom watermarks, and idleness of sources other than FileSource, are found by an operator of its own behind the source.
+        Watermarks of a FileSource's column are found where it is read, all others by an operator of its own behind the source.
         """
         if not isinstance(source, FileSource | SequenceSource | PythonSource):
             raise InvalidProgram(f"from_source() takes a FileSource, SequenceSource or PythonSource, not {type(source).__name__}")
         if watermarks is not None and not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
-        if not isinstance(source, PythonSource):
-            source = resolved(source)
-        if watermarks is not None and (
-            watermarks.function is not None or (watermarks.idle_us and not isinstance(source, FileSource))
-        ):
-            stream = self.from_source(source, name=name, uid=uid)
-            assigned = stream.assign_timestamps_and_watermarks(watermarks, uid=f"{uid}-watermarks" if uid else "")
-            assigned._configured().follows_producer = True
-            assigned._node = stream._node  # uid(), name() and side_output() are the source's
-            return assigned
-        spec = SourceSpec(source=source, watermarks=watermarks.spec() if watermarks else None)
         if isinstance(source, PythonSource):
-            node = self._python_source(source, spec, f"Source: {name or uid or source.name}", uid)
-            return DataStream(self, (_Upstream(node=node),), time_columns=_time_columns(watermarks), node=node)
-        node = self._graph.add_node(f"Source: {name or uid or type(source).__name__}", spec, inputs=0)
+            stream = self._python_source(source, f"Source: {name or uid or source.name}", uid, watermarks is not None)
+        else:
+            source = resolved(source)
+            in_source = watermarks if watermarks is not None and _found_where_read(source, watermarks) else None
+            stream = self._coordinated_source(source, in_source, f"Source: {name or uid or type(source).__name__}", uid)
+            if in_source is not None:
+                return stream
+        if watermarks is None:
+            return stream
+        assigner = watermarks.assigner_spec(held=isinstance(source, PythonSource) and not source.is_simple)
+        assigned = stream._assign_watermarks(watermarks, assigner, "Watermarks", f"{uid}-watermarks" if uid else "")
+        node = assigned._configured()
+        node.follows_producer = True
+        node.coordinator_kind, node.coordinator_options_json = alignment_of(watermarks.alignment)
+        assigned._node = stream._node  # uid(), name() and side_output() are the source's
+        return assigned
+
+    def _coordinated_source(
+        self, source: FileSource | SequenceSource, watermarks: Watermarks | None, title: str, uid: str
+    ) -> DataStream:
+        alignment = None if watermarks is None else watermarks.alignment
+        spec = SourceSpec(source=source, watermarks=None if watermarks is None else watermarks.spec(), alignment=alignment)
+        node = self._graph.add_node(title, spec, inputs=0)
         node.runs_on_spark = isinstance(source, FileSource)
         node.uid = uid
-        node.coordinator_kind, node.coordinator_options_json = coordinator_of(source)
-        return DataStream(self, (_Upstream(node=node),), time_columns=_time_columns(watermarks), node=node)
+        node.coordinator_kind, node.coordinator_options_json = coordinator_of(source, alignment)
+        time_columns = frozenset({watermarks.column}) if watermarks is not None else frozenset()
+        return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
 
-    def _python_source(self, source: PythonSource, spec: SourceSpec, title: str, uid: str) -> StreamNode:
+    def _python_source(self, source: PythonSource, title: str, uid: str, has_event_time: bool) -> DataStream:
+        spec = SourceSpec(source=source)
         if source.is_simple:
             node = self._graph.add_node(title, spec, inputs=0)
             node.parallelism = 1
         else:
-            planner = self._graph.add_node(f"{title} plan", SourceSpec(source=PartitionPlan(source)), inputs=0)
+            plan = PartitionPlan(source, marked=has_event_time)
+            planner = self._graph.add_node(f"{title} plan", SourceSpec(source=plan), inputs=0)
             planner.parallelism = 1
             planner.uid = f"{uid}-plan" if uid else ""
             node = self._graph.add_node(title, spec, inputs=1)
             self._graph.add_edge(StreamEdge(source=planner, target=node, target_input=0, partitioner=Partitioner.REBALANCE))
         node.uid = uid
-        return node
+        return DataStream(self, (_Upstream(node=node),), time_columns=frozenset(), node=node)
 
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
         """The numbers start <= n < end."""
@@ -158,8 +170,11 @@ class Environment:
         return self._resource_groups[group]
 
 
-def _time_columns(watermarks: Watermarks | None) -> frozenset[str]:
-    return frozenset({watermarks.column}) if watermarks else frozenset()
+def _found_where_read(source: FileSource | SequenceSource, watermarks: Watermarks) -> bool:
+    """Spark finds the latest time of each file; whatever the idleness, a FileSource is idle when it has read all there is."""
+    if watermarks.function is not None:
+        return False
+    return isinstance(source, FileSource) or (watermarks.idle_us is None and watermarks.alignment is None)
 
 
 def absolute_path(path: str) -> str:

@@ -42,6 +42,7 @@ class TaskMetrics:
     bundles: int = 0  # runs of plans on Spark
     bundle_records: int = 0  # what went into them
     last_bundle_records: int = 0
+    aligning_ms: float = 0.0  # of idle_ms: stopped until others of the alignment group catch up
 
     def __add__(self, other: TaskMetrics) -> TaskMetrics:
         """Amounts added; the lower watermark; the larger of the last bundles."""

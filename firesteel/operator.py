@@ -107,6 +107,10 @@ class RuntimeContext(Protocol):
     def config(self) -> dict[str, str]:
         """The job's configuration values."""
 
+    @property
+    def stopped_ms(self) -> float:
+        """For how long the task has taken no input, in all, because the operator was ahead of its alignment group."""
+
     def counter(self, name: str) -> Counter:
         """A counter that is exposed as flink_taskmanager_job_task_operator_<name>."""
 

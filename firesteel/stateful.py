@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import CustomSpec, SourceSpec, TransformWithStateSpec
+from firesteel.plan.specs import AssignWatermarksSpec, CustomSpec, SourceSpec, TransformWithStateSpec
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 # PySpark's own spellings ("EventTime") are taken, too.
@@ -83,6 +83,12 @@ def _check_initial_state(
             f"{where}(): initial_state and the stream itself both come from {shared[0]}; the one is read to its end before the "
             "other begins, so give the initial state a source of its own"
         )
+    groups = _alignment_groups(upstream) & _alignment_groups(initial_upstream)
+    if groups:
+        raise InvalidProgram(
+            f"{where}(): initial_state and the stream itself have sources in the alignment group {min(groups)!r}; the one is "
+            "read to its end before the other begins, so they would wait for each other for ever"
+        )
     for node in initial_upstream:
         if isinstance(node.spec, SourceSpec) and not _is_bounded(node.spec.source):
             raise InvalidProgram(f"{where}(): initial_state must end before the stream begins, and {node} never ends")
@@ -106,6 +112,11 @@ def _has_event_time(nodes: Iterable[StreamNode]) -> bool:
         isinstance(node.spec, CustomSpec) or getattr(node.spec, "watermarks", None) is not None or "Watermark" in node.kind
         for node in nodes
     )
+
+
+def _alignment_groups(nodes: Iterable[StreamNode]) -> set[str]:
+    aligned = (node.spec for node in nodes if isinstance(node.spec, SourceSpec | AssignWatermarksSpec))
+    return {spec.alignment.group for spec in aligned if spec.alignment is not None}
 
 
 def _is_bounded(source: Any) -> bool:

@@ -25,6 +25,7 @@ from firesteel.elements import MAX_TIMESTAMP_US, EndOfPartition, StreamElement, 
 from firesteel.ids import stable_id
 from firesteel.jobgraph import DistributionPattern, Partitioner, pointwise_producers
 from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator, TaskInfo
+from firesteel.plan.specs import AlignmentSpec
 from taskexecutor.executor.exchange.errors import ExchangeClosed, PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.exchange.partitioners import make_routing
 from taskexecutor.executor.task.clock import TaskClock
@@ -415,7 +416,7 @@ class OperatorHarness:
     """Runs one operator as a task would, in the caller's thread, on the caller's time.
 
     `spark` is what `context.spark` gives; `sent` has what went to the coordinator. Event time is advanced by `watermark`,
-    processing time by `processing_time`.
+    processing time by `processing_time`. `alignment` puts the operator into an alignment group.
     """
 
     def __init__(
@@ -432,6 +433,7 @@ class OperatorHarness:
         max_parallelism: int = 128,
         side_output_tags: Sequence[str] = (),
         restored: RestoredOperatorState | None = None,
+        alignment: AlignmentSpec | None = None,
     ) -> None:
         inputs = len(input_schemas) if input_schemas is not None else operator.inputs
         schemas = tuple(input_schemas) if input_schemas is not None else (None,) * inputs
@@ -478,6 +480,10 @@ class OperatorHarness:
         self._output.add(self._main)
         for tag, collected in self._side.items():
             self._output.add(collected, tag)
+        if alignment is not None:
+            self._node.align(alignment, self._task_timers)
+            assert self._node.alignment is not None
+            self._output.add(self._node.alignment)
         backend = HashMapKeyedStateBackend(KeyGroupRange(0, max_parallelism), lambda key: key_group(key, max_parallelism))
         self.state = TaskOperatorState(backend, restored)
 
@@ -514,7 +520,12 @@ class OperatorHarness:
 
     def deliver(self, event: Any) -> None:
         """An event from the coordinator, as a mail: it is handled when the operator yields, polls or `run_mails` is called."""
-        self.environment.mailbox.put(lambda: self.operator.handle_coordinator_event(event))
+        self.environment.mailbox.put(lambda: self._node.handle_coordinator_event(event))
+
+    @property
+    def stopped(self) -> bool:
+        """A task would take no input now: the operator is ahead of its alignment group."""
+        return self._node.alignment is not None and self._node.alignment.stopped
 
     def flush(self) -> None:
         self.operator.flush()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.config import parse_duration_s
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import AssignWatermarksSpec, SessionSpec, SlidingSpec, TumblingSpec, WatermarkSpec
+from firesteel.plan.specs import AlignmentSpec, AssignWatermarksSpec, SessionSpec, SlidingSpec, TumblingSpec, WatermarkSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,14 +33,16 @@ def duration_us(duration: Duration, what: str) -> int:
 class Watermarks:
     """How a stream tells how far event time has come. Each subtask tells it for itself; whoever reads several waits for the last.
 
-    A source reads one split at a time, so rows of two splits never compete within a subtask; event time advances with each batch
-    (of a FileSource: with each file).
+    Event time advances when nothing that a subtask has been given is left behind it: of a FileSource with each file, which a
+    subtask reads one by one, in order; of a PythonSource with the partitions of each `partitions(start, end)`, all of them, and
+    of a simple one with each batch. What nobody has been given yet holds nothing back.
     """
 
     column: str  # "": none is known
     max_out_of_orderness_us: int = 0
     function: Callable[[pa.RecordBatch], Any] | None = None  # instead of the column
     idle_us: int | None = None
+    alignment: AlignmentSpec | None = None
 
     @classmethod
     def bounded(cls, column: str, *, max_out_of_orderness: Duration = "0 s") -> Watermarks:
@@ -72,17 +74,37 @@ class Watermarks:
             raise InvalidProgram(f"with_idleness() is {idle!r}; it must be at least 1 ms")
         return replace(self, idle_us=idle_us)
 
+    def with_alignment(self, group: str, *, max_drift: Duration, update_interval: Duration = "1 s") -> Watermarks:
+        """A source stops while it is more than `max_drift` of event time ahead of the slowest source of its group.
+
+        All sources of a program that name the same group are in it, with all their subtasks. Those that are idle or have ended
+        hold nobody back; one that has no event time yet does: the others stop behind their first watermark. A split that is
+        being read is read to its end. Subtasks tell each other how far they are at most once per `update_interval`, besides
+        when they stop or may go on.
+        """
+        if not isinstance(group, str) or not group:
+            raise InvalidProgram(f"with_alignment() takes the name of a group, not {group!r}")
+        max_drift_us = _positive_us(max_drift, "max_drift of with_alignment()")
+        update_interval_us = duration_us(update_interval, "update_interval of with_alignment()")
+        if update_interval_us < 1000:
+            raise InvalidProgram(f"update_interval of with_alignment() is {update_interval!r}; it must be at least 1 ms")
+        return replace(
+            self, alignment=AlignmentSpec(group=group, max_drift_us=max_drift_us, update_interval_us=update_interval_us)
+        )
+
     def spec(self) -> WatermarkSpec:
         """What a source does itself: bounded out-of-orderness."""
         return WatermarkSpec(column=self.column, max_out_of_orderness_us=self.max_out_of_orderness_us)
 
-    def assigner_spec(self) -> AssignWatermarksSpec:
+    def assigner_spec(self, *, held: bool = False) -> AssignWatermarksSpec:
         """All of it, as an operator."""
         return AssignWatermarksSpec(
             column=self.column,
             max_out_of_orderness_us=self.max_out_of_orderness_us,
             function=self.function,
             idle_us=self.idle_us,
+            held=held,
+            alignment=self.alignment,
         )
 
 

@@ -250,6 +250,8 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> Table:
             if any(part_ms(m) for m in metrics):
                 columns[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
     columns["Busy"], columns["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
+    if any(m.aligning_ms for m in metrics):
+        columns["Aligning"] = lambda m: _share(m.aligning_ms, m)
     columns["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
     if wide and any(m.bundles for m in metrics):
         columns["Bundles"] = lambda m: amount(m.bundles)

@@ -24,14 +24,26 @@ class WatermarkSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentSpec:
+    """A source stops while it is more than `max_drift_us` ahead of the slowest source of its group."""
+
+    group: str
+    max_drift_us: int
+    update_interval_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignWatermarksSpec:
     """Watermarks from rows that pass: of a column as in WatermarkSpec, or `function(batch)` gives the time before which nothing
-    will follow. `idle_us`: after so long without rows, nobody need wait for this stream's watermarks."""
+    will follow. `idle_us`: after so long without rows, nobody need wait for this stream's watermarks. `held`: event time
+    advances not with each batch, but when the stream before says by a watermark of its own that it has read what it had."""
 
     column: str = ""
     max_out_of_orderness_us: int = 0
     function: Callable[[pa.RecordBatch], Any] | None = None
     idle_us: int | None = None
+    held: bool = False
+    alignment: AlignmentSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +52,7 @@ class SourceSpec:
 
     source: Any
     watermarks: WatermarkSpec | None = None
+    alignment: AlignmentSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

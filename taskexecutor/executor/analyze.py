@@ -239,10 +239,7 @@ class _Analysis:
             case PartitionPlan():
                 return _Found(PARTITION_SCHEMA)
             case PythonSource():
-                found = check_source(spec.source)
-                if spec.watermarks is not None:
-                    _check_time_column(f"watermarks of {operator.name!r}", spec.watermarks, found)
-                return _Found(found)
+                return _Found(check_source(spec.source))
             case _:
                 raise FiresteelError(f"{operator.name}: {type(spec.source).__name__} is not a source")
 

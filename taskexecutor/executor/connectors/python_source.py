@@ -6,6 +6,10 @@ The planner holds the offset and asks the DataSourceStreamReader what is new; th
 the readers, which turn each into its rows. So the plan is part of the stream: a barrier that has passed both has the offset in
 one's state and nothing left between them. A SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
 
+Partitions of one plan may be of the same time, and a reader has several of them before it. So where the source has event time,
+the planner sends a mark, a watermark that counts the plans, behind each of them, and the operator that finds event time behind
+the reader (AssignWatermarks) lets it advance only there.
+
 `commit(end)` promises a reader that nothing before `end` will be asked for again, so it is called when a completed checkpoint
 has that offset, and only then.
 """
@@ -22,7 +26,6 @@ from firesteel.connectors import PartitionPlan, PythonSource
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, SourceOperator, StreamOperator
-from firesteel.plan.specs import WatermarkSpec
 from taskexecutor.executor.connectors.python_data_source import (
     PARTITION_SCHEMA,
     batches_of,
@@ -112,6 +115,10 @@ class _OffsetSource(SourceOperator):
 class PartitionPlanner(_OffsetSource):
     """Emits pickled partitions, one row each."""
 
+    def __init__(self, plan: PartitionPlan) -> None:
+        super().__init__(plan.source)
+        self._marks = 0 if plan.marked else None
+
     def _advance(self) -> Any:
         with user_code(self.context):
             end = latest_offset(self._reader, self._offset)
@@ -120,15 +127,14 @@ class PartitionPlanner(_OffsetSource):
             partitions = [cloudpickle.dumps(partition) for partition in self._reader.partitions(self._offset, end)]
         for partition in partitions:  # a batch each: they are spread evenly over the readers
             self.output.emit(pa.RecordBatch.from_arrays([pa.array([partition], pa.binary())], schema=PARTITION_SCHEMA))
+        if self._marks is not None:
+            self._marks += 1
+            self.output.emit_watermark(Watermark(self._marks))
         return end
 
 
 class SimpleReader(_OffsetSource):
     """Emits the rows of a SimpleDataSourceStreamReader."""
-
-    def __init__(self, source: PythonSource, watermarks: WatermarkSpec | None) -> None:
-        super().__init__(source)
-        self._watermarks = _Watermarks(watermarks)
 
     def _advance(self) -> Any:
         arrow_schema = self.context.output_schema or to_arrow(self._schema)
@@ -139,7 +145,6 @@ class SimpleReader(_OffsetSource):
                 count += batch.num_rows
                 self.context.counter("numRecordsIn").inc(batch.num_rows)
                 self.output.emit(batch)
-                self._watermarks.emit(batch, self)
         if count and offset_text(end, self._source.name) == self._text:
             raise FiresteelError(
                 f"{self._source.name}: read({self._text}) returned rows and the offset it was given; "
@@ -149,11 +154,10 @@ class SimpleReader(_OffsetSource):
 
 
 class PartitionReader(StreamOperator):
-    """Turns partitions into their rows."""
+    """Turns partitions into their rows, and passes the planner's marks on."""
 
-    def __init__(self, source: PythonSource, watermarks: WatermarkSpec | None) -> None:
+    def __init__(self, source: PythonSource) -> None:
         self._source = source
-        self._watermarks = _Watermarks(watermarks)
 
     def open(self) -> None:
         with user_code(self.context):
@@ -168,27 +172,9 @@ class PartitionReader(StreamOperator):
                 rows = self._reader.read(cloudpickle.loads(pickled))
                 for read in batches_of(rows, self._schema, self._data_source, self._arrow_schema):
                     self.output.emit(read)
-                    self._watermarks.emit(read, self)
 
 
-class _Watermarks:
-    """Bounded out-of-orderness over the rows emitted so far."""
-
-    def __init__(self, spec: WatermarkSpec | None) -> None:
-        self._spec = spec
-
-    def emit(self, batch: pa.RecordBatch, operator: StreamOperator) -> None:
-        if self._spec is None:
-            return
-        import pyarrow.compute as pc
-
-        times = batch.column(batch.schema.get_field_index(self._spec.column))
-        latest_us = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
-        if latest_us is not None:
-            operator.output.emit_watermark(Watermark(latest_us - self._spec.max_out_of_orderness_us - 1))
-
-
-def build(source: PythonSource | PartitionPlan, watermarks: WatermarkSpec | None) -> StreamOperator:
+def build(source: PythonSource | PartitionPlan) -> StreamOperator:
     if isinstance(source, PartitionPlan):
-        return PartitionPlanner(source.source)
-    return SimpleReader(source, watermarks) if source.is_simple else PartitionReader(source, watermarks)
+        return PartitionPlanner(source)
+    return SimpleReader(source) if source.is_simple else PartitionReader(source)

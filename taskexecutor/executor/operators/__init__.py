@@ -115,7 +115,7 @@ def _source(first: OpenedOperator, specs: list[Spec], schema: pa.Schema | None) 
     if isinstance(first.spec.source, PythonSource | PartitionPlan):
         from taskexecutor.executor.connectors import python_source
 
-        return python_source.build(first.spec.source, first.spec.watermarks)
+        return python_source.build(first.spec.source)
     from taskexecutor.executor.spark.source_stage import SparkSourceStage
 
     return SparkSourceStage(first.spec, first.output_schema, specs[1:], schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,15 +21,17 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class AssignWatermarks(StreamOperator):
-    """After each batch a watermark, if event time has advanced. Those of the stream before are kept to itself, up to its end.
+    """After each batch a watermark, if event time has advanced; if it is `held`, where the stream before has a watermark.
 
-    `now_ms` is the wall clock.
+    The watermarks of that stream are kept to itself, up to its end. `now_ms` is the wall clock; no time counts as idle in which
+    the task takes no input, because it is ahead of its alignment group.
     """
 
     def __init__(self, spec: AssignWatermarksSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._spec = spec
         self._now_ms = now_ms
-        self._last_ms = 0  # when a batch came last
+        self._reached_us: int | None = None  # the furthest that is not sent on
+        self._last_ms = 0.0  # when a batch came last
         self._waiting = False  # a timer is set that looks whether one has come since
         self._idle_ms = None if spec.idle_us is None else max(1, spec.idle_us // 1000)
 
@@ -39,34 +42,46 @@ class AssignWatermarks(StreamOperator):
         if not batch.num_rows:
             return
         self.output.emit(batch)
-        reached_us = self._reached_us(batch)
-        if reached_us is not None:  # no lower watermark is sent on than the last
-            self.output.emit_watermark(Watermark(reached_us - 1))
+        reached_us = self._reached_by(batch)
+        if reached_us is not None and (self._reached_us is None or reached_us > self._reached_us):
+            self._reached_us = reached_us
+        if not self._spec.held:
+            self._advance()
         self._await_idleness()
 
     def process_watermark(self, watermark: Watermark) -> None:
         if watermark == MAX_WATERMARK:
             self.output.emit_watermark(watermark)
+        elif self._spec.held and self._reached_us is not None:
+            self._advance()
+            self._await_idleness()
+
+    def _advance(self) -> None:
+        reached_us, self._reached_us = self._reached_us, None
+        if reached_us is not None:  # no lower watermark is sent on than the last
+            self.output.emit_watermark(Watermark(reached_us - 1))
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
         assert self._idle_ms is not None
         self._waiting = False
-        if timestamp_ms - self._last_ms >= self._idle_ms:
+        waited_ms = timestamp_ms - self.context.stopped_ms - self._last_ms
+        if waited_ms >= self._idle_ms:
             self.output.emit_status(StreamStatus(True))  # until the next batch
         else:
-            self._wait_until(self._last_ms + self._idle_ms)
+            self._wait_until(timestamp_ms + math.ceil(self._idle_ms - waited_ms))
 
     def _await_idleness(self) -> None:
         if self._idle_ms is not None:
-            self._last_ms = self._now_ms()
+            now_ms = self._now_ms()
+            self._last_ms = now_ms - self.context.stopped_ms
             if not self._waiting:
-                self._wait_until(self._last_ms + self._idle_ms)
+                self._wait_until(now_ms + self._idle_ms)
 
     def _wait_until(self, due_ms: int) -> None:
         self._waiting = True
         self.context.timers.register_processing_time(due_ms)
 
-    def _reached_us(self, batch: pa.RecordBatch) -> int | None:
+    def _reached_by(self, batch: pa.RecordBatch) -> int | None:
         """Nothing earlier will follow."""
         spec = self._spec
         if spec.function is None:

@@ -16,6 +16,7 @@ from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
 from firesteel.jobgraph import JobEdge, JobVertex
 from firesteel.operator import StreamOperator
 from firesteel.plan.fusion import chained_consumers, group_operators
+from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec
 from taskexecutor.executor.operators import OpenedOperator
 from taskexecutor.executor.task.config import ResultPartition, TaskConfig
 from taskexecutor.executor.task.metrics import TaskMetricGroup
@@ -32,11 +33,17 @@ class OperatorChain:
         self.nodes = tuple(nodes)
         self.partitions = tuple(partitions)
         self._node_of_operator = {operator_id: node for node in self.nodes for operator_id in node.member_ids}
+        self._alignments = [node.alignment for node in self.nodes if node.alignment is not None]
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
     def entry(self, edge: JobEdge) -> tuple[ChainNode, int]:
         """The node and input that an in_edge feeds."""
         return self._node_of_index[edge.target_operator], edge.target_input
+
+    @property
+    def stopped(self) -> bool:
+        """The task shall take no input now: it is ahead of its alignment group."""
+        return any(alignment.stopped for alignment in self._alignments)
 
     def node_of(self, operator_id: str) -> ChainNode | None:
         return self._node_of_operator.get(operator_id)
@@ -126,6 +133,8 @@ def build_chain(
         for edge, partition in zip(out_edges, partitions, strict=True):
             if edge.source_operator == last or (edge.side_output_tag and edge.source_operator in node.members):
                 node.output.add(PartitionTarget(partition, environment.clock), edge.side_output_tag)
+        if node.alignment is not None:
+            node.output.add(node.alignment)  # behind all others: what it reports has been handed on
     metrics.partitions = list(partitions)
     return OperatorChain(nodes, partitions)
 
@@ -166,6 +175,9 @@ def _build_node(
         input_schemas=tuple(_input_schema(config, group[0], index) for index in range(inputs)),
         output_schema=config.output_schemas[group[-1]],
     )
+    for spec in (o.spec for o in opened):
+        if isinstance(spec, SourceSpec | AssignWatermarksSpec) and spec.alignment is not None:
+            node.align(spec.alignment, timers)
     return node
 
 

@@ -56,6 +56,8 @@ class InputTask:
         self._hold_back()
 
     def step(self) -> Step:
+        if self._chain.stopped:
+            return Step.DRY
         polled = self._reader.poll()
         if polled is None:
             return Step.DRY

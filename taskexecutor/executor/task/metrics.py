@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from firesteel._proto import common_pb2
 from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
+from taskexecutor.executor.task.alignment import Alignment
 from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.config import InputGate, ResultPartition
 
@@ -52,6 +53,7 @@ class OperatorMetrics:
     last_bundle_records: int = 0
     plan: str = ""  # the last one that was looked at, for people
     plan_looked_at_s: float = -PLAN_EVERY_S
+    alignment: Alignment | None = None
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())
@@ -109,6 +111,7 @@ class TaskMetricGroup:
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
             plans={o.operator_id: o.plan for o in self.operators if o.plan} if self.info.subtask == 0 else {},
+            aligning_ms=sum(o.alignment.stopped_ms for o in self.operators if o.alignment is not None),
             late_records_dropped=sum(o.counters[LATE_RECORDS].value for o in self.operators if LATE_RECORDS in o.counters),
         )
 
@@ -178,6 +181,10 @@ class TaskMeters:
             values["numBundles"] = operator.bundles
             values["lastBundleRecords"] = operator.last_bundle_records
             values["meanBundleRecords"] = operator.bundle_records / operator.bundles
+        if operator.alignment is not None:
+            values["watermarkAlignmentDrift"] = operator.alignment.drift_ms
+            values["pausedTimeMsPerSecond"] = rates["aligning_ms"]
+            values["accumulatedPausedTimeMs"] = operator.alignment.stopped_ms
         values.update({name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ})
         for name, value in values.items():
             yield common_pb2.MetricSample(name=OPERATOR_PREFIX + name, labels=labels, value=value)
@@ -207,6 +214,7 @@ def _cumulative(metrics: common_pb2.TaskMetrics, operators: Sequence[OperatorMet
         "spark_ms": metrics.spark_ms,
         "python_ms": metrics.python_ms,
         "exchange_ms": metrics.exchange_ms,
+        "aligning_ms": metrics.aligning_ms,
     }
     for operator in operators:
         values[f"in {operator.operator_id}"] = operator.records_taken

@@ -5,18 +5,21 @@ Calls go forward: a node's operator emits into its output, which calls the next 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from firesteel._proto import tasks_pb2
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.operator import StreamOperator
+from firesteel.plan.specs import AlignmentSpec
+from taskexecutor.executor.task.alignment import Alignment
 from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.config import ResultPartition
 from taskexecutor.executor.task.metrics import OperatorMetrics
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskCancelled, TaskEnvironment
 from taskexecutor.executor.task.state import TaskOperatorState
-from taskexecutor.executor.task.timers import OperatorTimers
+from taskexecutor.executor.task.timers import OperatorTimers, TaskTimers
 from taskexecutor.executor.task.watermarks import ValveEvent, WatermarkValve
 
 
@@ -170,6 +173,7 @@ class ChainNode:
         self.output = output
         self.context: OperatorContext
         self.timers: OperatorTimers
+        self.alignment: Alignment | None = None  # it tells the event time of a source in an alignment group
         self.state: TaskOperatorState | None = None
         self._valve = WatermarkValve(0)  # one channel per producer, whichever input it feeds
         self._producers = [0] * inputs  # per input: those that have not ended
@@ -189,6 +193,12 @@ class ChainNode:
         """One more feeds this input; returns its number for `on_event`."""
         self._producers[input_index] += 1
         return self._valve.add_channel()
+
+    def align(self, spec: AlignmentSpec, task_timers: TaskTimers) -> None:
+        """Its output is that of a source in an alignment group, and the alignment is to be one of that output's targets."""
+        timers = task_timers.for_operator(_no_event_time, lambda timestamp_ms, key, namespace: alignment.on_timer())
+        alignment = Alignment(spec, self.context.send_to_coordinator, timers.register_processing_time)
+        self.alignment = self.context.alignment = self.metrics.alignment = alignment
 
     # -- life
 
@@ -252,6 +262,15 @@ class ChainNode:
             self.advance_watermark(MAX_WATERMARK)
         self.output.emit_watermark(MAX_WATERMARK)  # even if the operator keeps watermarks to itself
 
+    def handle_coordinator_event(self, event: Any) -> None:
+        alignment = self.alignment
+        if alignment is not None and isinstance(event, tasks_pb2.AlignWatermark):
+            alignment.limit(event.limit_us)
+            return
+        if alignment is not None and isinstance(event, tasks_pb2.Resend):
+            alignment.report()
+        self.operator.handle_coordinator_event(event)
+
     def producer_ended(self, input_index: int) -> None:
         """One of the input's producers has ended; the input ends with the last of them."""
         self._producers[input_index] -= 1
@@ -262,3 +281,7 @@ class ChainNode:
         self._ended[input_index] = True
         self.operator.flush()
         self.operator.end_input(input_index)
+
+
+def _no_event_time(timestamp_us: int, key: Any, namespace: Any) -> None:
+    raise AssertionError("an alignment has no timers in event time")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
 from firesteel.operator import TaskInfo, TimerService
+from taskexecutor.executor.task.alignment import Alignment
 from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import PLAN_EVERY_S, OperatorCounter, OperatorMetrics
@@ -87,6 +88,7 @@ class OperatorContext:
         self._timers = timers
         self._input_schemas = input_schemas
         self._output_schema = output_schema
+        self.alignment: Alignment | None = None
         spans = environment.clock.spans
         self._spans = {"spark": spans[TimeKind.SPARK], "python": spans[TimeKind.PYTHON]}
 
@@ -121,6 +123,10 @@ class OperatorContext:
     @property
     def config(self) -> dict[str, str]:
         return self._environment.config
+
+    @property
+    def stopped_ms(self) -> float:
+        return 0.0 if self.alignment is None else self.alignment.stopped_ms
 
     def counter(self, name: str) -> OperatorCounter:
         return self._metrics.counter(name)

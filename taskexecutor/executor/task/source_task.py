@@ -11,6 +11,7 @@ class SourceTask:
     """See `stream_task.TaskKind`."""
 
     def __init__(self, chain: OperatorChain) -> None:
+        self._chain = chain
         head = chain.nodes[0]
         if not isinstance(head.operator, SourceOperator):
             kind = type(head.operator).__name__
@@ -24,6 +25,9 @@ class SourceTask:
         """A source has nothing to acquire but its operators."""
 
     def step(self) -> Step:
+        if self._chain.stopped:
+            self.max_wait_s = None  # a mail tells when to go on
+            return Step.DRY
         if not self._source.poll(0.0):
             self.max_wait_s = None
             return Step.END

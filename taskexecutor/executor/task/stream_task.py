@@ -356,7 +356,7 @@ class StreamTask:
         if which is None or node is None:
             _log.warning("dropped an event for an operator of another task", operator_id=event.operator_id, event_kind=which)
             return
-        node.operator.handle_coordinator_event(getattr(event, which))
+        node.handle_coordinator_event(getattr(event, which))
 
     def _key_group(self, key: object) -> int:
         return key_group(key, self.config.vertex.max_parallelism)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 
 import cloudpickle
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import (
@@ -23,14 +28,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from firesteel import Environment
+from firesteel import Environment, Watermarks
 from firesteel.connectors import PartitionPlan, PythonCommit, PythonSink, PythonSource
+from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, InvalidProgram
-from firesteel.plan.specs import WatermarkSpec
+from firesteel.jobgraph import JobGraph, Operator
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import build_sink
 from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, PARTITION_SCHEMA, check_sink, check_source
 from taskexecutor.executor.connectors.python_source import build
+from taskexecutor.executor.operators import OpenedOperator
+from taskexecutor.executor.operators import build as build_operator
 from taskexecutor.executor.task.runtime_context import TaskCancelled
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
@@ -136,7 +144,7 @@ def plan(harness: OperatorHarness, polls: int = 10) -> list[Range]:
 
 @pytest.mark.parametrize("reader", [Reader, BoundedReader, OlderReader])
 def test_partitions_are_planned_once_each_in_one_subtask(reader: type[Any]) -> None:
-    planner = OperatorHarness(build(PartitionPlan(numbers(reader)), None), []).open()
+    planner = OperatorHarness(build(PartitionPlan(numbers(reader))), []).open()
     planned = plan(planner)
     covered = [n for partition in planned for n in range(partition.start, partition.end)]
     assert covered == list(range(25))
@@ -144,15 +152,15 @@ def test_partitions_are_planned_once_each_in_one_subtask(reader: type[Any]) -> N
     assert planner.operator.waiting is (reader is not BoundedReader)  # type: ignore[attr-defined]
     planner.close()
     assert calls == ["stop"]
-    other = OperatorHarness(build(PartitionPlan(numbers(reader)), None), [], subtask=1, parallelism=2).open()
+    other = OperatorHarness(build(PartitionPlan(numbers(reader))), [], subtask=1, parallelism=2).open()
     assert not other.poll()
 
 
 @pytest.mark.parametrize("reader", [Reader, ArrowReader])
 def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
-    planner = OperatorHarness(build(PartitionPlan(numbers(reader)), None), []).open()
+    planner = OperatorHarness(build(PartitionPlan(numbers(reader))), []).open()
     plan(planner)
-    operator = build(numbers(reader), None)
+    operator = build(numbers(reader))
     harness = OperatorHarness(operator, [PARTITION_SCHEMA], output_schema=ARROW, subtask=1, parallelism=2).open()
     for batch in planner.batches:
         harness.process(batch)
@@ -162,7 +170,7 @@ def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
 
 
 def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> None:
-    planner = OperatorHarness(build(PartitionPlan(numbers(Reader)), None), []).open()
+    planner = OperatorHarness(build(PartitionPlan(numbers(Reader))), []).open()
     plan(planner, polls=1)
     planner.operator.snapshot_state(1)
     assert planner.state.list_state("offset") == ['{"n": 10}']
@@ -182,7 +190,7 @@ def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> No
 def test_a_simple_reader_plans_and_reads_in_one_call() -> None:
     source = PythonSource(Simple)
     assert source.is_simple
-    harness = OperatorHarness(build(source, None), [], output_schema=ARROW).open()
+    harness = OperatorHarness(build(source), [], output_schema=ARROW).open()
     for _ in range(3):
         assert harness.poll()
     assert [row["n"] for row in harness.rows()] == list(range(5))
@@ -199,30 +207,105 @@ def test_an_offset_that_does_not_advance_behind_its_rows_is_an_error() -> None:
         def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
             return Stuck()
 
-    harness = OperatorHarness(build(PythonSource(StuckSource), None), [], output_schema=ARROW).open()
+    harness = OperatorHarness(build(PythonSource(StuckSource)), [], output_schema=ARROW).open()
     with pytest.raises(FiresteelError, match="would be read again and again"):
         harness.poll()
 
 
-def test_readers_tell_event_time() -> None:
-    schema = StructType([StructField("at", TimestampType())])
+class Topic(DataSourceStreamReader):
+    """Each of `plans` is asked for at once; its partitions are lists of times, and all of them of the same ten microseconds."""
 
-    class Times(Numbers):
-        def streamReader(self, schema: StructType) -> Any:
-            class TimeReader(Reader):
-                def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-                    yield pa.record_batch([[partition.start * 1_000_000, None]], schema=pa.schema([("at", US)]))
+    plans: ClassVar[list[list[list[int]]]] = []
 
-            return TimeReader()
+    def initialOffset(self) -> dict[str, int]:
+        return {"plan": 0}
 
-    US = pa.timestamp("us", "UTC")
-    source = PythonSource(Times, schema=schema)
-    operator = build(source, WatermarkSpec(column="at", max_out_of_orderness_us=500))
-    harness = OperatorHarness(operator, [PARTITION_SCHEMA], output_schema=pa.schema([("at", US)])).open()
-    for start in (3, 2, 5):
-        pickled = pa.array([cloudpickle.dumps(Range(start, start + 1))], pa.binary())
-        harness.process(pa.record_batch([pickled], schema=PARTITION_SCHEMA))
-    assert harness.watermarks_us == [3_000_000 - 501, 5_000_000 - 501]
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"plan": min(start["plan"] + 1, len(self.plans))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition([10 * start["plan"] + time for time in partition]) for partition in self.plans[start["plan"]]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        for time in partition.value:
+            yield pa.record_batch([pa.array([time], US)], schema=TIMES)
+
+
+US = pa.timestamp("us", "UTC")
+TIMES = pa.schema([("at", US)])
+
+
+class Topics(DataSource):
+    def schema(self) -> StructType:
+        return StructType([StructField("at", TimestampType())])
+
+    def streamReader(self, schema: StructType) -> Any:
+        return Topic()
+
+
+def harnesses(graph: JobGraph, **schemas: pa.Schema) -> dict[str, Callable[[], OperatorHarness]]:
+    """By name, what makes an operator as it stands in the graph."""
+
+    def opened(operator: Operator) -> OperatorHarness:
+        spec, schema = cloudpickle.loads(operator.spec), schemas.get(operator.name.split()[-1], TIMES)
+        inputs = [PARTITION_SCHEMA if "Source" in operator.name else TIMES] * bool(operator.inputs)
+        return OperatorHarness(build_operator([OpenedOperator(operator, spec, schema)]), inputs, output_schema=schema).open()
+
+    return {o.name: functools.partial(opened, o) for vertex in graph.vertices for o in vertex.operators}
+
+
+def flow(elements: Sequence[Any], into: OperatorHarness) -> None:
+    for element in elements:
+        if isinstance(element, Watermark):
+            into.watermark(element.timestamp_us)
+        else:
+            into.process(element)
+
+
+@given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=5), max_size=4), st.integers(1, 3))
+def test_no_row_of_a_partition_is_late_because_another_was_read_before(plans: list[list[list[int]]], readers: int) -> None:
+    Topic.plans = plans
+    env = Environment(parallelism=readers)
+    env.from_source(PythonSource(Topics), watermarks=Watermarks.bounded("at"), uid="topics").print()
+    made = harnesses(env.job_graph(), plan=PARTITION_SCHEMA)
+    planner = made["Source: topics plan"]()
+    plan(planner, polls=len(plans))
+    assert planner.watermarks_us == list(range(1, len(plans) + 1)), "a mark behind each plan"
+    turn = itertools.cycle(range(readers))
+    dealt: list[list[Any]] = [[] for _ in range(readers)]
+    for element in planner.elements:
+        for reader in range(readers) if isinstance(element, Watermark) else (next(turn),):
+            dealt[reader].append(element)
+    for elements in dealt:
+        reader, teller = made["Source: topics"](), made["Watermarks"]()
+        flow(elements, reader)
+        flow(reader.elements, teller)
+        reached_us, times_us = MIN_TIMESTAMP_US, []
+        for out in teller.elements:
+            if isinstance(out, Watermark):
+                reached_us = out.timestamp_us
+            else:
+                times_us += out["at"].cast(pa.int64()).to_pylist()
+                assert times_us[-1] > reached_us, "not late"
+        assert not times_us or reached_us == max(times_us) - 1, "with the last mark, all of it has been read"
+
+
+def test_simple_readers_tell_event_time_with_each_batch() -> None:
+    env = Environment()
+    watermarks = Watermarks.custom(lambda batch: datetime.fromtimestamp(batch["n"][-1].as_py(), UTC))
+    env.from_source(PythonSource(Simple), watermarks=watermarks, uid="simple").print()
+    made = harnesses(env.job_graph(), simple=ARROW, Watermarks=ARROW)
+    reader, teller = made["Source: simple"](), made["Watermarks"]()
+    for _ in range(2):
+        reader.poll()
+    flow(reader.elements, teller)
+    assert teller.watermarks_us == [2_000_000 - 1, 4_000_000 - 1]
+
+
+def test_without_watermarks_no_plan_is_marked() -> None:
+    planner = OperatorHarness(build(PartitionPlan(numbers(Reader))), []).open()
+    plan(planner)
+    assert planner.watermarks_us == []
 
 
 def test_what_is_no_stream_source_is_told_early() -> None:

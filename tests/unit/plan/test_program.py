@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 
@@ -9,7 +10,7 @@ import cloudpickle
 import pytest
 
 from firesteel import CoProcessFunction, Environment, ResourceProfile, Tumbling, Watermarks
-from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSink, FileSource, PrintSink
+from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSink, FileSource, PrintSink, SequenceSource
 from firesteel.errors import InvalidProgram
 from firesteel.jobgraph import JobGraph, Partitioner
 from firesteel.operator import StreamOperator
@@ -120,6 +121,18 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
         (lambda env: env.from_sequence(0, 1).key_by("value").uid("x"), "right after it"),
         (lambda env: env.from_sequence(0, 1).union(Environment().from_sequence(0, 1)), "different environments"),
         (lambda env: env.from_sequence(0, 1).sink_to("out"), "takes one of CollectSink, FileSink, .*, not str"),
+        (
+            lambda env: env.from_sequence(0, 1).assign_timestamps_and_watermarks(
+                Watermarks.bounded("value").with_alignment("g", max_drift="1 min")
+            ),
+            r"with_alignment\('g'\) stops sources, .* give these watermarks to from_source",
+        ),
+        (lambda env: Watermarks.bounded("at").with_alignment("", max_drift="1 min"), "takes the name of a group, not ''"),
+        (lambda env: Watermarks.bounded("at").with_alignment("g", max_drift="0 s"), r"max_drift of with_alignment\(\) is '0 s'"),
+        (
+            lambda env: Watermarks.bounded("at").with_alignment("g", max_drift="1 s", update_interval="1 us"),
+            "'1 us'",
+        ),
         (lambda env: env.from_sequence(5, 1), "end must not be before start"),
         (lambda env: env.job_graph(), "no operators"),
     ],
@@ -219,3 +232,26 @@ def test_a_filter_in_sql_is_part_of_the_plan_and_a_function_is_not() -> None:
         ("Filter(value > 1)", True),
         ("Filter", False),
     ]
+
+
+def aligned(watermarks: Watermarks) -> dict[str, object]:
+    """Of a program with two sources: the coordinator's options of each operator that has one."""
+    env = Environment()
+    env.from_source(FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP"), watermarks=watermarks, uid="files").print()
+    env.from_source(SequenceSource(0, 10), watermarks=watermarks, uid="numbers").print()
+    operators = [operator for vertex in env.job_graph().vertices for operator in vertex.operators]
+    return {o.name: (o.coordinator_kind, json.loads(o.coordinator_options_json)) for o in operators if o.coordinator_kind}
+
+
+def test_alignment_is_told_to_the_coordinator_of_whatever_tells_event_time() -> None:
+    group = {"alignment": {"group": "g", "max_drift_us": 60_000_000, "update_interval_us": 50_000}}
+    found = aligned(Watermarks.bounded("at").with_alignment("g", max_drift="1 min", update_interval="50 ms"))
+    assert set(found) == {"Source: files", "Source: numbers", "Watermarks"}
+    assert found["Source: files"] == ("file-source", {"paths": ["/data/*.csv"], "format": "csv", **group})
+    assert found["Watermarks"] == ("alignment", group)
+    found = aligned(Watermarks.custom(lambda batch: None).with_alignment("g", max_drift="1 min", update_interval="50 ms"))
+    assert [found[name] for name in found if name != "Source: numbers"] == [
+        ("file-source", {"paths": ["/data/*.csv"], "format": "csv"}),
+        ("alignment", group),
+    ]
+    assert "Watermarks" not in aligned(Watermarks.custom(lambda batch: None))

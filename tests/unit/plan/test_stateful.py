@@ -78,6 +78,11 @@ def test_initial_states_that_cannot_be_read_first() -> None:
         stream.transform_with_state(Nothing(), "n INT", initial_state=other)  # type: ignore[arg-type]
     with pytest.raises(InvalidProgram, match="keyed by value and initial_state by value, n; key both by as many columns"):
         stream.transform_with_state(Nothing(), "n INT", initial_state=other.key_by("value", "n"))
+    timed = FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP")
+    watermarks = Watermarks.bounded("at").with_alignment("g", max_drift="1 min")
+    first, second = (env.from_source(timed, watermarks=watermarks).key_by("at") for _ in range(2))
+    with pytest.raises(InvalidProgram, match="alignment group 'g'.*wait for each other for ever"):
+        first.transform_with_state(Nothing(), "n INT", initial_state=second)
     watched = env.from_source(FileSource("/data/*.csv", format="csv", schema="value BIGINT", watch="1 s"))
     with pytest.raises(InvalidProgram, match="initial_state must end before the stream begins, and .* never ends"):
         stream.transform_with_state(Nothing(), "n INT", initial_state=watched.key_by("value"))
