@@ -2,74 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
-# -- the example of DataFrame.groupBy().transformWithState, word for word
-
-output_schema = StructType([StructField("id", StringType(), True), StructField("count", IntegerType(), True)])
-state_schema = StructType([StructField("value", IntegerType(), True)])
-
-
-class SimpleStatefulProcessor(StatefulProcessor):
-    def init(self, handle: StatefulProcessorHandle):
-        self.num_violations_state = handle.getValueState("numViolations", state_schema)
-
-    def handleInputRows(self, key, rows):
-        new_violations = 0
-        count = 0
-        exists = self.num_violations_state.exists()
-        if exists:
-            existing_violations_row = self.num_violations_state.get()
-            existing_violations = existing_violations_row[0]
-        else:
-            existing_violations = 0
-        for row in rows:
-            if row.temperature is not None:
-                count += 1
-                if row.temperature > 100:
-                    new_violations += 1
-        updated_violations = new_violations + existing_violations
-        self.num_violations_state.update((updated_violations,))
-        yield Row(id=key, count=count)
-
-    def close(self) -> None:
-        pass
-
-
-# -- the example of transformWithStateInPandas, word for word
-
-
-class SimplePandasProcessor(StatefulProcessor):
-    def init(self, handle: StatefulProcessorHandle):
-        self.num_violations_state = handle.getValueState("numViolations", state_schema)
-
-    def handleInputRows(self, key, rows):
-        new_violations = 0
-        count = 0
-        exists = self.num_violations_state.exists()
-        if exists:
-            existing_violations_row = self.num_violations_state.get()
-            existing_violations = existing_violations_row[0]
-        else:
-            existing_violations = 0
-        for pdf in rows:
-            pdf_count = pdf.count()
-            count += pdf_count.get("temperature")
-            violations_pdf = pdf.loc[pdf["temperature"] > 100]
-            new_violations += violations_pdf.count().get("temperature")
-        updated_violations = new_violations + existing_violations
-        self.num_violations_state.update((updated_violations,))
-        yield pd.DataFrame({"id": key, "count": count})
-
-    def close(self) -> None:
-        pass
-
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 # -- the processors that TwsTester's documentation and tests use
 
@@ -219,3 +159,43 @@ class Session(StatefulProcessor):
         total, _ = self._sum.get()
         self._sum.clear()
         yield Row(key=key[0], total=total, expired_ms=expiredTimerInfo.getExpiryTimeInMs())
+
+
+# -- as the downtime detector of the programming guide, for Rows and for pandas
+
+
+class DowntimeDetector(StatefulProcessor):
+    """Says when a key has been silent for 5 s, and again every 10 s, for how long it has been."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.last_seen = handle.getValueState("last_seen", StructType([StructField("value", TimestampType(), True)]))
+
+    def handleInputRows(self, key, rows, timerValues) -> Iterator[Row]:
+        self._seen(max(row.at.astimezone().replace(tzinfo=None) for row in rows), timerValues)
+        yield Row(id=key, downtime_ms=0)
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo) -> Iterator[Row]:
+        yield Row(id=key, downtime_ms=self._silent_ms(timerValues))
+
+    def _seen(self, latest: datetime.datetime, timerValues) -> None:
+        before = self.last_seen.get()[0] if self.last_seen.exists() else datetime.datetime.fromtimestamp(0)
+        if before < latest:
+            for timer in self.handle.listTimers():
+                self.handle.deleteTimer(timer)
+            self.last_seen.update((latest,))
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 5_000)
+
+    def _silent_ms(self, timerValues) -> int:
+        now_ms = timerValues.getCurrentProcessingTimeInMs()
+        self.handle.registerTimer(now_ms + 10_000)
+        return now_ms - round(self.last_seen.get()[0].timestamp() * 1000)
+
+
+class DowntimeDetectorInPandas(DowntimeDetector):
+    def handleInputRows(self, key, rows, timerValues) -> Iterator[pd.DataFrame]:
+        self._seen(max(pdf["at"].max() for pdf in rows).tz_localize("UTC").tz_convert(None).to_pydatetime(), timerValues)
+        yield pd.DataFrame({"id": key, "downtime_ms": 0})
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"id": key, "downtime_ms": self._silent_ms(timerValues)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import doctest
 from typing import Any
 
 import pandas as pd
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
@@ -66,15 +69,53 @@ SENSORS = pa.schema([("id", pa.string()), ("temperature", pa.int64())])
 READINGS = [("0", 123), ("0", 23), ("1", 33), ("1", 188), ("1", 88)]
 
 
+def documented(method: Any) -> dict[str, Any]:
+    """What the example in the method's documentation defines: nothing of it is changed, and there is no copy of it here."""
+    names: dict[str, Any] = {"pd": pd}
+    for example in doctest.DocTestParser().get_examples(method.__doc__):
+        if doctest.SKIP not in example.options and not example.source.startswith("spark."):
+            exec(example.source, names)
+    return names
+
+
 @pytest.mark.parametrize("pandas", [False, True])
 def test_the_example_of_the_documentation(pandas: bool) -> None:
-    output = to_arrow(examples.output_schema)
-    processor = examples.SimplePandasProcessor() if pandas else examples.SimpleStatefulProcessor()
-    harness = opened(processor, [SENSORS], output, pandas=pandas)
+    grouped = PandasGroupedOpsMixin
+    example = documented(grouped.transformWithStateInPandas if pandas else grouped.transformWithState)
+    harness = opened(example["SimpleStatefulProcessor"](), [SENSORS], to_arrow(example["output_schema"]), pandas=pandas)
     batch = pa.RecordBatch.from_pylist([{"id": k, "temperature": t} for k, t in READINGS], schema=SENSORS)
     harness.process(batch)
     assert harness.rows() == [{"id": "0", "count": 2}, {"id": "1", "count": 3}]
     assert [(e.key, e.value) for e in harness.state.keyed.entries("user.numViolations")] == [(("0",), (1,)), (("1",), (1,))]
+    harness.end()
+
+
+@pytest.mark.parametrize("pandas", [False, True])
+def test_a_downtime_detector(pandas: bool) -> None:
+    clock = [0]
+    processor = examples.DowntimeDetectorInPandas() if pandas else examples.DowntimeDetector()
+    schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    output = pa.schema([("id", pa.string()), ("downtime_ms", pa.int64())])
+    harness = opened(processor, [schema], output, lambda: clock[0], pandas=pandas, time_mode="processing_time")
+
+    def seen(*keys: str) -> None:
+        at = datetime.datetime.fromtimestamp(clock[0] / 1000, datetime.UTC)
+        harness.process(pa.RecordBatch.from_pylist([{"id": key, "at": at} for key in keys], schema=schema))
+
+    def at(now_ms: int) -> list[tuple[str, int]]:
+        before, clock[0] = len(harness.rows()), now_ms
+        harness.processing_time(now_ms)
+        harness.flush()
+        return [(row["id"], row["downtime_ms"]) for row in harness.rows()[before:]]
+
+    clock[0] = 1_000
+    seen("a", "b", "a")
+    assert at(4_000) == []
+    seen("a")
+    assert at(6_000) == [("b", 5_000)]
+    assert at(9_000) == [("a", 5_000)]
+    seen("a")
+    assert at(16_000) == [("a", 7_000), ("b", 15_000)]
     harness.end()
 
 

@@ -221,6 +221,16 @@ def test_what_is_older_than_its_ttl_is_gone(restart: bool, steps: list[tuple[int
     assert story.entries == 0
 
 
+def test_a_text_is_a_map_key_of_one_text() -> None:
+    def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
+        states.updateValue("k", (numbers[0],))
+        yield states.containsKey("k"), states.getValue("k"), list(states.keys())
+
+    assert Story(Scripted(lambda handle: handle.getMapState("m", "k STRING", "n INT"), handle)).says(1, 5) == [
+        (True, (5,), [("k",)])
+    ]
+
+
 def test_a_ttl_needs_processing_time_and_a_positive_duration() -> None:
     for time_mode in ("none", "event_time"):
         with pytest.raises(FiresteelError, match=r"state 's' has a TTL.*use time_mode=\"processing_time\""):

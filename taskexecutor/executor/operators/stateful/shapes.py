@@ -82,7 +82,7 @@ class Shape:
         """A map state's key; it must be one that can be looked up."""
         if not self.flat:
             raise FiresteelError(f"{self._what}: {self._shown()} cannot be keys of a map state: no arrays, maps or structs")
-        return self.taken(key, call)
+        return self.taken((key,) if isinstance(key, str) else key, call)  # PySpark takes texts as what they consist of
 
     def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """What is kept as it is handed out: changing it changes nothing here."""
