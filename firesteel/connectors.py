@@ -230,7 +230,9 @@ class PythonCommit:
 class FileSink:
     """Writes part files below `path`; a file appears under its name when it is complete. `options` are the format's.
 
-    `format`: "parquet" (option compression), "csv" (header, sep) or "json" (one object per line).
+    `format`: "parquet" (option compression), "csv" (header, sep) or "json" (one object per line; decimals as texts and bytes in
+    base64, as spark.read takes them). Of CSV with quotes or line breaks in texts, spark.read must be told escape='"' and
+    multiLine=True; of floats that are no numbers, nanValue="nan", positiveInf="inf" and negativeInf="-inf".
 
     Without rolling, each subtask writes one file, complete when its input ends. `rolling_size` ("128m", or bytes): a file
     that has become so large is completed and the next one begun; sizes are those on disk, and are looked at after every few

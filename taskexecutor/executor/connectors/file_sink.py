@@ -5,15 +5,20 @@
 
 No two writers share a name, not even two sinks of one task with the same path.
 
-A subtask without rows writes no file. A failed or cancelled task removes what it has not completed. (Which files of an
-earlier attempt count is decided when a job has checkpoints.)
+A subtask without rows writes no file. A failed or cancelled task removes what it has not completed; what one that was killed
+has left is removed when the sink is opened again. A file that is being written is locked by its task's process, so that
+nobody else's, who writes to the same folder with the same program, is taken for such. (Which complete files of an earlier
+attempt count is decided when a job has checkpoints.)
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
+import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +33,7 @@ from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 
+_UNFINISHED = ".inprogress-"
 FORMATS = ("csv", "json", "parquet")
 GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this
 GROUP_ROWS = 2**20
@@ -50,6 +56,12 @@ class FileWriter(StreamOperator):
     def open(self) -> None:
         with _explained(Path(self._sink.path)):
             os.makedirs(self._sink.path, exist_ok=True)
+        if self.context.task.subtask == 0:
+            _remove_abandoned(Path(self._sink.path), self._sink_id)
+
+    @property
+    def _sink_id(self) -> str:
+        return self.context.operator_id[:6]
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -107,8 +119,7 @@ class FileWriter(StreamOperator):
             self._file = None
         if self._file is None:
             task = self.context.task
-            sink = self.context.operator_id[:6]
-            name = f"part-{task.subtask}-{task.attempt_id[:12]}-{sink}-{self._count}.{self._sink.format}"
+            name = f"part-{task.subtask}-{task.attempt_id[:12]}-{self._sink_id}-{self._count}.{self._sink.format}"
             self._count += 1
             self._file = _PartFile(Path(self._sink.path), name, table.schema, self._sink)
         self._file.write(table)
@@ -120,12 +131,12 @@ class _PartFile:
     def __init__(self, folder: Path, name: str, schema: pa.Schema, sink: FileSink) -> None:
         self.schema = schema
         self._final = folder / name
-        self._path = folder / f".inprogress-{name}"
+        self._path = folder / f"{_UNFINISHED}{name}"
         self._stream: BinaryIO | None = None
         self._writer: _TableWriter | None = None
         try:
             with _explained(self._path):
-                self._stream = open(self._path, "xb")  # noqa: SIM115 - closed by finish or discard
+                self._stream = _create_locked(self._path)
                 self._writer = _WRITERS[sink.format](self._stream, schema, sink.options)
         except BaseException:
             self.discard()  # nobody else knows of it yet
@@ -163,6 +174,25 @@ class _PartFile:
                 self._stream.close()
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
+
+
+def _create_locked(path: Path) -> BinaryIO:
+    """Locked as long as it is open, or its process lives."""
+    while True:
+        stream = open(path, "xb")  # noqa: SIM115 - closed by finish or discard
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is ever removed there
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        if path.exists():
+            return stream
+        stream.close()  # it was taken for abandoned before it was locked
+
+
+def _remove_abandoned(folder: Path, sink_id: str) -> None:
+    """Unfinished files of this sink, of whichever subtask, whose processes are no more."""
+    for path in folder.glob(f"{_UNFINISHED}part-*-*-{sink_id}-*"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 class _TableWriter(Protocol):
@@ -210,24 +240,57 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class _JsonWriter:
-    """One object per line."""
+    """One object per line, as Spark writes and reads it."""
 
     def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
         self._stream = stream
+        self._forms = {field.name: form for field in schema if (form := _json_form(field.type)) is not None}
 
     def write_table(self, table: pa.Table) -> None:
         for row in table.to_pylist():
-            self._stream.write(json.dumps(row, default=_json_value, separators=(",", ":")).encode() + b"\n")
+            for name, form in self._forms.items():
+                if row[name] is not None:
+                    row[name] = form(row[name])
+            self._stream.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None: ...
 
 
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    return str(value)
+_Form = Callable[[Any], Any]
+
+
+def _json_form(kind: pa.DataType) -> _Form | None:
+    """From Arrow's Python value of the type, which is not None, to one that JSON has; None if they are all the same."""
+    if pa.types.is_dictionary(kind):
+        return _json_form(kind.value_type)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return None
+    if pa.types.is_floating(kind):
+        return _json_float
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        return lambda value: value.isoformat()
+    if pa.types.is_map(kind):
+        keys, values = _json_form(kind.key_type), _or_none(_json_form(kind.item_type))
+        return lambda pairs: {str(keys(key) if keys else key): values(value) for key, value in pairs}
+    if pa.types.is_struct(kind):
+        parts = {kind.field(index).name: _or_none(_json_form(kind.field(index).type)) for index in range(kind.num_fields)}
+        return lambda value: {name: form(value[name]) for name, form in parts.items()}
+    if pa.types.is_nested(kind):
+        items = _or_none(_json_form(kind.value_type))
+        return lambda value: [items(item) for item in value]
+    return str  # decimals, whose digits a JSON number may lose
+
+
+def _or_none(form: _Form | None) -> _Form:
+    return lambda value: value if form is None or value is None else form(value)
+
+
+def _json_float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, pa.Schema, dict[str, str]], _TableWriter]] = {

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +69,52 @@ def test_a_failed_task_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(list(tmp_path.iterdir())) == 1
     harness.close()
     assert list(tmp_path.iterdir()) == []
+
+
+WRITING = """
+import sys, time
+import pyarrow as pa
+from firesteel.connectors import FileSink
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors import file_sink
+
+file_sink.GROUP_ROWS = 1
+batch = pa.record_batch({"x": [1]})
+path, name, subtask = sys.argv[1:]
+writer = file_sink.FileWriter(FileSink(path))
+harness = OperatorHarness(writer, [batch.schema], name=name, subtask=int(subtask), parallelism=2).open()
+harness.process(batch)
+print("writing", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_task_left_is_removed_and_only_that(tmp_path: Path) -> None:
+    def unfinished() -> int:
+        return len(list(tmp_path.glob(".inprogress-*")))
+
+    def again() -> OperatorHarness:
+        return OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name="sink").open()
+
+    tasks = [
+        subprocess.Popen([sys.executable, "-c", WRITING, str(tmp_path), name, subtask], stdout=subprocess.PIPE)
+        for name, subtask in (("sink", "0"), ("sink", "1"), ("other sink", "0"))
+    ]
+    try:
+        for task in tasks:
+            assert task.stdout is not None
+            assert task.stdout.readline() == b"writing\n"
+        again().close()
+        assert unfinished() == 3, "all of them are alive"
+        for number, left in ((2, 3), (0, 2), (1, 1)):
+            tasks[number].kill()
+            tasks[number].wait()
+            again().close()
+            assert unfinished() == left, "the other sink's has to wait for that one"
+    finally:
+        for task in tasks:
+            task.kill()
+            task.communicate()
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:
