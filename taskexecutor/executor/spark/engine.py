@@ -23,6 +23,7 @@ from taskexecutor.executor.spark import archive, mllib
 from taskexecutor.executor.spark.archive import Prepared
 from taskexecutor.executor.spark.bundles import BundleStore
 from taskexecutor.executor.spark.launch import Jvm, start_jvm
+from taskexecutor.executor.spark.local_tasks import LocalTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,8 @@ class SparkLost(FiresteelError):
 
 class SparkEngine:
     """Owns the JVM, the session, the bundles' shared memory and the temporary folder of one slot."""
+
+    local_tasks: LocalTasks
 
     def __init__(self) -> None:
         self._jvm: Jvm | None = None
@@ -92,6 +95,7 @@ class SparkEngine:
             )
             self._session = _session(settings, self._jvm)
             _ENGINES[id(self._session)] = self
+            self.local_tasks = LocalTasks(self._session)
             self._mllib = mllib.register_when_imported(self._session._jvm)
             self.warm()
         except BaseException:
@@ -128,12 +132,13 @@ class SparkEngine:
 
     @contextlib.contextmanager
     def job_group(self, group: str, description: str, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Spark jobs of this thread belong to `group` and are cancelled once `cancelled()` is true.
+        """Spark jobs of this thread belong to `group`, have the session's values, and are cancelled once `cancelled()` is true.
 
         What Spark raises because its JVM is gone becomes SparkLost.
         """
         context = self.session.sparkContext
         try:
+            self._pass_values_on()
             context.setJobGroup(group, description, interruptOnCancel=True)
             self._running.add(group, cancelled)
             try:
@@ -148,9 +153,18 @@ class SparkEngine:
                 raise
             raise self.lost() from error
 
+    def _pass_values_on(self) -> None:
+        """As Spark's own actions do: where tasks run, the session's values are known only as properties of the job."""
+        session: Any = self.session
+        properties = session._jvm.java.util.Properties()
+        properties.putAll(session._jsparkSession.sessionState().conf().settings())
+        session._jsc.sc().setLocalProperties(properties)
+
     def cancel(self, group: str) -> None:
         """From any thread: cancels the jobs of `group`."""
         with contextlib.suppress(Exception):  # a dying JVM, or a session that is being stopped: nothing to cancel
+            if self.local_tasks.interrupt(group):
+                return
             self.session.sparkContext.cancelJobGroup(group)
 
     def lost(self) -> SparkLost:

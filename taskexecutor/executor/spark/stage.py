@@ -33,12 +33,12 @@ class SparkStage(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._engine = engine_of(context.spark)
+        self._group = f"firesteel-{context.task.attempt_id}"
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
 
     @contextmanager
     def _on_spark(self) -> Iterator[None]:
-        group = f"firesteel-{self.context.task.attempt_id}"
-        with self.context.time("spark"), self._engine.job_group(group, self._description, lambda: self.context.cancelled):
+        with self.context.time("spark"), self._engine.job_group(self._group, self._description, lambda: self.context.cancelled):
             yield
 
     def _run(self, frame: DataFrame) -> DataFrame:

@@ -15,6 +15,7 @@ from firesteel.config import Configuration
 from firesteel.elements import Watermark
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
+from taskexecutor.executor.spark.bundle_plan import BUNDLE_ROWS, BundlePlans
 from taskexecutor.executor.spark.bundles import BundleWay
 from taskexecutor.executor.spark.stage import SparkStage
 
@@ -27,6 +28,7 @@ class SparkTransformStage(SparkStage):
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
         self._way: BundleWay | None = None
+        self._plans: BundlePlans | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -48,11 +50,26 @@ class SparkTransformStage(SparkStage):
         if not self._bundle:
             return
         bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
-        if self._way is None:
-            self._way = BundleWay(self._engine.session, self._engine.bundles, self.context.input_schemas[0] or bundle[0].schema)
-        self.context.count_bundle(sum(batch.num_rows for batch in bundle))
-        with self._on_spark(), self._way.dataframe(bundle) as frame:
-            self._show_plan(self._run(frame))
+        rows = sum(batch.num_rows for batch in bundle)
+        self.context.count_bundle(rows)
+        schema = self.context.input_schemas[0] or bundle[0].schema
+        with self._on_spark():
+            if self._plans is None:
+                self._plans = BundlePlans(self._engine, schema, self._specs)
+            if rows <= BUNDLE_ROWS and self._plans.ready():
+                self._run_kept(self._plans, bundle)
+                return
+            if self._way is None:
+                self._way = BundleWay(self._engine.session, self._engine.bundles, schema)
+            with self._way.dataframe(bundle) as frame:
+                self._show_plan(self._run(frame))
+
+    def _run_kept(self, plans: BundlePlans, bundle: list[pa.RecordBatch]) -> None:
+        assert plans.frame is not None
+        self._check_schema(plans.frame)
+        assert self._output_schema is not None
+        self._emit(plans.run(bundle, self._output_schema, self._group))
+        self._show_plan(plans.frame)
 
     def end_input(self, input_index: int) -> None:
         self.flush()
@@ -62,3 +79,5 @@ class SparkTransformStage(SparkStage):
 
     def close(self) -> None:
         self._bundle = []
+        if self._plans is not None:
+            self._plans.close()

@@ -1,0 +1,152 @@
+"""Bundles by a plan that is kept: rows enter the generated code, and leave it, without a Spark job or a plan of their own.
+
+The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (its thread in the JVM, that is)
+for a partition that holds another list: a bundle. See docs/decisions/0009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import structlog
+
+from firesteel.plan.specs import Spec
+from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep
+from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from taskexecutor.executor.spark.engine import SparkEngine
+
+BUNDLE_ROWS = 100_000  # more are quicker in columns, and on all the slot's cores, by a job
+_SLICE_ROWS = 1_000  # whether the task is cancelled is looked at so often
+_LEAF = frozenset({"RDDScanExec"})
+_LENGTH_BYTES = 4  # before each batch
+_LOCAL_RELATION_LIMIT = "spark.sql.execution.arrow.localRelationThreshold"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is kept, with the JVM's classes and methods that are used for each bundle, because finding them takes round trips."""
+
+    frame: DataFrame
+    schema: pa.Schema  # of what comes out
+    rdd: Any  # of Arrow batches
+    root: int  # the id of the RDD over the list of batches that come in
+    values: Any  # the session's, for tasks
+    bytes: Any  # the class tag of byte[]
+    partition: Any
+    read_arrow: Any
+    write: Any
+    data_stream: Any
+    file_stream: Any
+
+
+class BundlePlans:
+    """The kept plan of one operator's bundles, made with the first of them if it can be."""
+
+    def __init__(self, engine: SparkEngine, schema: pa.Schema, specs: Sequence[Spec]) -> None:
+        self._engine = engine
+        self._session: Any = engine.session
+        self._schema = schema  # of the bundles
+        self._spark_schema = to_spark(schema)
+        self._canonical = to_arrow(self._spark_schema)
+        self._specs = tuple(specs)
+        self._attempts = ATTEMPTS if schema.names else 0
+        self._plan: _Plan | None = None
+        self._paths = (engine.bundles.path(), engine.bundles.path())
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """Of the kept plan."""
+        return self._plan.frame if self._plan is not None else None
+
+    def ready(self) -> bool:
+        """Whether there is a plan that is kept; makes it if that can be done. Calls the functions of the program."""
+        if self._plan is None and self._attempts:
+            self._attempts -= 1
+            try:
+                self._plan = self._made()
+            except Exception as error:  # if it is the program's, it shows again, and is told, when it is planned the usual way
+                _log.info("the plan is not kept", error=repr(error))
+        return self._plan is not None
+
+    def run(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
+        """What becomes of the rows, batches of exactly `schema`, each computed when it is asked for."""
+        into, out = self._paths
+        table = pa.Table.from_batches([conform(batch, self._schema) for batch in batches], self._schema).cast(self._canonical)
+        with pa.OSFile(str(into), "wb") as file, pa.ipc.new_stream(file, self._canonical) as writer:
+            writer.write_table(table.combine_chunks(), _SLICE_ROWS)
+        plan = self._plan
+        assert plan is not None
+        slices = plan.read_arrow(str(into)).toSeq()
+        with self._engine.local_tasks.task(group, plan.values) as task:
+            with task:
+                rows = plan.rdd.iterator(plan.partition(plan.root, 0, slices, plan.bytes), task.context)
+            while True:
+                with task:
+                    if not rows.hasNext():
+                        return
+                    stream = plan.data_stream(plan.file_stream(str(out)))
+                    try:
+                        plan.write(rows.take(1), stream)
+                    finally:
+                        stream.close()
+                content = pa.py_buffer(out.read_bytes())
+                batch = pa.ipc.read_record_batch(content[_LENGTH_BYTES:], plan.schema)
+                if batch.num_rows:
+                    yield conform(batch, schema)
+
+    def close(self) -> None:
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+    def _made(self) -> _Plan | None:
+        session = self._session
+        leaf = self._leaf()
+        kept = keep(session, leaf, leaf, self._specs, ROW_BY_ROW | _LEAF)
+        if kept is None:
+            return None
+        rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical)
+        root = rdd
+        while root.getClass().getSimpleName() == "MapPartitionsRDD":
+            root = root.dependencies().head().rdd()
+        if root.getClass().getSimpleName() != "ParallelCollectionRDD":
+            return None
+        jvm = session._jvm
+        return _Plan(
+            frame=kept.frame,
+            schema=to_arrow(kept.frame.schema),
+            rdd=rdd,
+            root=root.id(),
+            values=self._engine.local_tasks.values(session._jsparkSession.sessionState().conf().settings()),
+            bytes=jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B")),
+            partition=jvm.org.apache.spark.rdd.ParallelCollectionPartition,
+            read_arrow=jvm.PythonSQLUtils.readArrowStreamFromFile,
+            write=jvm.PythonRDD.writeIteratorToStream,
+            data_stream=jvm.java.io.DataOutputStream,
+            file_stream=jvm.java.io.FileOutputStream,
+        )
+
+    def _leaf(self) -> DataFrame:
+        """Rows from Arrow batches, of which there are none yet."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+        session = self._session
+        functions = session._jvm.PythonSQLUtils
+        nothing = pa.RecordBatch.from_pylist([], self._canonical)
+        rows = session._sc._serialize_to_jvm(
+            [nothing], ArrowStreamSerializer(), functions.readArrowStreamFromFile, session._jvm.ArrowIteratorServer
+        )
+        session.conf.set(_LOCAL_RELATION_LIMIT, "0b")  # or its rows would be part of the plan
+        try:
+            return DataFrame(functions.toDataFrame(rows, self._spark_schema.json(), session._jsparkSession), session)
+        finally:
+            session.conf.unset(_LOCAL_RELATION_LIMIT)

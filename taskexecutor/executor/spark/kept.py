@@ -1,0 +1,97 @@
+"""When a plan may be kept for rows that it was not made for.
+
+A new plan is analysed, optimised and compiled, and the JVM begins again with interpreting it, which takes longer than the rows
+of a bundle or of a split. So a plan is kept where that is sound, and only where
+
+* the functions of the program do not look at the rows while they make their plan (no Spark job runs meanwhile),
+* they make the same plan when they are called again, and it does not contain the time of day, and
+* every operator of the plan works on each partition for itself. The exchange between the halves of the partial aggregate,
+  the plan's last step, is taken out: what several partitions have of one key is merged later, like everything partial.
+
+Anything else is planned each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from taskexecutor.executor.spark import plans
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS = 3  # other tasks' jobs may be taken for the function's own
+
+ROW_BY_ROW = frozenset({"ProjectExec", "FilterExec", "GenerateExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"})
+_AGGREGATION = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"})
+_EXCHANGE = "ShuffleExchangeExec"
+
+
+class KeptPlan(NamedTuple):
+    frame: DataFrame
+    physical: Any  # the SparkPlan, without exchange
+    row_by_row: bool  # nothing is aggregated
+
+
+def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]) -> KeptPlan | None:
+    """The group's plan over `leaf`, if it may be kept. Calls the functions of the program, on a leaf without rows first.
+
+    `allowed`: the classes of the physical plan's nodes, those of the partial aggregate apart.
+    """
+    scheduler = session._jsc.sc().dagScheduler()
+    jobs_before = scheduler.numTotalJobs()
+    _applied(empty, specs)
+    if scheduler.numTotalJobs() != jobs_before:
+        return None
+    rows, frame = _applied(leaf, specs)
+    _, again = _applied(leaf, specs)
+    analyzed = frame._jdf.queryExecution().analyzed()
+    time_of_day = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if analyzed.containsPattern(time_of_day) or not analyzed.sameResult(again._jdf.queryExecution().analyzed()):
+        return None
+    if not _all_in(rows._jdf.queryExecution().executedPlan(), allowed):
+        return None
+    plan = frame._jdf.queryExecution().executedPlan()
+    if frame is not rows:
+        if not _all_in(plan, allowed | _AGGREGATION | {_EXCHANGE}):
+            return None
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # of this thread: new nodes ask for it
+        plan = _without_exchange(session, plan)
+    return KeptPlan(frame, plan, frame is rows)
+
+
+def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFrame]:
+    """The rows as the functions leave them; then what the whole group makes of them, the same if nothing is aggregated."""
+    last = specs[-1] if specs else None
+    if not isinstance(last, PartialWindowAggregateSpec):
+        rows = plans.apply(leaf, specs, cores=0)
+        return rows, rows
+    rows = plans.apply(leaf, specs[:-1], cores=0)
+    return rows, plans.partial_window_aggregate(rows, last, cores=0)
+
+
+def _children(plan: Any) -> list[Any]:
+    children = plan.children()
+    return [children.apply(index) for index in range(children.size())]
+
+
+def _all_in(plan: Any, allowed: frozenset[str]) -> bool:
+    """Whether the plan has nodes of these classes only, and no subqueries."""
+    if not plan.subqueriesAll().isEmpty():
+        return False
+    return plan.getClass().getSimpleName() in allowed and all(_all_in(child, allowed) for child in _children(plan))
+
+
+def _without_exchange(session: SparkSession, plan: Any) -> Any:
+    children = _children(plan)
+    if plan.getClass().getSimpleName() == _EXCHANGE:
+        return children[0]
+    if not children:
+        return plan
+    jvm: Any = session._jvm
+    instead = jvm.java.util.ArrayList()
+    for child in children:
+        instead.append(_without_exchange(session, child))
+    return plan.withNewChildren(jvm.PythonUtils.toSeq(instead))

@@ -1,0 +1,200 @@
+"""Bundles by a plan that is kept: the same rows as by a plan of their own, whatever the plan, the rows and the bundles."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, Spec, TransformSpec, TumblingSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.bundle_plan import BundlePlans
+from taskexecutor.executor.spark.bundles import BundleWay, collect
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+
+SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
+CALLS = itertools.count()
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "k": st.none() | st.text("ab", max_size=2),
+            "x": st.none() | st.integers(-(2**40), 2**40),
+            "t": st.integers(0, 5_000_000),
+        }
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({"spark.sql.session.timeZone": "Asia/Kolkata"}, cores=1, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def transforms(*functions: Any) -> list[Spec]:
+    return [TransformSpec(function=function) for function in functions]
+
+
+def window_aggregate() -> PartialWindowAggregateSpec:
+    partial = {"_c": "count(1)", "_s": "sum(x)", "_l": "collect_list(x)"}
+    aggregates = (AggregateExpression(sql="", name="total", partial=partial, merge={}, final=""),)
+    return PartialWindowAggregateSpec(
+        key_columns=("k",), window=TumblingSpec(size_us=1_000_000), time_column="t", aggregates=aggregates
+    )
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def planned(engine: SparkEngine, specs: list[Spec], rows: list[dict[str, Any]]) -> tuple[pa.Schema, list[dict[str, Any]]]:
+    """The oracle: by a plan of its own."""
+    with BundleWay(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
+        result = plans.apply(frame, specs, cores=engine.cores)
+        schema = to_arrow(result.schema)
+        return schema, [row for each in collect(result, schema) for row in each.to_pylist()]
+
+
+def run(kept: BundlePlans, rows: list[dict[str, Any]], schema: pa.Schema, group: str = "test") -> list[dict[str, Any]]:
+    return [row for each in kept.run([batch(rows)], schema, group) for row in each.to_pylist()]
+
+
+def ordered(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+PROGRAMS = {
+    "filter and project": transforms(
+        lambda df: df.where("x > 0").selectExpr("k", "x * 2 AS d", "date_format(t, 'HH:mm:ss.S') AS at")
+    ),
+    "two transforms": transforms(lambda df: df.withColumn("y", df.x % 7), lambda df: df.where("y = 3").drop("x")),
+    "rows to many": transforms(lambda df: df.selectExpr("k", "explode(sequence(0, abs(x) % 5)) AS n", "t")),
+    "nested": transforms(lambda df: df.selectExpr("struct(k, array(x, x + 1) AS l) AS s", "map(coalesce(k, ''), x) AS m")),
+    "stacked": transforms(lambda df: df.selectExpr("k", "stack(2, 'a', x, 'b', -x) AS (name, value)")),
+    "partial aggregate": [*transforms(lambda df: df.where("x IS NOT NULL")), window_aggregate()],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
+    specs = PROGRAMS[name]
+    kept = BundlePlans(engine, SCHEMA, specs)
+    assert kept.ready()
+
+    @settings(max_examples=15)
+    @given(ROWS)
+    def every_bundle(rows: list[dict[str, Any]]) -> None:
+        schema, right = planned(engine, specs, rows)
+        assert ordered(run(kept, rows, schema)) == ordered(right)
+
+    every_bundle()
+    kept.close()
+
+
+def test_many_rows_and_many_batches(engine: SparkEngine) -> None:
+    specs = transforms(lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text"))
+    kept = BundlePlans(engine, SCHEMA, specs)
+    assert kept.ready()
+    rows = [{"k": "a", "x": x, "t": 0} for x in range(70_000)]
+    batches = [batch(rows[at : at + 9_999]) for at in range(0, len(rows), 9_999)]
+    schema = pa.schema([("x", pa.int64()), ("text", pa.string())])
+    found = list(kept.run(batches, schema, "test"))
+    assert [x for each in found for x in each["x"].to_pylist()] == list(range(0, 70_000, 2))
+    assert all(each.schema.equals(schema) for each in found)
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda df: df.where(f"x >= {df.count() * 0}"), id="looks at the rows"),
+        pytest.param(lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"),
+        pytest.param(lambda df: df.where("rand() >= 0"), id="draws lots"),
+        pytest.param(lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), id="another plan each time"),
+        pytest.param(lambda df: df.orderBy("x"), id="not row by row"),
+        pytest.param(lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), id="with a subquery"),
+        pytest.param(lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"), id="with a join"),
+        pytest.param(lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df, id="fails without rows"),
+    ],
+)
+def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
+    operator = SparkTransformStage(transforms(function), None)
+    harness = OperatorHarness(operator, [SCHEMA], spark=engine.session).open()
+    for first in (0, 50):
+        harness.process(batch([{"k": "a", "x": x, "t": 0} for x in range(first, first + 50)]))
+        harness.flush()
+    harness.end()
+    assert sorted(row["x"] for row in harness.rows()) == list(range(100))
+    assert operator._plans is not None
+    assert operator._plans.frame is None
+
+
+def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> None:
+    calls = []
+    operator = SparkTransformStage(transforms(lambda df: calls.append(1) or df.where("x > 0")), SCHEMA)
+    harness = OperatorHarness(operator, [SCHEMA], output_schema=SCHEMA, spark=engine.session).open()
+    for x in range(5):
+        harness.process(batch([{"k": "a", "x": x, "t": 0}]))
+        harness.flush()
+        if x == 0:
+            made = len(calls)
+    harness.end()
+    assert len(harness.rows()) == 4
+    assert len(calls) == made
+
+
+def test_what_a_row_raises_is_told_and_nothing_is_left(engine: SparkEngine) -> None:
+    kept = BundlePlans(engine, SCHEMA, transforms(lambda df: df.selectExpr("10 / x AS y")))
+    assert kept.ready()
+    schema = pa.schema([("y", pa.float64())])
+    for _ in range(2):
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            run(kept, [{"k": "a", "x": 0, "t": 0}], schema)
+        assert run(kept, [{"k": "a", "x": 4, "t": 0}], schema) == [{"y": 2.5}]
+    assert engine.local_tasks._memory.executionMemoryUsed() == 0
+    kept.close()
+    assert list(engine.bundles.folder.glob("*.parquet")) == []
+
+
+def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
+    kept = BundlePlans(engine, SCHEMA, [window_aggregate()])
+    assert kept.ready()
+    rows = [{"k": str(x), "x": x, "t": 0} for x in range(70_000)]
+    schema, _ = planned(engine, [window_aggregate()], rows[:1])
+    result = kept.run([batch(rows)], schema, "test")
+    assert next(result).num_rows > 0
+    result.close()
+    assert engine.local_tasks._memory.executionMemoryUsed() == 0
+    kept.close()
+
+
+def test_two_tasks_at_once(engine: SparkEngine) -> None:
+    found: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        kept = BundlePlans(engine, SCHEMA, [*transforms(lambda df: df.where(f"x % 3 = {number}")), window_aggregate()])
+        assert kept.ready()
+        rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
+        schema, _ = planned(engine, [window_aggregate()], rows)
+        found[number] = [row["_s"] for _ in range(10) for row in run(kept, rows, schema, f"test {number}")]
+        kept.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [sum(range(number, 300, 3))] * 10 for number in range(3)}
