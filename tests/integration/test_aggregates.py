@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import re
@@ -11,7 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.specs import (
     AggregateExpression,
@@ -296,3 +300,73 @@ def test_a_session_of_rows_without_a_time_fails(engine: SparkEngine, window: Win
     rows = [row | {"at": None} for row in some_rows(1, 2)]
     with pytest.raises(Exception, match="event time column 'at' is null in some rows; drop them"):
         partials(engine, rows, parse_aggregates(["count(*) AS n"]), window)
+
+
+FLOWS = st.lists(
+    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30)), min_size=1, max_size=6) | st.integers(0, 40),
+    max_size=6,
+)
+SMALL = pa.schema([("key", pa.string()), ("at", TIME), ("n", pa.int64())])
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(flow=FLOWS, lateness=st.sampled_from([0, 7]), aside=st.booleans(), by_function=st.booleans())
+def test_kept_rows_fire_again_with_what_is_late(
+    engine: SparkEngine, flow: list[list[tuple[str, int]] | int], lateness: int, aside: bool, by_function: bool
+) -> None:
+    """Row by row: a record counts unless its window's end and lateness were passed when it came; the last result is valid."""
+    items = parse_aggregates(["sort_array(collect_list(n)) AS ns"])
+    spec = WindowApplySpec(
+        key_columns=("key",),
+        window=TumblingSpec(size_us=10),
+        time_column="at",
+        aggregates=() if by_function else items,
+        function=(lambda df: plans.window_result(df, aggregated)) if by_function else None,
+        allowed_lateness_us=lateness,
+        late_tag="late" if aside else "",
+    )
+    aggregated = dataclasses.replace(spec, aggregates=items, function=None)
+    output = pa.schema([("key", pa.string()), ("window_start", TIME), ("window_end", TIME), ("ns", pa.list_(pa.int64()))])
+    harness = OperatorHarness(
+        window_operator(spec), [SMALL], output_schema=output, spark=engine.session, side_output_tags=("late",)
+    ).open()
+    expected: dict[tuple[str, int], list[int]] = {}
+    watermark, number, late = -(2**63), 0, []
+    for element in flow:
+        if isinstance(element, int):
+            watermark = max(watermark, element)
+            harness.watermark(watermark)
+            continue
+        rows = [{"key": key, "at": at, "n": number + index} for index, (key, at) in enumerate(element)]
+        number += len(rows)
+        harness.process(pa.RecordBatch.from_pylist(rows, schema=SMALL))
+        for row in rows:
+            end = row["at"] // 10 * 10 + 10
+            if end - 1 + lateness <= watermark:
+                late.append(row["n"])
+            else:
+                expected.setdefault((row["key"], end), []).append(row["n"])
+    harness.end()
+    last = {(row["key"], round(row["window_end"].timestamp() * 1e6)): row["ns"] for row in harness.rows()}
+    assert last == expected
+    assert [n for batch in harness.side("late") for n in batch["n"].to_pylist()] == (late if aside else [])
+    dropped = next((c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
+    assert dropped == (0 if aside else len(late))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda df: df.toPandas(), r"returned pandas\.core\.frame\.DataFrame; it must return a pyspark\.sql\.DataFrame"),
+        (lambda df: None, "returned NoneType; it must return"),
+        (lambda df: df.groupBy("window_start").pivot("key").sum("n"), "columns changed between windows: expected key, n; got"),
+    ],
+)
+def test_what_an_applied_function_must_return(engine: SparkEngine, function: Any, message: str) -> None:
+    spec = WindowApplySpec(key_columns=("key",), window=WINDOWS[0], time_column="at", function=function)
+    output = pa.schema([("key", pa.string()), ("n", pa.int64())])
+    harness = OperatorHarness(window_operator(spec), [SMALL], output_schema=output, spark=engine.session).open()
+    harness.process(pa.RecordBatch.from_pylist([{"key": "a", "at": 5, "n": 1}], schema=SMALL))
+    with pytest.raises(FiresteelError, match=message):
+        harness.watermark(10**9)
+    harness.close()
