@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOCAL_ROWS = 2_000
 LOCAL_BYTES = 256 * 1024
+BATCH_ROWS = 65_536  # of results, at most
 
 
 class BundleStore:
@@ -94,42 +95,69 @@ class BundleWay:
 
 
 def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-    """Runs the plan and yields its rows as they come, each batch with exactly `schema`; batches without rows are left out.
+    """Runs the plan and yields its rows in their order, each batch with exactly `schema`; batches without rows are left out.
 
-    Partitions come in the order in which they are done. Close the generator to give the rest up.
+    Partition by partition, each when it is asked for, while Spark is at the next one. So Spark never has more than two of them
+    for whoever reads slowly; and it does not wait for him with a result half written, which would stop all jobs of the slot,
+    those of the reader's consumers too. Close the generator to give the rest up.
     """
-    from pyspark.errors.exceptions.captured import unwrap_spark_exception
-    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-    from pyspark.util import _create_local_socket  # as PySpark's own toArrow
+    from pyspark.util import _create_local_socket  # as PySpark's own toLocalIterator
 
-    port, secret, server = frame._jdf.collectAsArrowToPython()
+    session: Any = frame.sparkSession
+    rows = frame._jdf.toArrowBatchRdd(BATCH_ROWS, "UTC", True, False)  # structs' fields have distinct names; no large_string
+    port, secret, server = session._jvm.PythonRDD.toLocalIteratorAndServe(rows, True)
+    arrow_schema = to_arrow(frame.schema)
     file: Any
     file, sock = _create_local_socket((port, secret))
-    complete = False
     try:
-        for batch in ArrowStreamSerializer().load_stream(file):
-            if batch.num_rows:
-                yield conform(batch, schema)
-        complete = True
-    finally:
-        # Closed early, Spark's writer meets a broken pipe and ends; nobody waits for it.
-        if not complete:
-            _close(file, sock)
-    try:
-        _skip_order(file)
+        while _next_partition(file):
+            while (size := _read_int(file)) != _END_OF_PARTITION:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(_read(file, size)), arrow_schema)
+                if batch.num_rows:
+                    yield conform(batch, schema)
+        with _unwrapped():
+            server.getResult()  # raises what the plan raised
     finally:
         _close(file, sock)
-        with unwrap_spark_exception():
-            server.getResult()  # raises what the plan raised
 
 
-def _skip_order(file: Any) -> None:
-    """The stream's tail: the batches' original order, which does not matter here, or word of an error."""
-    from pyspark.serializers import read_int
+_END_OF_PARTITION = -1
 
-    count: int = read_int(file)  # type: ignore[no-untyped-call]
-    if count > 0:
-        file.read(4 * count)
+
+def _next_partition(file: Any) -> bool:
+    """Asks for it. False: there is none, or the plan has failed."""
+    file.write((1).to_bytes(4, "big"))
+    file.flush()
+    return _read_int(file) == 1
+
+
+def _read_int(file: Any) -> int:
+    return int.from_bytes(_read(file, 4), "big", signed=True)
+
+
+def _read(file: Any, size: int) -> bytes:
+    content: bytes = file.read(size)
+    if len(content) < size:
+        raise EOFError("Spark's result ended too early")
+    return content
+
+
+@contextlib.contextmanager
+def _unwrapped() -> Iterator[None]:
+    """What a task of the plan raised, without what the threads that waited for it have put around it."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.captured import UnknownException, convert_exception
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        cause = error.java_exception
+        while str(cause.getMessage()).startswith("Exception thrown in awaitResult") and cause.getCause() is not None:
+            cause = cause.getCause()
+        converted = convert_exception(cause)
+        if isinstance(converted, UnknownException):
+            raise
+        raise converted from None
 
 
 def _close(file: Any, sock: Any) -> None:

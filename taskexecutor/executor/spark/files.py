@@ -102,9 +102,7 @@ class CheckedRows:
         self._schema = schema
         self._session = session
         corrupt = _column(CORRUPT_RECORD)
-        rows = self._rows().observe(
-            _MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns()
-        )
+        rows = self._rows().observe(_MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns())
         self.frame = rows.where(self._failing(corrupt) if source.malformed == "fail" else corrupt.isNull()).drop(CORRUPT_RECORD)
 
     def account(self, done: DataFrame, context: RuntimeContext, output: Output) -> None:

@@ -21,7 +21,7 @@ from firesteel.plan.specs import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ROWS = "_rows"
 WINDOW_START = "window_start"
@@ -125,25 +125,30 @@ def _time_us(name: str, shift_us: int) -> Column:
     return time_us + shift_us if shift_us else time_us
 
 
-def observe_time(frame: DataFrame, spec: WatermarkSpec) -> tuple[Observation, DataFrame]:
+def observe_time(frame: DataFrame, spec: WatermarkSpec) -> DataFrame:
     """A frame that takes note of its rows' number and latest event time as they pass, at no extra pass over them."""
-    from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
-    observation = Observation()
-    latest = sql.max(sql.unix_micros(column(spec.column).cast("timestamp"))).alias("latest_us")
-    return observation, frame.observe(observation, latest, sql.count(sql.lit(1)).alias("rows"))
+    latest = sql.max(sql.unix_micros(column(spec.column).cast("timestamp")))
+    return frame.observe(_TIMES, latest, sql.count(sql.lit(1)))
 
 
-def observed_time_us(observation: Observation) -> int | None:
-    """After the plan has run: the latest event time; None if there were no rows (or only ones without a time)."""
-    latest: int | None = observation.get["latest_us"]
-    return latest
+def observed_times(frame: DataFrame) -> tuple[int | None, int]:
+    """After the plan has run: the latest event time (None if no row had one) and the number of rows."""
+    latest_us, rows = observed(frame, _TIMES) or (None, 0)
+    return latest_us, rows
 
 
-def observed_rows(observation: Observation) -> int:
-    """After the plan has run."""
-    return int(observation.get["rows"])
+def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
+    """After the plan has run: what `DataFrame.observe(name, ...)` has found. None if Spark saw that no row is needed."""
+    found = frame._jdf.queryExecution().observedMetrics().get(name)
+    if not found.isDefined():
+        return None
+    row = found.get()
+    return tuple(row.get(index) for index in range(row.length()))
+
+
+_TIMES = "_times"
 
 
 def scanned_rows(frame: DataFrame, path: str) -> int:

@@ -69,20 +69,16 @@ class SparkSourceStage(SparkStage, SourceOperator):
             return
         with self._on_spark():
             frame = self._frame(split)
-            observation = None
             if self._source.watermarks is not None:
-                observation, frame = plans.observe_time(frame, self._source.watermarks)
+                frame = plans.observe_time(frame, self._source.watermarks)
             done = self._run(frame)
             self._show_plan(done)
-            latest_us = None if observation is None else plans.observed_time_us(observation)
+            latest_us, rows = plans.observed_times(done) if self._source.watermarks is not None else (None, 0)
             if self._checked is not None:
-                self._checked.account(self.context, self.output)
-        if observation is not None:
-            self.context.counter("numRecordsIn").inc(plans.observed_rows(observation))
-        elif "end" in split:
-            self.context.counter("numRecordsIn").inc(split["end"] - split["start"])
-        else:
-            self.context.counter("numRecordsIn").inc(plans.scanned_rows(done, split["path"]))
+                self._checked.account(done, self.context, self.output)
+        if self._source.watermarks is None:
+            rows = split["end"] - split["start"] if "end" in split else plans.scanned_rows(done, split["path"])
+        self.context.counter("numRecordsIn").inc(rows)
         if latest_us is not None:
             self._advance(latest_us)
 

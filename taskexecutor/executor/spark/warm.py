@@ -56,10 +56,10 @@ def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
     source = FileSource(str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True)
     watermarks = WatermarkSpec(column="time", max_out_of_orderness_us=0)
     frame = read_files(session, source, str(path), None)
-    observation, frame = plans.observe_time(frame, watermarks)
+    frame = plans.observe_time(frame, watermarks)
     frame = plans.partial_window_aggregate(frame.where("number IS NOT NULL"), _AGGREGATE, cores=engine.cores)
     run(frame)
-    plans.observed_time_us(observation)
+    plans.observed_times(frame)
     # Large bundle: Parquet in shared memory.
     large = pa.concat_tables([table] * (LOCAL_ROWS // 2 + 1)).combine_chunks()
     with way.dataframe(large.to_batches()) as frame:

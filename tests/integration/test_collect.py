@@ -1,0 +1,62 @@
+"""How results leave Spark: in order, on several cores; never more than who reads them can take; never in the way of others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from taskexecutor.executor.spark.bundles import collect
+from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import to_arrow
+
+ROWS = 4_000_000
+PARTITIONS = 8
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({}, cores=2, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def test_rows_come_in_their_order(engine: SparkEngine) -> None:
+    # The first partitions take longest.
+    slow = "aggregate(sequence(0, (7 - id DIV 1000) * 20), 0D, (a, v) -> a + sqrt(v)) >= 0"
+    frame = engine.session.range(0, 8_000, 1, PARTITIONS).where(slow)
+    found = pa.Table.from_batches(collect(frame, to_arrow(frame.schema)))
+    assert found["id"].to_pylist() == list(range(8_000))
+
+
+def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine) -> None:
+    """As a source does whose consumer, in the same slot, is about to run Spark on what it has got."""
+    scheduler = engine.session._jsc.sc().dagScheduler()
+    jobs_before = scheduler.numTotalJobs()
+    frame = engine.session.range(0, ROWS, 1, PARTITIONS)
+    counts: list[int] = []
+    result = collect(frame, to_arrow(frame.schema))
+    read = next(result).num_rows
+    other = threading.Thread(target=lambda: counts.append(engine.session.range(0, 1000, 1, 2).count()), daemon=True)
+    other.start()
+    other.join(30)
+    assert counts == [1000]
+    assert scheduler.numTotalJobs() - jobs_before == 3, "two partitions of the result, and the other's count"
+    assert read + sum(batch.num_rows for batch in result) == ROWS
+
+
+def test_tasks_go_by_the_sessions_values(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"n": ""}\n')
+    session = engine.session
+    session.conf.set("spark.sql.legacy.json.allowEmptyString.enabled", "true")  # whoever parses a line asks for it
+    try:
+        with engine.job_group("group", "test", lambda: False):
+            frame = session.read.schema("n INT, _corrupt_record STRING").json(str(tmp_path))
+            rows = pa.Table.from_batches(collect(frame, to_arrow(frame.schema)))
+    finally:
+        session.conf.unset("spark.sql.legacy.json.allowEmptyString.enabled")
+    assert rows.to_pylist() == [{"n": None, "_corrupt_record": None}]
