@@ -181,8 +181,12 @@ def _ordered(states: Counter[ExecutionState]) -> Iterator[tuple[ExecutionState, 
     return ((state, states[state]) for state in ExecutionState if states[state])
 
 
+def _whole_ms(metrics: TaskMetrics) -> float:
+    return metrics.busy_ms + metrics.idle_ms + metrics.back_pressured_ms
+
+
 def _share(part_ms: float, metrics: TaskMetrics) -> str:
-    whole_ms = metrics.busy_ms + metrics.idle_ms + metrics.back_pressured_ms
+    whole_ms = _whole_ms(metrics)
     return f"{part_ms / whole_ms:.0%}" if whole_ms > 0 else "-"
 
 
@@ -209,7 +213,7 @@ def job(details: JobDetails, *, full: bool = False, width: int = _PLAIN_WIDTH) -
         yield Text(f"[{number}] {vertex.name}", style="bold")
         yield _of_vertex(vertex, details.vertices, full=full)
         if vertex.subtasks:
-            yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 4))
+            yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2))
 
 
 def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
@@ -236,38 +240,44 @@ def exception(error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Se
     return Group(*parts)
 
 
-def _subtasks(vertex: Vertex, *, wide: bool) -> Table:
-    attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
-    columns: dict[str, Callable[[TaskMetrics], str]] = {
-        "Records in": lambda m: amount(m.records_in),
-        "Records out": lambda m: amount(m.records_out),
-    }
+_Cells = dict[str, Callable[[TaskMetrics], str]]  # by column
+
+
+def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
+    """What each attempt has done, and below it where its time went."""
+    done: _Cells = {"Records in": lambda m: amount(m.records_in), "Records out": lambda m: amount(m.records_out)}
     if wide:
-        columns["Bytes in"], columns["Bytes out"] = lambda m: size(m.bytes_in), lambda m: size(m.bytes_out)
-    metrics = [attempt.metrics for _, attempt in attempts]
-    if wide:  # a column for each kind of work that there is
-        for name, part_ms in _WORK.items():
-            if any(part_ms(m) for m in metrics):
-                columns[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
-    columns["Busy"], columns["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
-    if any(m.aligning_ms for m in metrics):
-        columns["Aligning"] = lambda m: _share(m.aligning_ms, m)
-    columns["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
-    if wide and any(m.bundles for m in metrics):
-        columns["Bundles"] = lambda m: amount(m.bundles)
-        columns["Last, mean"] = lambda m: _bundle_sizes(m)
-    if any(m.late_records_dropped for m in metrics):
-        columns["Late"] = lambda m: amount(m.late_records_dropped)
-    table = _table("Task", "Attempt" if wide else "#", "State", "Slot", *columns, right=columns)
+        done["Bytes in"], done["Bytes out"] = lambda m: size(m.bytes_in), lambda m: size(m.bytes_out)
+    attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
+    if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
+        done["Late"] = lambda m: amount(m.late_records_dropped)
+    spent = _time_spent([attempt.metrics for _, attempt in attempts], wide=wide)
+    first = _table("Task", "Attempt" if wide else "#", "State", "Slot", *done, right=done)
+    second = _table("Task", *spent, right=spent)
     for subtask, attempt in attempts:
-        table.add_row(
-            f"{subtask.index + 1}/{vertex.parallelism}",
-            f"#{attempt.number}",
-            state_text(attempt.state),
-            _slot(attempt, wide=wide),
-            *(cell(attempt.metrics) for cell in columns.values()),
-        )
-    return table
+        name, number, metrics = f"{subtask.index + 1}/{vertex.parallelism}", f"#{attempt.number}", attempt.metrics
+        cells = (cell(metrics) for cell in done.values())
+        first.add_row(name, number, state_text(attempt.state), _slot(attempt, wide=wide), *cells)
+        if _whole_ms(metrics) > 0:
+            second.add_row(f"{name} {number}" if attempt.number else name, *(cell(metrics) for cell in spent.values()))
+    return Group(first, second) if second.row_count else first
+
+
+def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
+    """Shares of an attempt's time, and how it was cut into bundles; no columns for kinds of work that there were not."""
+    cells: _Cells = {"Time": lambda m: duration(_whole_ms(m) / 1000)} if wide else {}
+    for name, part_ms in _WORK.items():
+        if any(map(part_ms, metrics)):
+            cells[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
+    cells["Busy"], cells["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
+    if any(m.aligning_ms for m in metrics):
+        cells["Aligning"] = lambda m: _share(m.aligning_ms, m)
+    cells["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
+    if any(m.bundles for m in metrics):
+        cells["Bundles"] = lambda m: _short(m.bundles)
+        cells["Last"] = lambda m: _short(m.last_bundle_records)
+        cells["Mean"] = lambda m: _short(m.bundle_records / max(1, m.bundles))
+    return cells
 
 
 _WORK: dict[str, Callable[[TaskMetrics], float]] = {
@@ -277,11 +287,11 @@ _WORK: dict[str, Callable[[TaskMetrics], float]] = {
 }
 
 
-def _bundle_sizes(metrics: TaskMetrics) -> str:
-    """Records of the last bundle, and of one on average."""
-    if not metrics.bundles:
-        return "-"
-    return f"{amount(metrics.last_bundle_records)}, {amount(metrics.bundle_records / metrics.bundles)}"
+def _short(count: float) -> str:
+    """`1,131`, `65.5 k`, `4.0 M`: never more than seven characters."""
+    if count < 10_000:
+        return f"{count:,.0f}"
+    return f"{count / 1e3:.1f} k" if count < 999_950 else f"{count / 1e6:.1f} M"
 
 
 def _slot(attempt: Attempt, *, wide: bool) -> str:

@@ -24,6 +24,15 @@ LATE_RECORDS = "numLateRecordsDropped"
 RECORDS_READ = "numRecordsIn"  # a source counts what it reads: nothing comes in that the task could count
 RATE_WINDOW_S = 5.0
 PLAN_EVERY_S = 10.0  # how often an operator's plan on Spark is looked at: it costs a few calls into the JVM
+# The first three add up to the time that the task has lived, the others are parts of it.
+TIMES = {
+    "Busy": "busy_ms",
+    "Idle": "idle_ms",
+    "BackPressured": "back_pressured_ms",
+    "Spark": "spark_ms",
+    "Python": "python_ms",
+    "Exchange": "exchange_ms",
+}
 BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured, also between two waits
 
 
@@ -152,12 +161,9 @@ class TaskMeters:
         task("numBytesOut", metrics.bytes_out)
         task("numBytesInPerSecond", rates["bytes_in"])
         task("numBytesOutPerSecond", rates["bytes_out"])
-        task("busyTimeMsPerSecond", rates["busy_ms"])
-        task("idleTimeMsPerSecond", rates["idle_ms"])
-        task("backPressuredTimeMsPerSecond", rates["back_pressured_ms"])
-        task("sparkTimeMsPerSecond", rates["spark_ms"])
-        task("pythonTimeMsPerSecond", rates["python_ms"])
-        task("exchangeTimeMsPerSecond", rates["exchange_ms"])
+        for name, field_name in TIMES.items():
+            task(f"{name[0].lower()}{name[1:]}TimeMsPerSecond", rates[field_name])
+            task(f"accumulate{name}TimeMs", cumulative[field_name])
         task("isBackPressured", float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS))
         task(
             "currentInputWatermark",
@@ -208,13 +214,8 @@ def _cumulative(metrics: common_pb2.TaskMetrics, operators: Sequence[OperatorMet
         "records_out": metrics.records_out,
         "bytes_in": metrics.bytes_in,
         "bytes_out": metrics.bytes_out,
-        "busy_ms": metrics.busy_ms,
-        "idle_ms": metrics.idle_ms,
-        "back_pressured_ms": metrics.back_pressured_ms,
-        "spark_ms": metrics.spark_ms,
-        "python_ms": metrics.python_ms,
-        "exchange_ms": metrics.exchange_ms,
         "aligning_ms": metrics.aligning_ms,
+        **{field_name: getattr(metrics, field_name) for field_name in TIMES.values()},
     }
     for operator in operators:
         values[f"in {operator.operator_id}"] = operator.records_taken

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firesteel.elements import EndOfData, EndOfPartition, Watermark
 from firesteel.states import ExecutionState
@@ -88,6 +91,31 @@ def test_rates_are_per_second_over_a_moving_window() -> None:
         now_s[0] = float(second)
         rate()
     assert rate() == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(TimeKind), st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=20))
+def test_a_tasks_times_add_up_to_the_time_that_passed(spans: list[tuple[TimeKind, int, int]]) -> None:
+    now = Clock()
+    clock = TaskClock(now)
+    run = Run(vertex(operator("x", ())), {})
+    group = TaskMetricGroup(run.config.info, clock)
+    meters = TaskMeters(group, lambda: now.now_ns / 1e9)
+    meters.samples()
+    for kind, before_ns, inside_ns in spans:
+        now.now_ns += before_ns
+        with clock.spans[kind]:
+            now.now_ns += inside_ns
+    seconds = now.now_ns / 1e9
+    told = {sample.name.removeprefix("flink_taskmanager_job_task_"): sample.value for sample in meters.samples()}
+    kinds = ("Busy", "Idle", "BackPressured")
+    assert sum(told[f"accumulate{kind}TimeMs"] for kind in kinds) == pytest.approx(seconds * 1000)
+    if seconds:
+        rates = [told[f"{kind[0].lower()}{kind[1:]}TimeMsPerSecond"] for kind in kinds]
+        assert sum(rates) == pytest.approx(1000)
+        for kind in ("spark", "python", "exchange"):
+            accumulated = told[f"accumulate{kind.title()}TimeMs"]
+            assert told[f"{kind}TimeMsPerSecond"] == pytest.approx(accumulated / seconds)
+            assert accumulated <= told["accumulateBusyTimeMs"] + 1e-6
 
 
 def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
