@@ -170,6 +170,45 @@ def test_processing_time_sessions_fire_by_the_clock() -> None:
     assert stream.fired() == {("a", 1_030_000, 1_040_000, (2,))}
 
 
+_PROCESSING_TIME = [
+    TumblingSpec(size_us=10_000, offset_us=3_000, processing_time=True),
+    SlidingSpec(size_us=12_000, slide_us=4_000, processing_time=True),
+    SlidingSpec(size_us=4_000, slide_us=10_000, processing_time=True),
+    SessionSpec(gap_us=5_000, processing_time=True),
+]
+
+
+@pytest.mark.parametrize("window", _PROCESSING_TIME, ids=lambda w: f"{type(w).__name__} {getattr(w, 'slide_us', '')}")
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20), st.lists(st.sampled_from("abc"), max_size=4)), max_size=15))
+def test_processing_time_windows_hold_what_arrives_in_them(window: WindowSpec, story: list[tuple[int, list[str]]]) -> None:
+    """Rows arrive some milliseconds after those before; a window fires when the clock has reached its end."""
+    stream = Stream(window)
+    held: dict[tuple[str, int, int], list[int]] = {}
+    number = 0
+    for pause_ms, keys in [*story, (1_000, [])]:
+        stream.now_us += pause_ms * 1_000
+        stream.harness.processing_time(stream.now_us // 1_000)
+        due = {group for group in held if group[2] <= stream.now_us}
+        assert stream.fired() == {(*group, tuple(held.pop(group))) for group in due}
+        for key in keys:
+            for start, end in _windows_at(window, stream.now_us, [group[1:] for group in held if group[0] == key]):
+                joined = [group for group in held if group[0] == key and group[1] == start]
+                held[key, start, end] = [n for group in joined for n in held.pop(group)] + [number]
+            number += 1
+        if keys:
+            assert stream.rows(*[(key, 0) for key in keys]) == set()
+    stream.harness.end()
+    assert not stream.fired()
+
+
+def _windows_at(window: WindowSpec, now_us: int, open_sessions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if isinstance(window, SessionSpec):
+        return [(open_sessions[0][0] if open_sessions else now_us, now_us + window.gap_us)]
+    last = now_us - (now_us - window.offset_us) % window.slide_us
+    return [(start, start + window.size_us) for start in range(last, now_us - window.size_us, -window.slide_us)]
+
+
 _ELEMENTS = st.lists(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=6) | st.integers(0, 80), max_size=12
 )
