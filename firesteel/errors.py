@@ -184,6 +184,7 @@ def _users_syntax_error(told: traceback.TracebackException, roots: tuple[str, ..
 
 _LOST_TASK = re.compile(r"most recent failure: (?:Lost task [^)]*\)(?: \([^)]*\))*|[^:]*): (.*)")
 _JAVA_CLASS = re.compile(r"^(?:Caused by: |: )?(?:[a-z_$][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)?: ")
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?")  # by raise_error(), which has a text of its own
 _AWAITED = "Exception thrown in awaitResult:"
 _WORKER_TRACEBACK = "Traceback (most recent call last):"
 
@@ -218,7 +219,9 @@ def _java_reason(text: str) -> str:
     lost = _LOST_TASK.search(line)
     if lost:
         line = lost.group(1)
-    return _JAVA_CLASS.sub("", line).strip() or "Spark gave no reason"
+    reason = _JAVA_CLASS.sub("", line).strip()
+    said = _RAISED.fullmatch(reason)
+    return (said[1] if said else reason) or "Spark gave no reason"
 
 
 def _first_cause(lines: Sequence[str]) -> str:

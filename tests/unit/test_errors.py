@@ -165,6 +165,10 @@ CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spa
             "Illegal schema",
         ),
         (Py4JNetworkError("Answer is empty"), "the connection to the slot's Spark JVM is lost (Answer is empty)"),
+        (
+            JavaError(f"{CALLED}[USER_RAISED_EXCEPTION] row 7 is bad SQLSTATE: P0001\n\tat a.b(C.java)"),
+            "row 7 is bad",
+        ),
         (PySparkException("[CANNOT_PARSE] bad type `strin`"), "[CANNOT_PARSE] bad type `strin`"),
     ],
 )
