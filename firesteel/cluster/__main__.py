@@ -32,6 +32,7 @@ def main() -> None:
     directory = ClusterDirectory(arguments.dir)
     try:
         directory.acquire()
+        directory.sweep()
         asyncio.run(_supervise(directory, arguments))
     except (FiresteelError, StartFailed, OSError) as error:
         announce_ready(error=str(error))

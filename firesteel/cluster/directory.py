@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from firesteel import temporary
 from firesteel.errors import FiresteelError
 
 CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"  # in the environment of every process of a cluster, down to the JVMs
@@ -70,6 +72,17 @@ class ClusterDirectory:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
+
+    def sweep(self) -> None:
+        """Removes what TaskExecutors of the folder's former clusters have left; of the last week's, all but their logs.
+
+        For whoever has acquired the folder.
+        """
+        now_s = time.time()
+        for folder in self.path.glob("worker-*"):
+            old = now_s - folder.stat().st_mtime > temporary.KEPT_S
+            for left in (folder,) if old else (path for path in folder.iterdir() if path.name != "log"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def release(self) -> None:
         if self._lock is not None:

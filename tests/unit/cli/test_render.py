@@ -266,6 +266,23 @@ def test_a_second_cluster_on_the_same_folder_is_refused_with_folder_and_pid(tmp_
     second.release()
 
 
+def test_of_former_workers_only_the_last_weeks_logs_stay(tmp_path: Path) -> None:
+    import os
+    import time
+
+    for name in ("worker-1-aaa", "worker-2-bbb"):
+        for part in ("log", "jobs"):
+            (tmp_path / name / part).mkdir(parents=True)
+            (tmp_path / name / part / "file").touch()
+    long_ago = time.time() - 8 * 24 * 3600
+    os.utime(tmp_path / "worker-1-aaa", (long_ago, long_ago))
+    directory = ClusterDirectory(tmp_path)
+    directory.acquire()
+    directory.sweep()
+    directory.release()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("file")] == ["worker-2-bbb/log/file"]
+
+
 def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
     operators = tuple(
         OperatorDetails(operator_id=name, uid="", name=name, kind=name, runs_on_spark=name != "MapInArrow", plan="", group=group)
