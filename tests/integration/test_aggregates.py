@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from firesteel.errors import FiresteelError
+from firesteel.errors import FiresteelError, summary_of
 from firesteel.plan.aggregates import parse_aggregates
 from firesteel.plan.specs import (
     AggregateExpression,
@@ -352,6 +352,20 @@ def test_kept_rows_fire_again_with_what_is_late(
     assert [n for batch in harness.side("late") for n in batch["n"].to_pylist()] == (late if aside else [])
     dropped = next((c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
     assert dropped == (0 if aside else len(late))
+
+
+@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[-1]], ids=["tumbling", "session"])
+def test_what_spark_raises_when_a_window_fires_is_told(engine: SparkEngine, window: WindowSpec) -> None:
+    spec = WindowApplySpec(
+        key_columns=("key",), window=window, time_column="at", function=lambda df: df.selectExpr("key", "1 / (n - 7) AS x")
+    )
+    output = pa.schema([("key", pa.string()), ("x", pa.float64())])
+    harness = OperatorHarness(window_operator(spec), [SMALL], output_schema=output, spark=engine.session).open()
+    harness.process(pa.RecordBatch.from_pylist([{"key": "a", "at": 5, "n": n} for n in range(9)], schema=SMALL))
+    with pytest.raises(Exception, match="Division by zero") as failed:
+        harness.watermark(10**9)
+    assert summary_of(failed.value).startswith("[DIVIDE_BY_ZERO] Division by zero")
+    harness.close()
 
 
 @pytest.mark.parametrize(
