@@ -32,9 +32,9 @@ lint: $(READY) ## ruff, and strict mypy on the cores
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@$(PYTHON_IN_VENV) -m mypy
 
-bench: $(READY) ## our benchmarks, or one: make bench ONLY=exchange (peers: beside Spark and Flink, takes long)
+bench: $(READY) ## all benchmarks, also beside Spark and Flink (half an hour); one: make bench ONLY=exchange
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 clean: ## remove what was built, downloaded and written here
-	rm -rf .venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf .venv .bench-venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,73 +1,149 @@
-"""`python -m benchmarks [NAME...]`: runs our own benchmarks, or those named, prints a table and writes out/bench.json.
+"""Runs benchmarks, ours and those beside Spark Structured Streaming and Flink; shows tables and writes out/bench.json.
 
-`peers` runs only when named: it installs apache-flink into an environment of its own and takes long.
-
-Every module or package here with `run() -> list[dict]` is a benchmark; a row has name, ours, unit, peers, ratio, goal and met.
-Rows of benchmarks that were not run this time stay in the file.
+Each row there has `benchmark`, `name`, `ours`, `unit`, `peers`, `ratio`, `goal`, `met` and `failed`, a list of what failed of it.
+Those beside other engines have `engines`, too: all that was measured of each. Rows of benchmarks that did not run this time stay.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
-import time
 import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-OURS = ("execution_graph", "deploy", "exchange", "submit", "demo")  # in the order in which they run
-NAMES = (*OURS, "peers")
+from benchmarks.peers import rows as peers
+from benchmarks.peers.rows import Peers, amount
+from benchmarks.progress import Steps
+
+OURS = ("execution_graph", "deploy", "exchange", "submit", "demo")  # in the order in which they run; modules with `run()`
+GROUPS = {"ours": OURS, "peers": peers.NAMES}
+NAMES = (*OURS, *peers.NAMES)
 OUT = Path("out/bench.json")
+WIDTH = 150  # where there is no terminal
+
+Row = dict[str, Any]
 
 
-def main(arguments: list[str]) -> int:
-    unknown = [name for name in arguments if name not in NAMES]
-    if unknown:
-        print(f"benchmarks: there is no benchmark {', '.join(unknown)}; known are {', '.join(NAMES)}", file=sys.stderr)
-        return 2
+def main(arguments: Sequence[str]) -> int:
+    names = wanted(arguments)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=150)
-    rows: list[dict[str, Any]] = []
-    failed = False
-    for name in arguments or OURS:
-        began = time.monotonic()
-        console.print(f"[dim]{name} ...[/]")
-        try:
-            rows += [{"benchmark": name, **row} for row in importlib.import_module(f"benchmarks.{name}").run()]
-        except Exception:  # the others shall still be measured
-            failed = True
-            console.print(f"[red]{name} failed[/]\n{traceback.format_exc()}", markup=True)
-        console.print(f"[dim]{name}: {time.monotonic() - began:.1f} s[/]")
-    console.print(table(rows))
-    write(rows)
-    return 1 if failed else 0
+        console = Console(width=WIDTH)
+    rows: list[Row] = []
+    interrupted = False
+    total = sum(len(peers.steps(name)) if name in peers.NAMES else 1 for name in names)
+    with Steps(console, total) as steps:
+        beside = Peers(steps)
+        for name in names:
+            try:
+                rows += run(name, steps, beside)
+            except KeyboardInterrupt:
+                interrupted = True
+                break
+            write(rows, OUT)
+    for table in tables(rows):
+        console.print(table)
+    for what, said in failures(rows):
+        console.print(f"[red]{escape(what)}[/]")
+        console.print(said, markup=False, highlight=False)
+    return 130 if interrupted else 1 if any(row["failed"] for row in rows) else 0
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    shown = Table(title="Benchmarks")
+def wanted(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The benchmarks that are named, in their order. Ends the process if there are no such ones."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
+    known = (*GROUPS, *NAMES)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, unless some are named: {', '.join(known)}")
+    named = parser.parse_args(arguments).names
+    if unknown := [name for name in named if name not in known]:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; known are {', '.join(known)}")
+    chosen = {name for group in named for name in GROUPS.get(group, (group,))}
+    return tuple(name for name in NAMES if not named or name in chosen)
+
+
+def run(name: str, steps: Steps, beside: Peers) -> list[Row]:
+    try:
+        if name in peers.NAMES:
+            rows = beside.run(name)
+        else:
+            with steps.step(name):
+                rows = importlib.import_module(f"benchmarks.{name}").run()
+    except Exception as error:  # the others shall still be measured
+        reason = f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"
+        row = {"name": name, "ours": reason, "unit": "", "peers": {}, "ratio": None, "goal": None, "met": None}
+        rows = [row | {"failed": [name], "said": traceback.format_exc()}]
+    return [{"benchmark": name, "failed": [], **row} for row in rows]
+
+
+def tables(rows: Iterable[Row]) -> list[Table]:
+    ours, beside = Table(title="Benchmarks"), Table(title="Beside other engines")
     for column in ("what", "ours", "peers", "ratio", "goal", "met"):
-        shown.add_column(column, justify="right" if column in ("ratio",) else "left", overflow="fold")
+        ours.add_column(column, justify="right" if column == "ratio" else "left", overflow="fold")
+    for column in ("what", "engine", "rows/s", "ours to it", "rows/s of CPU", "ours to it", "goal", "met"):
+        beside.add_column(column, justify="left" if column in ("what", "engine") else "right", overflow="fold")
     for row in rows:
-        peers = ", ".join(f"{peer} {value}" for peer, value in row["peers"].items())
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        met = "" if row["met"] is None else "[green]yes[/]" if row["met"] else "[red]no[/]"
-        shown.add_row(row["name"], f"{row['ours']} {row['unit']}", peers, ratio, row["goal"] or "", met)
-    return shown
+        if "engines" in row:
+            _add_engines(beside, row)
+        else:
+            others = ", ".join(f"{peer} {value}" for peer, value in row["peers"].items())
+            cells = (row["name"], f"{row['ours']} {row['unit']}", others, _times(row["ratio"]), row["goal"] or "")
+            ours.add_row(*map(escape, cells), _met(row["met"]))
+    return [table for table in (ours, beside) if table.row_count]
 
 
-def write(rows: list[dict[str, Any]]) -> None:
+def _add_engines(table: Table, row: Row) -> None:
+    for number, (engine, fields) in enumerate(row["engines"].items()):
+        what = "" if number else row["name"]
+        if "reason" in fields:
+            table.add_row(what, engine, f"[red]{escape(fields['reason'])}[/]", "", "", "", _goal(fields), "")
+        else:
+            by_clock, by_cpu = amount(fields["rows_per_s"]), amount(fields["rows_per_cpu_s"])
+            ratios = _times(fields["ratio"]), _times(fields["cpu_ratio"])
+            table.add_row(what, engine, by_clock, ratios[0], by_cpu, ratios[1], _goal(fields), _met(fields["met"]))
+    table.add_section()
+
+
+def _goal(fields: Mapping[str, Any]) -> str:
+    return "" if fields["goal"] is None else f">= {fields['goal']:g} x"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f} x"
+
+
+def _met(met: bool | None) -> str:
+    return "" if met is None else "[green]yes[/]" if met else "[red]no[/]"
+
+
+def failures(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    """What failed, and what it said."""
+    found = []
+    for row in rows:
+        if "said" in row:
+            found.append((f"{row['name']} {row['ours']}", row["said"]))
+        for engine, fields in row.get("engines", {}).items():
+            if fields.get("said"):
+                found.append((f"{row['benchmark']} on {engine} {fields['reason']}", fields["said"]))
+    return found
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """Adds them to those that are there, in place of earlier ones of the same benchmarks."""
     measured = {row["benchmark"] for row in rows}
     try:
-        kept = [row for row in json.loads(OUT.read_text()) if row.get("benchmark") not in measured]
+        kept = [row for row in json.loads(out.read_text()) if row["benchmark"] in NAMES and row["benchmark"] not in measured]
     except (OSError, ValueError):
         kept = []
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(kept + rows, indent=2) + "\n")
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(kept + list(rows), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,21 @@
-"""`python -m benchmarks.peers [NAME...]`: only some rows; nothing is written."""
+"""`python -m benchmarks.peers [NAME...]`: only some of `make bench ONLY=peers`, as JSON; nothing is written."""
 
 from __future__ import annotations
 
 import json
 import sys
 
-from benchmarks.peers.rows import NAMES, run
+from rich.console import Console
+
+from benchmarks.peers.rows import NAMES, Peers, steps
+from benchmarks.progress import Steps
 
 if __name__ == "__main__":
-    wanted = tuple(sys.argv[1:]) or NAMES
+    wanted = sys.argv[1:] or NAMES
     unknown = [name for name in wanted if name not in NAMES]
     if unknown:
         sys.exit(f"benchmarks.peers: there is no {', '.join(unknown)}; known are {', '.join(NAMES)}")
-    print(json.dumps(run(wanted), indent=2))
+    with Steps(Console(stderr=True), sum(len(steps(name)) for name in wanted)) as progress:
+        peers = Peers(progress)
+        rows = [row for name in wanted for row in peers.run(name)]
+    print(json.dumps(rows, indent=2))

@@ -3,29 +3,68 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from firesteel.java import java_home
+
 FLINK = "apache-flink==2.3.0"
+PYTHONS = ("3.11", "3.12", "3.10")  # that it has packages for, best first
 ROOT = Path(__file__).parents[2]
-_VENV = ROOT / ".bench-venv"
-_READY = _VENV / f".{FLINK}"
+VENV = ROOT / ".bench-venv"
 
 
-def flink_python() -> Path:
-    """The interpreter that has PyFlink. Raises CalledProcessError if it cannot be installed."""
-    python = _VENV / "bin" / "python"
-    if not _READY.exists():
-        print(f"installing {FLINK} in {_VENV} (once, some minutes)", file=sys.stderr, flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(_VENV)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", FLINK], check=True)
-        _READY.touch()
-    return python
+class NotInstalled(Exception):
+    """There is no apache-flink, and it could not be installed; says why."""
+
+
+def flink_python(venv: Path = VENV) -> Path:
+    return venv / "bin" / "python"
+
+
+def installed(venv: Path = VENV) -> bool:
+    return _ready(venv).exists()
+
+
+def install(venv: Path = VENV) -> None:
+    """Does nothing if it is there. Raises NotInstalled."""
+    if installed(venv):
+        return
+    run([_base_python(), "-m", "venv", "--clear", str(venv)])
+    run([str(flink_python(venv)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", FLINK])
+    _ready(venv).touch()
 
 
 def flink_environ() -> dict[str, str]:
-    from firesteel.java import java_home
-
     python = str(flink_python())
-    return {**os.environ, "JAVA_HOME": str(java_home()), "PYTHONPATH": str(ROOT), "PYFLINK_CLIENT_EXECUTABLE": python}
+    return {**os.environ, "JAVA_HOME": java_home(), "PYTHONPATH": str(ROOT), "PYFLINK_CLIENT_EXECUTABLE": python}
+
+
+def _ready(venv: Path) -> Path:
+    return venv / f".{FLINK}"  # made last: an installation that was broken off is done anew
+
+
+def _base_python() -> str:
+    """Our own interpreter if it will do, else one on the PATH."""
+    for candidate in (sys.executable, *(f"python{version}" for version in PYTHONS)):
+        found = shutil.which(candidate)
+        if found and _version_with_venv(found) in PYTHONS:
+            return found
+    raise NotInstalled(f"it needs Python {' or '.join(PYTHONS)} with its venv module, and there is none on the PATH")
+
+
+def _version_with_venv(python: str) -> str:
+    code = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def run(argv: Sequence[str]) -> None:
+    """Raises NotInstalled with the one line of what it said that tells most."""
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        said = [line for line in done.stdout.splitlines() if line.strip()] or [f"code {done.returncode}"]
+        errors = [line for line in said if line.startswith("ERROR")]
+        raise NotInstalled((errors or said)[-1])

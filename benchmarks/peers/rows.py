@@ -1,89 +1,151 @@
 """The same work on Firesteel, Spark Structured Streaming and Flink, one engine at a time, on 2 cores; results are checked.
 
-`python -m benchmarks.peers [WORK...]` runs some of it. Each engine first runs the work on fewer rows, whose result must be
-right and which warms it up; then it is timed, from the start of the job to its end. CPU time is shown, too: on a machine that
-others use as well, it is what can be compared.
+Each engine first runs the work on fewer rows, whose result must be right and which warms it up; then it is timed, from the
+start of the job to its end. CPU time is shown, too: on a machine that others use as well, it is what can be compared.
+An engine that fails, or is not there, loses nobody else's numbers.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.peers.environment import flink_environ, flink_python
-from benchmarks.peers.measure import Measured, amount, measure
-from benchmarks.peers.work import WORKS
+from benchmarks.peers.environment import FLINK as FLINK_PACKAGE
+from benchmarks.peers.environment import NotInstalled, flink_environ, flink_python, install, installed
+from benchmarks.peers.measure import EngineFailed, Measured, measure
+from benchmarks.peers.work import WORKS, Work
+from benchmarks.progress import Steps
 
-# Of the peers' rows per second; a goal for "Flink SQL" is measured against the better of plain and tuned.
-SPARK, FLINK, TUNED, PYFLINK = "Spark Structured Streaming", "Flink SQL", "Flink SQL, mini-batch two-phase", "PyFlink"
-GOALS: dict[str, dict[tuple[str, ...], float]] = {
-    "filter_project": {(SPARK,): 1.2},
-    "keyed_aggregate_1k": {(SPARK,): 2.0, (FLINK, TUNED): 4.0},
-    "keyed_aggregate_1m": {(SPARK, FLINK, TUNED): 1.5},
-    "window_aggregate": {(SPARK,): 1.5, (FLINK, TUNED): 5.0},
-    "stateful_processor": {(SPARK,): 2.0, (PYFLINK,): 20.0},
-}
-PEERS = {
-    "filter_project": (SPARK, FLINK),
-    "keyed_aggregate_1k": (SPARK, FLINK, TUNED),
-    "keyed_aggregate_1m": (SPARK, FLINK, TUNED),
-    "window_aggregate": (SPARK, FLINK),
-    "stateful_processor": (SPARK, PYFLINK),
+FIRESTEEL, SPARK = "Firesteel", "Spark Structured Streaming"
+FLINK, TUNED = "Flink SQL", "Flink SQL, mini-batch, two-phase"
+PYFLINK, PYFLINK_THREADS = "PyFlink", "PyFlink, in threads of the JVM"
+FOLDER = "benchmarks/peers"
+# Beside which engines, and at least how many times their rows per second; None is no goal. With a goal for each of the ways
+# to run Flink, the best of them counts.
+GOALS: dict[str, dict[str, float | None]] = {
+    "filter_project": {SPARK: 1.2, FLINK: None},
+    "keyed_aggregate_1k": {SPARK: 2.0, FLINK: 4.0, TUNED: 4.0},
+    "keyed_aggregate_1m": {SPARK: 1.5, FLINK: 1.5, TUNED: 1.5},
+    "window_aggregate": {SPARK: 1.5, FLINK: 5.0, TUNED: 5.0},
+    "stateful_processor": {SPARK: 2.0, PYFLINK: 20.0, PYFLINK_THREADS: None},
 }
 OTHERS = ("latency_spark", "latency_python", "executor_memory")
 NAMES = (*WORKS, *OTHERS)
 
-
-def on(engine: str, work: str) -> Measured:
-    folder = "benchmarks/peers"
-    match engine:
-        case "Firesteel":
-            return measure([sys.executable, "-m", "benchmarks.peers.run_firesteel", work])
-        case "Spark Structured Streaming":
-            return measure([sys.executable, "-m", "benchmarks.peers.run_spark", work])
-        case "PyFlink":
-            return measure([str(flink_python()), f"{folder}/run_pyflink.py", work], flink_environ())
-        case _:
-            tuned = ["tuned"] if engine == TUNED else []
-            return measure([str(flink_python()), f"{folder}/run_flink.py", work, *tuned], flink_environ())
+Result = Measured | EngineFailed | NotInstalled
 
 
-def row(work: str) -> dict[str, Any]:
-    ours = on("Firesteel", work)
-    peers = {engine: on(engine, work) for engine in PEERS[work]}
-    best = {group: max(peers[engine].rows_per_s for engine in group if engine in peers) for group in GOALS[work]}
-    factors = {group: ours.rows_per_s / peer for group, peer in best.items()}
-    nearest = min(factors, key=lambda group: factors[group] / GOALS[work][group])
-    return {
-        "name": f"{work}, {amount(ours.rows)} rows",
-        "ours": amount(ours.rows_per_s),
-        "unit": f"rows/s ({amount(ours.rows_per_cpu_s)} per s of CPU; load before {ours.load:.1f})",
-        "peers": {engine: peer.shown() for engine, peer in peers.items()},
-        "ratio": round(factors[nearest], 2),
-        "goal": ", ".join(f">= {goal:g} x {_short(group)}" for group, goal in GOALS[work].items()),
-        "met": all(factors[group] >= goal for group, goal in GOALS[work].items()),
-        "seconds": round(ours.seconds, 2),
-        "cpu_ratios": {engine: round(ours.rows_per_cpu_s / peer.rows_per_cpu_s, 2) for engine, peer in peers.items()},
-        "load": {"Firesteel": round(ours.load, 1), **{engine: round(peer.load, 1) for engine, peer in peers.items()}},
-    }
+def steps(name: str) -> tuple[str, ...]:
+    """What `Peers.run` of it goes through, one at a time."""
+    return tuple(f"{name} on {engine}" for engine in (FIRESTEEL, *GOALS[name])) if name in WORKS else (name,)
 
 
-def _short(group: tuple[str, ...]) -> str:
-    return group[0] if len(group) == 1 else f"the best of {', '.join(group)}"
+class Peers:
+    """Runs benchmarks, and finds out once whether there is a Flink."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._no_flink: NotInstalled | None = None
+
+    def run(self, name: str) -> list[dict[str, Any]]:
+        if name not in WORKS:
+            with self._steps.step(name):
+                return [_other(name)]
+        results: dict[str, Result] = {}
+        for engine, what in zip((FIRESTEEL, *GOALS[name]), steps(name), strict=True):
+            if engine in (FLINK, TUNED, PYFLINK, PYFLINK_THREADS):
+                self._install_flink()
+            with self._steps.step(what):
+                results[engine] = self._on(engine, name)
+        return [row(WORKS[name], results)]
+
+    def _install_flink(self) -> None:
+        if installed() or self._no_flink is not None:
+            return
+        self._steps.extend()
+        with self._steps.step(f"installing {FLINK_PACKAGE} in .bench-venv, once (850 MB, some minutes)"):
+            try:
+                install()
+            except NotInstalled as reason:
+                self._no_flink = reason
+
+    def _on(self, engine: str, work: str) -> Result:
+        try:
+            match engine:
+                case "Firesteel":
+                    return measure([sys.executable, "-m", "benchmarks.peers.run_firesteel", work])
+                case "Spark Structured Streaming":
+                    return measure([sys.executable, "-m", "benchmarks.peers.run_spark", work])
+            if self._no_flink is not None:
+                return self._no_flink
+            program = "run_pyflink.py" if engine in (PYFLINK, PYFLINK_THREADS) else "run_flink.py"
+            how = {TUNED: ["tuned"], PYFLINK_THREADS: ["threads"]}.get(engine, [])
+            return measure([str(flink_python()), f"{FOLDER}/{program}", work, *how], flink_environ())
+        except EngineFailed as failed:
+            return failed
 
 
-def run(names: tuple[str, ...] = NAMES) -> list[dict[str, Any]]:
+def _other(name: str) -> dict[str, Any]:
     from benchmarks.peers.latency import latency
     from benchmarks.peers.memory import executor_memory
 
-    others: dict[str, Callable[[], dict[str, Any]]] = {
-        "latency_spark": lambda: latency("spark"),
-        "latency_python": lambda: latency("python"),
-        "executor_memory": executor_memory,
+    return executor_memory() if name == "executor_memory" else latency(name.removeprefix("latency_"))
+
+
+def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
+    """Of what was measured, or why not, by engine. `engines` has all numbers."""
+    goals = GOALS[work.name]
+    ours = results[FIRESTEEL]
+    engines = {engine: _engine(result, ours, goals.get(engine)) for engine, result in results.items()}
+    peers = {engine: fields for engine, fields in engines.items() if engine != FIRESTEEL}
+    near = [
+        (fields["ratio"] / fields["goal"], fields["ratio"]) for fields in peers.values() if fields["goal"] and fields["ratio"]
+    ]
+    met = {fields["met"] for fields in peers.values() if fields["goal"]}
+    return {
+        "name": f"{work.name}, {amount(work.rows)} rows",
+        "ours": shown(engines[FIRESTEEL]),
+        "unit": "rows/s",
+        "peers": {engine: shown(fields) for engine, fields in peers.items()},
+        "ratio": min(near)[1] if near else None,  # the one nearest to its goal, or farthest below it
+        "goal": ", ".join(f">= {goal:g} x {engine}" for engine, goal in goals.items() if goal is not None),
+        "met": False if False in met else None if None in met else True,
+        "engines": engines,
+        "failed": [engine for engine, fields in engines.items() if "reason" in fields],
     }
-    rows = []
-    for name in names:
-        print(f"  {name} ...", file=sys.stderr, flush=True)
-        rows.append(row(name) if name in WORKS else others[name]())
-    return rows
+
+
+def _engine(result: Result, ours: Result, goal: float | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {"goal": goal, "ratio": None, "cpu_ratio": None, "met": None}
+    if not isinstance(result, Measured):
+        how = "not installed" if isinstance(result, NotInstalled) else "failed"
+        return fields | {"reason": f"{how}: {result}", "said": getattr(result, "said", "")}
+    if isinstance(ours, Measured) and ours is not result:
+        ratio = ours.rows_per_s / result.rows_per_s
+        fields["ratio"] = round(ratio, 2)
+        fields["met"] = None if goal is None else ratio >= goal
+        if ours.rows_per_cpu_s and result.rows_per_cpu_s:
+            fields["cpu_ratio"] = round(ours.rows_per_cpu_s / result.rows_per_cpu_s, 2)
+    return fields | {
+        "rows": result.rows,
+        "seconds": round(result.seconds, 2),
+        "cpu_s": None if result.cpu_s is None else round(result.cpu_s, 2),
+        "rows_per_s": round(result.rows_per_s),
+        "rows_per_cpu_s": None if result.rows_per_cpu_s is None else round(result.rows_per_cpu_s),
+        "load": round(result.load, 1),
+    }
+
+
+def shown(fields: Mapping[str, Any]) -> str:
+    return str(fields["reason"]) if "reason" in fields else amount(fields["rows_per_s"])
+
+
+def amount(number: float | None) -> str:
+    """Three digits of it; `-` if it is not known."""
+    if number is None:
+        return "-"
+    for unit, factor in (("M", 1e6), ("k", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.3g}"

@@ -1,14 +1,20 @@
-"""The work that all engines do: the same numbers 0 <= n < rows, and what must come out, in closed form.
+"""The work that all engines do: the same numbers 0 <= n < rows, and what must come out of them.
 
 No engine's modules are imported here: the peers' environments have only their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 WINDOW_ROWS = 1_000_000  # per second of event time: number n is from microsecond n
 KEEP_ONE_IN = 100  # filter_project
+
+Columns = Mapping[str, Any]  # arrays or lists of integers, by name
 
 
 @dataclass(frozen=True)
@@ -17,45 +23,58 @@ class Work:
     rows: int  # of the run that is timed
     check_rows: int  # of the run before it, whose whole result is checked; it warms the engine up, too
     keys: int = 0
+    updates: bool = False  # the result is a stream of updates by key: running counts and sums, of which the last ones stand
 
 
 WORKS = {
     work.name: work
     for work in (
         Work("filter_project", rows=200_000_000, check_rows=5_000_000),
-        Work("keyed_aggregate_1k", rows=200_000_000, check_rows=5_000_000, keys=1_000),
-        Work("keyed_aggregate_1m", rows=40_000_000, check_rows=5_000_000, keys=1_000_000),
+        Work("keyed_aggregate_1k", rows=200_000_000, check_rows=2_000_000, keys=1_000, updates=True),
+        Work("keyed_aggregate_1m", rows=40_000_000, check_rows=3_000_000, keys=1_000_000, updates=True),
         Work("window_aggregate", rows=100_000_000, check_rows=5_000_000, keys=1_000),
-        Work("stateful_processor", rows=1_000_000, check_rows=20_000, keys=1_000),
+        Work("stateful_processor", rows=1_000_000, check_rows=20_000, keys=1_000, updates=True),
     )
 }
 
 
-def expected(work: Work, rows: int) -> dict[str, int]:
-    """What `digest` makes of a right result."""
+def expected(work: Work, rows: int) -> dict[str, np.ndarray]:
+    """The whole result, in no certain order. filter_project: number and twice the number; the others: key, count and sum of a
+    group, which is a key, or a key in a window.
+    """
     if work.name == "filter_project":
-        kept = range(0, rows, KEEP_ONE_IN)
-        return {"rows": len(kept), "sum": 2 * sum(kept)}
-    windows = -(-rows // WINDOW_ROWS) if work.name == "window_aggregate" else 1
-    groups = sum(min(work.keys, min(WINDOW_ROWS, rows - w * WINDOW_ROWS) if windows > 1 else rows) for w in range(windows))
-    weighted = sum(key * len(range(key, rows, work.keys)) for key in range(min(work.keys, rows)))
-    return {"groups": groups, "count": rows, "sum": rows * (rows - 1) // 2, "weighted": weighted}
+        kept = np.arange(0, rows, KEEP_ONE_IN)
+        return {"v": kept, "d": 2 * kept}
+    size = WINDOW_ROWS if work.name == "window_aggregate" else rows
+    windows = [_groups(work.keys, start, min(start + size, rows)) for start in range(0, rows, size)]
+    return {name: np.concatenate([window[name] for window in windows]) for name in "kcs"}
 
 
-def digest(work: Work, columns: dict[str, list[int]]) -> dict[str, int]:
-    """Of final results. filter_project: `d`, twice the number. Others: `k`, `c` and `s`: key, count, sum, one row per group."""
-    if work.name == "filter_project":
-        return {"rows": len(columns["d"]), "sum": sum(columns["d"])}
-    keys, counts = columns["k"], columns["c"]
-    weighted = sum(key * count for key, count in zip(keys, counts, strict=True))
-    return {"groups": len(keys), "count": sum(counts), "sum": sum(columns["s"]), "weighted": weighted}
+def _groups(keys: int, start: int, end: int) -> dict[str, np.ndarray]:
+    """Of the numbers start <= n < end, by n modulo keys."""
+    first = np.arange(start, min(start + keys, end))  # of each group; the others follow at a distance of keys
+    count = (end - 1 - first) // keys + 1
+    return {"k": first % keys, "c": count, "s": count * first + keys * (count * (count - 1) // 2)}
 
 
-def check(work: Work, columns: dict[str, list[int]], rows: int) -> None:
-    """Ends the process if this is not what so many rows make."""
-    found, right = digest(work, columns), expected(work, rows)
-    if found != right:
-        raise SystemExit(f"{work.name}: wrong result: {found} instead of {right}")
+def check(work: Work, columns: Columns, rows: int) -> None:
+    """Ends the process if this is not, row for row, what so many numbers make. Of updates, the last of each key is looked at."""
+    right = expected(work, rows)
+    found, wanted = (_table({name: source[name] for name in right}) for source in (columns, right))
+    if work.updates:  # they are sorted by key and count, and counts only grow
+        found = found[np.flatnonzero(np.diff(found[:, 0], append=-1))]
+    wrong = f"{work.name}: wrong result of {rows:,} numbers:"
+    if len(found) != len(wanted):
+        raise SystemExit(f"{wrong} {len(found):,} rows instead of {len(wanted):,}")
+    if different := np.flatnonzero((found != wanted).any(axis=1)).tolist():
+        at = different[0]
+        raise SystemExit(f"{wrong} ({', '.join(right)}) is {tuple(found[at].tolist())} instead of {tuple(wanted[at].tolist())}")
+
+
+def _table(columns: Columns) -> np.ndarray:
+    """Its rows, sorted."""
+    rows = np.stack([np.asarray(column, dtype=np.int64) for column in columns.values()], axis=1)
+    return rows[np.lexsort(rows.T[::-1])]
 
 
 def begin() -> None:
