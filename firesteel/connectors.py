@@ -205,18 +205,30 @@ class PythonSink(_PythonDataSource):
     DataSourceStreamArrowWriter, over RecordBatches; `commit(messages, batchId)` in one, when the input has ended, with what
     all of them returned. If the job fails or is cancelled before, `abort(messages, batchId)` is called, where that is possible.
 
-    Raises InvalidProgram if the class has no stream writer.
+    `commit_interval` ("1 s", a timedelta) is for streams that do not end: `write` gets the rows of so long, and what it
+    has returned is committed soon after. Without checkpoints, such rows are written again when the job restarts.
+
+    Raises InvalidProgram if the class has no stream writer, and for an interval that is none.
     """
 
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
     overwrite: bool = False
+    commit_interval: str | timedelta | None = None
 
     def __post_init__(self) -> None:
         self._check("PythonSink")
         if not self._overrides("streamWriter"):
             raise InvalidProgram(f"{self.name} cannot be written as a stream: it does not implement streamWriter()")
+        if self.commit_interval_s is not None and self.commit_interval_s <= 0:
+            raise InvalidProgram(f"PythonSink: commit_interval is {self.commit_interval!r}; it must be positive")
         object.__setattr__(self, "options", {k: _option_text(v) for k, v in self.options.items()})
+
+    @property
+    def commit_interval_s(self) -> float | None:
+        from firesteel.windows import duration_us
+
+        return None if self.commit_interval is None else duration_us(self.commit_interval, "commit_interval") / 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,6 @@ def build_sink(sink: Any) -> StreamOperator:
         case PythonCommit():
             from taskexecutor.executor.connectors.python_sink import PythonCommitter
 
-            return PythonCommitter()
+            return PythonCommitter(sink.sink)
         case _:
             raise FiresteelError(f"{type(sink).__name__} is not a sink")

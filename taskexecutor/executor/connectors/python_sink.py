@@ -4,8 +4,9 @@
 
 A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, so it runs in a thread of its own, which the
 task feeds. What it returns travels as a row to the committer, which calls `commit` with all of them, or `abort` if the
-task fails or is cancelled before. For now a job's rows are one epoch: its end is the end of the input. With checkpoints each of
-them ends one: its barrier is behind the messages, and its completion commits them.
+task fails or is cancelled before. A job's rows are one epoch, whose end is the end of the input. With a commit interval, each
+writer ends one when it has been open for so long, and the committer commits what it has when no more is under way. (With
+checkpoints each of them ends one: its barrier is behind the messages, and its completion commits them.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +36,7 @@ _CLOSE_S = 1.0
 class EpochWriter(StreamOperator):
     def __init__(self, sink: PythonSink) -> None:
         self._sink = sink
+        self._interval_s = sink.commit_interval_s
         self._writer: Any = None
         self._epoch: _Epoch | None = None
 
@@ -41,16 +44,24 @@ class EpochWriter(StreamOperator):
         schema = self.context.input_schemas[0]
         assert schema is not None, "analysis makes sure of it"
         self._schema = to_spark(schema)
-        self._writer = writer_in(self.context.output_schema)
-        self._begin()
+        if self._interval_s is None:
+            self._begin()  # in every subtask, also if it gets no rows
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if self._epoch is None:
+            assert self._interval_s is not None
+            self._begin()
+            self.context.timers.register_processing_time(time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000)))
         assert self._epoch is not None
         with self.context.time("python"):
             self._epoch.put(batch, self)
 
-    def finish(self) -> None:
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
         self._end()
+
+    def finish(self) -> None:
+        if self._epoch is not None:
+            self._end()
 
     def close(self) -> None:
         if self._epoch is not None:
@@ -58,6 +69,7 @@ class EpochWriter(StreamOperator):
             self._epoch = None
 
     def _begin(self) -> None:
+        self._writer = writer_in(self.context.output_schema)  # a copy for each epoch, as in Spark
         name = f"{self.context.operator_name} ({self.context.task.subtask + 1})"
         self._epoch = _Epoch(self._write, name)
 
@@ -152,11 +164,12 @@ class _Epoch:
 
 
 class PythonCommitter(StreamOperator):
-    def __init__(self) -> None:
+    def __init__(self, sink: PythonSink) -> None:
+        self._at_intervals = sink.commit_interval_s is not None
         self._writer: Any = None
         self._messages: list[tuple[int, Any]] = []
         self._next_batch: list[int] = []  # operator list state: the id of the next batch
-        self._committed = False
+        self._committed = False  # all that there will be
 
     def initialize_state(self, state: OperatorState) -> None:
         self._next_batch = state.list_state("next_batch_id")
@@ -168,14 +181,20 @@ class PythonCommitter(StreamOperator):
         for row in batch.to_pylist():
             self._messages.append((row["subtask"], cloudpickle.loads(row["message"])))
 
+    def flush(self) -> None:
+        if self._at_intervals and self._messages:
+            self._commit()
+
     def finish(self) -> None:
-        if self.context.task.subtask != 0:
-            self._committed = True
-            return
+        if self.context.task.subtask == 0 and (self._messages or not self._at_intervals):
+            self._commit()
+        self._committed = True
+
+    def _commit(self) -> None:
         with user_code(self.context):
             self._writer.commit(self._in_order(), self._batch_id)
-        self._committed = True
         self._next_batch[:] = [self._batch_id + 1]
+        self._messages.clear()
 
     def close(self) -> None:
         writer, self._writer = self._writer, None

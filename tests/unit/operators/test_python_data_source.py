@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -227,8 +228,8 @@ class Topic(DataSourceStreamReader):
         return [InputPartition([10 * start["plan"] + time for time in partition]) for partition in self.plans[start["plan"]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        for time in partition.value:
-            yield pa.record_batch([pa.array([time], US)], schema=TIMES)
+        for at in partition.value:
+            yield pa.record_batch([pa.array([at], US)], schema=TIMES)
 
 
 US = pa.timestamp("us", "UTC")
@@ -419,6 +420,59 @@ def test_all_subtasks_write_and_one_commits() -> None:
     commits.end()
     rows = [(subtask, [{"n": n, "text": str(n)} for n in range(subtask, 20, 2)]) for subtask in range(2)]
     assert calls == [("commit", "7", 0, rows)]
+
+
+def test_with_an_interval_rows_are_committed_while_more_come() -> None:
+    sink = PythonSink(Memory, commit_interval="10 s")
+    subtask, commits = writer(sink), committer(sink)
+
+    def due_ms() -> int | None:
+        return subtask._task_timers.next_due_ms
+
+    passed_on = 0
+
+    def commit() -> None:
+        nonlocal passed_on
+        for messages in subtask.batches[passed_on:]:
+            commits.process(messages)
+            passed_on += 1
+        commits.flush()
+
+    assert due_ms() is None, "nothing to commit yet"
+    for n in (1, 2):
+        subtask.process(batch(n))
+    first_ms = due_ms()
+    assert first_ms is not None
+    assert first_ms == pytest.approx(time.time() * 1000 + 10_000, abs=5_000)
+    commit()
+    assert calls == []
+    subtask.processing_time(first_ms)
+    commit()
+    assert calls == [("commit", "none", 0, [(0, [{"n": 1, "text": "1"}, {"n": 2, "text": "2"}])])]
+    assert due_ms() is None
+    subtask.process(batch(3))
+    subtask.end()
+    commit()
+    commits.end()
+    assert calls[1:] == [("commit", "none", 1, [(0, [{"n": 3, "text": "3"}])])]
+    with pytest.raises(InvalidProgram, match="commit_interval is '0 s'; it must be positive"):
+        PythonSink(Memory, commit_interval="0 s")
+
+
+def test_what_is_not_committed_when_an_endless_job_is_cancelled_is_aborted() -> None:
+    sink = PythonSink(Memory, commit_interval="10 s")
+    subtask, commits = writer(sink), committer(sink)
+    for n in (1, 2):
+        subtask.process(batch(n))
+        due_ms = subtask._task_timers.next_due_ms
+        assert due_ms is not None
+        subtask.processing_time(due_ms)
+        commits.process(subtask.batches[-1])
+        if n == 1:
+            commits.flush()
+    subtask.close()
+    commits.close()
+    assert [call[:2] for call in calls] == [("commit", "none"), ("abort", 1)]
 
 
 def test_an_arrow_writer_gets_batches_and_a_subtask_without_rows_writes_too() -> None:
