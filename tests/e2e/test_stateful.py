@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
@@ -105,6 +106,30 @@ def test_event_time_timers_over_pandas(session: Session, tmp_path: Path) -> None
     day_end = (frame["at"].dt.floor("1D") + pd.Timedelta("1D")).rename("day_end")
     expected = frame.groupby(["key", day_end])["n"].sum().rename("total").reset_index()
     pd.testing.assert_frame_equal(ours, expected, check_dtype=False)
+
+
+class Sizes(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        self.last = handle.getValueState("last", "payload BINARY")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.last.update((row.payload,))
+            yield Row(key=key[0], size=len(row.payload))
+
+
+def test_a_row_of_200_mb_reaches_its_key(session: Session) -> None:
+    """From a Python function over the exchange into a state."""
+
+    def payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            payload = [bytes(200 << 20) if n == 50 else b"small" for n in batch["value"].to_pylist()]
+            yield pa.RecordBatch.from_pydict({"key": batch["value"], "payload": payload})
+
+    env = Environment(parallelism=2)
+    stream = env.from_sequence(0, 100).map_in_arrow(payloads, "key BIGINT, payload BINARY").key_by("key")
+    sizes = collected(session, stream.transform_with_state(Sizes(), "key BIGINT, size BIGINT")).to_pandas()
+    assert sizes.set_index("key")["size"].to_dict() == {key: 200 << 20 if key == 50 else 5 for key in range(100)}
 
 
 class Failing(StatefulProcessor):

@@ -13,18 +13,30 @@ from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 
 from .conftest import Session as Cluster
+from .test_operators import collected as collected_all
 from .test_streams import collected
 
 DAYS = pd.date_range("2024-03-01", periods=600, freq="23min", tz="UTC")
 ROWS = pd.DataFrame({"at": DAYS, "key": [f"k{i % 7}" for i in range(600)], "n": [(i * 31) % 101 for i in range(600)]})
 
 
+def read(folder: Path, max_out_of_orderness: str) -> DataStream:
+    for part in range(3):
+        ROWS.iloc[part::3].to_csv(folder / f"part-{part}.csv", index=False)
+    source = FileSource(f"{folder}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT")
+    watermarks = Watermarks.bounded("at", max_out_of_orderness=max_out_of_orderness)
+    return Environment(parallelism=2).from_source(source, watermarks=watermarks)
+
+
 @pytest.fixture
 def stream(tmp_path: Path) -> DataStream:
-    for part in range(3):
-        ROWS.iloc[part::3].to_csv(tmp_path / f"part-{part}.csv", index=False)
-    source = FileSource(f"{tmp_path}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT")
-    return Environment(parallelism=2).from_source(source, watermarks=Watermarks.bounded("at", max_out_of_orderness="20 days"))
+    return read(tmp_path, "20 days")
+
+
+@pytest.fixture
+def unordered(tmp_path: Path) -> DataStream:
+    """Each file begins where the others do, so that the one that is read last is late."""
+    return read(tmp_path, "0 s")
 
 
 def sorted_frame(table: Any, *by: str) -> pd.DataFrame:
@@ -47,6 +59,61 @@ def test_several_windows_over_one_stream(session: Cluster, stream: DataStream) -
     bursts = found[found["window_end"] - found["window_start"] != pd.Timedelta(hours=6)]
     assert bursts["value"].sum() == len(ROWS)
     assert len(bursts) == 7, "a record of each key every 161 minutes: one session per key"
+
+
+def test_windows_with_keys_of_their_own_and_over_a_union(session: Cluster, stream: DataStream) -> None:
+    thirds = stream.transform(lambda df: df.selectExpr("*", "n % 3 AS third"))
+    by_third = thirds.key_by("third").window(Sliding("12 hours", "6 hours")).aggregate("count(*) AS value", "median(n) AS m")
+    by_both = thirds.key_by("key", "third").window(Session("8 hours")).aggregate("count(*) AS value", "max(struct(n, at)) AS top")
+    small = stream.filter("n < 50")
+    of_union = stream.union(small).key_by("key").window(Tumbling("1 day")).aggregate("sum(n) AS value")
+    nothing = stream.key_by("key").window(Tumbling("1 day")).apply(lambda df: df.where("n < 0").select("key", "n"))
+    sliding, sessions, union, empty = (
+        table.to_pandas() for table in collected_all(session, by_third, by_both, of_union, nothing)
+    )
+    rows = ROWS.assign(third=ROWS["n"] % 3)
+    slides = pd.concat([rows.assign(start=ROWS["at"].dt.floor("6h") - pd.Timedelta(hours=back)) for back in (0, 6)])
+    medians = slides.groupby(["third", "start"])["n"].median()
+    assert sliding.sort_values(["third", "window_start"])["m"].tolist() == medians.tolist()
+    rows = rows.sort_values(["key", "third", "at"])
+    apart = rows.groupby(["key", "third"])["at"].diff() > pd.Timedelta(hours=8)
+    runs = rows.groupby(["key", "third", apart.cumsum()])["n"].agg(["size", "max"])
+    sessions = sessions.sort_values(["key", "third", "window_start"])
+    assert sessions["value"].tolist() == runs["size"].tolist()
+    assert [top["n"] for top in sessions["top"]] == runs["max"].tolist()
+    twice = pd.concat([ROWS, ROWS[ROWS["n"] < 50]])
+    sums = twice.groupby(["key", twice["at"].dt.floor("1D")])["n"].sum()
+    assert union.sort_values(["key", "window_start"])["value"].tolist() == sums.tolist()
+    assert list(empty.columns) == ["key", "n"]
+    assert empty.empty
+
+
+def test_late_records_fire_their_windows_again(session: Cluster, unordered: DataStream) -> None:
+    """The files overlap in time; the last update of each window is what a batch job would give."""
+    windowed = unordered.key_by("key").window(Tumbling("1 day"), allowed_lateness="100 days")
+    merged = windowed.aggregate("count(*) AS n_rows", "sum(n) AS total")
+    applied = windowed.apply(lambda df: df.groupBy("key", "window_start").agg(sql("count(*) AS n_rows"), sql("sum(n) AS total")))
+    expected = ROWS.groupby(["key", ROWS["at"].dt.floor("1D")])["n"].agg(["size", "sum"])
+    for table in collected_all(session, merged, applied):
+        updates = table.to_pandas().sort_values("n_rows")
+        assert len(updates) > len(expected)
+        last = updates.groupby(["key", "window_start"]).last()
+        assert last["n_rows"].tolist() == expected["size"].tolist()
+        assert last["total"].tolist() == expected["sum"].tolist()
+
+
+def sql(expression: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(expression)
+
+
+def test_sessions_count_every_record_or_call_it_late(session: Cluster, unordered: DataStream) -> None:
+    counted = unordered.key_by("key").window(Session("3 hours")).side_output_late("late").aggregate("count(*) AS value")
+    sessions, late = collected_all(session, counted, counted.side_output("late"))
+    assert late.column_names == ["at", "key", "n"]
+    assert late.num_rows > 0
+    assert sum(sessions["value"].to_pylist()) + late.num_rows == len(ROWS)
 
 
 def test_spark_over_the_rows_of_each_window(session: Cluster, stream: DataStream) -> None:
