@@ -32,7 +32,7 @@ lint: $(READY) ## ruff, and strict mypy on the cores
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@$(PYTHON_IN_VENV) -m mypy
 
-bench: $(READY) ## all benchmarks, also beside Spark and Flink (half an hour); one: make bench ONLY=exchange
+bench: $(READY) ## all benchmarks, also beside Spark and Flink (20 minutes); one: make bench ONLY=exchange
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 clean: ## remove what was built, downloaded and written here
