@@ -66,10 +66,9 @@ class _Source:
             return lowest_us
         return min(lowest_us + self.max_drift_us, END_OF_EVENT_TIME_US)
 
-    def announce(self, lowest_us: int, now: float) -> Iterable[Announcement]:
+    def announce(self, lowest_us: int, now: float, readers: Iterable[_Reader]) -> Iterable[Announcement]:
         limit_us, due = self.limit_us(lowest_us), now >= self.update_at
-        self.untold = False
-        for reader in self.readers:
+        for reader in readers:
             if reader.attempt_id is None or reader.told_us == limit_us:
                 continue
             if not due and not reader.in_a_hurry(limit_us):
@@ -81,11 +80,26 @@ class _Source:
 
 
 @dataclass(slots=True)
+class _Group:
+    sources: list[_Source] = field(default_factory=list)
+    lowest_us: int | None = None  # watermark of those that count; None: to be looked for
+
+    def announce(self, now: float) -> list[Announcement]:
+        counting = (reader.watermark_us for source in self.sources for reader in source.readers if reader.counts)
+        self.lowest_us = lowest_us = min(counting, default=END_OF_EVENT_TIME_US)
+        announcements: list[Announcement] = []
+        for source in self.sources:
+            source.untold = False
+            announcements += source.announce(lowest_us, now, source.readers)
+        return announcements
+
+
+@dataclass(slots=True)
 class WatermarkAlignment:
     """The alignment groups of a job."""
 
     _sources: dict[OperatorId, _Source] = field(default_factory=dict)
-    _groups: dict[str, list[_Source]] = field(default_factory=dict)
+    _groups: dict[str, _Group] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job_graph: JobGraph) -> WatermarkAlignment:
@@ -96,7 +110,7 @@ class WatermarkAlignment:
                 source = _source(operator, vertex.parallelism)
                 if source is not None:
                     alignment._sources[source.operator_id] = source
-                    alignment._groups.setdefault(source.group, []).append(source)
+                    alignment._groups.setdefault(source.group, _Group()).sources.append(source)
         return alignment
 
     def __contains__(self, operator_id: OperatorId) -> bool:
@@ -115,8 +129,14 @@ class WatermarkAlignment:
         reader = source.readers[subtask]
         if reader.attempt_id != attempt_id:
             reader = source.readers[subtask] = _Reader(attempt_id)
+        group = self._groups[source.group]
+        lowest_us = group.lowest_us
+        if reader.counts and reader.watermark_us == lowest_us:
+            lowest_us = None  # it may have been the slowest
         reader.watermark_us, reader.idle = report.watermark_us, report.idle
-        return self._announce(source.group, now)
+        if lowest_us is None or (reader.counts and reader.watermark_us < lowest_us):
+            return group.announce(now)
+        return list(source.announce(lowest_us, now, [reader]))  # for the others, nothing has changed
 
     def reconnected(self, operator_id: OperatorId, subtask: int) -> None:
         """What it was told may be lost. It will report again, and then be told again."""
@@ -125,28 +145,25 @@ class WatermarkAlignment:
     def finished(self, operator_id: OperatorId, subtask: int, now: float) -> list[Announcement]:
         source = self._sources[operator_id]
         source.readers[subtask] = _Reader(watermark_us=END_OF_EVENT_TIME_US)
-        return self._announce(source.group, now)
+        return self._groups[source.group].announce(now)
 
     def attempt_ended(self, operator_id: OperatorId, subtask: int) -> None:
         """It failed or was cancelled: its successor has no event time yet."""
-        self._sources[operator_id].readers[subtask] = _Reader()
+        source = self._sources[operator_id]
+        source.readers[subtask] = _Reader()
+        self._groups[source.group].lowest_us = None
 
     def start_over(self) -> None:
         for source in self._sources.values():
-            source.readers = [_Reader() for _ in source.readers]
+            for subtask in range(len(source.readers)):
+                self.attempt_ended(source.operator_id, subtask)
 
     def next_deadline(self) -> float | None:
         return min((source.update_at for source in self._sources.values() if source.untold), default=None)
 
     def tick(self, now: float) -> list[Announcement]:
         due = {source.group: None for source in self._sources.values() if source.untold and source.update_at <= now}
-        return [announcement for group in due for announcement in self._announce(group, now)]
-
-    def _announce(self, group: str, now: float) -> list[Announcement]:
-        sources = self._groups[group]
-        counting = (reader.watermark_us for source in sources for reader in source.readers if reader.counts)
-        lowest_us = min(counting, default=END_OF_EVENT_TIME_US)
-        return [announcement for source in sources for announcement in source.announce(lowest_us, now)]
+        return [announcement for group in due for announcement in self._groups[group].announce(now)]
 
 
 def _source(operator: Operator, parallelism: int) -> _Source | None:

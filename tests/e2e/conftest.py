@@ -16,6 +16,7 @@ from firesteel import Environment
 from firesteel.client import Client
 from firesteel.cluster import LocalCluster
 from firesteel.config import Configuration
+from firesteel.execution_context import ExecutionContext, active
 from firesteel.job_details import JobDetails
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,13 @@ def session(shared_cluster: Session) -> Iterator[Session]:
         if not job.status.globally_terminal:
             shared_cluster.client.cancel(job.job_id)
     shared_cluster.wait_until_all_slots_are_free()
+
+
+@pytest.fixture
+def in_session(session: Session) -> Iterator[None]:
+    """Programs run on the session cluster, as with `firesteel run -m`."""
+    with active(ExecutionContext(mode="remote", address=session.address)):
+        yield
 
 
 def firesteel(*arguments: str, cwd: Path = ROOT, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:

@@ -33,7 +33,6 @@ from firesteel.connectors import (
     PythonSource,
     SequenceSource,
 )
-from firesteel.execution_context import ExecutionContext, active
 from firesteel.states import JobStatus
 
 from .conftest import Session, eventually
@@ -48,13 +47,6 @@ def write(folder: Path, name: str, text: str) -> None:
 def rows_below(folder: Path) -> list[dict[str, Any]]:
     files = list(folder.glob("part-*.parquet")) if folder.is_dir() else []
     return [row for path in files for row in pq.read_table(path).to_pylist()]
-
-
-@pytest.fixture
-def in_session(session: Session) -> Iterator[None]:
-    """Programs run on the session cluster, as with `firesteel run -m`."""
-    with active(ExecutionContext(mode="remote", address=session.address)):
-        yield
 
 
 def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(session: Session, tmp_path: Path) -> None:

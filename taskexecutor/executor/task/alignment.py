@@ -17,9 +17,14 @@ from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
 from firesteel.plan.specs import AlignmentSpec
 from taskexecutor.executor.task.watermarks import ValveEvent
 
+GOOD_PART = 4  # of the drift
+
 
 class Alignment:
-    """A `node.Target`. Reports at most once per update interval, unless it stops, ends or is idle, or is no longer.
+    """A `node.Target`. Reports once per update interval, and at once when it stops, ends or is idle, or is no longer.
+
+    Also at once when event time has gone a good part of the drift: the next split may take long, and no timer fires while it is
+    read; the others are not to wait for more than that part.
 
     `call_at(ms)` shall lead to `on_timer`; `now_ms` is the wall clock, `now_ns` any that does not go back.
     """
@@ -40,7 +45,8 @@ class Alignment:
         self._watermark_us = MIN_TIMESTAMP_US
         self._idle = False
         self._limit_us = MIN_TIMESTAMP_US
-        self._unreported = False
+        self._reported_us = MIN_TIMESTAMP_US
+        self._unreported = False  # something that is to be reported later
         self._timer_set = False
         self._stopped_since_ns: int | None = None
         self._stopped_ns = 0  # before that
@@ -72,7 +78,8 @@ class Alignment:
         if isinstance(event, Watermark):
             self._watermark_us = event.timestamp_us
             self._look()
-            self._changed(at_once=self.stopped or self._ended)
+            far = self._watermark_us - self._reported_us >= self._spec.max_drift_us / GOOD_PART
+            self._changed(at_once=far or self.stopped or self._ended)
         else:
             self._idle = event.idle
             self._changed(at_once=True)
@@ -87,7 +94,7 @@ class Alignment:
         self._look()
 
     def report(self) -> None:
-        self._unreported = False
+        self._unreported, self._reported_us = False, self._watermark_us
         self._send(tasks_pb2.ReportWatermark(watermark_us=self._watermark_us, idle=self._idle))
 
     # -- inside

@@ -67,6 +67,15 @@ def test_reports_are_an_interval_apart_and_the_last_one_is_not_forgotten() -> No
     assert world.reports() == [(4_000, False)]
 
 
+def test_who_has_come_a_good_part_of_the_drift_says_so_at_once() -> None:
+    """While a split is read, no timer fires."""
+    world = Surroundings()
+    world.alignment.limit(100_000)
+    for watermark_us in (1_000, 3_499, 3_500, 5_999, 6_000):
+        world.alignment.event(Watermark(watermark_us))
+    assert world.reports() == [(1_000, False), (3_500, False), (6_000, False)]
+
+
 def test_who_stops_ends_or_is_idle_says_so_at_once() -> None:
     world = Surroundings()
     world.alignment.limit(5_000)
