@@ -105,6 +105,12 @@ SPLIT = [
     "(max(n) - min(n)) / count(*) AS i1",
     "sum(price) / 3 + 1.50 AS i2",
     "-sum(n) + 0.5 * count(n) AS i3",
+    "sum(price) / 3 * 1.50 AS i4",
+    "sum(price) / count(*) * sum(price) AS i5",
+    "(avg(price) - 0.5) * count(n) / 7 AS i6",
+    "sum(CAST(price AS DECIMAL(30, 12))) * 1.123456789012 AS i7",
+    "2 * max(price) - avg(CAST(price AS DECIMAL(38, 10))) AS i8",
+    "sum(price) * 1.5e0 + 2 AS i9",
 ]
 WHOLE = [
     "median(n) AS a",
