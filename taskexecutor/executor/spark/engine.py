@@ -136,10 +136,9 @@ class SparkEngine:
 
         What Spark raises because its JVM is gone becomes SparkLost.
         """
-        context = self.session.sparkContext
-        try:
+        with self.telling_of_its_end():
             self._pass_values_on()
-            context.setJobGroup(group, description, interruptOnCancel=True)
+            self.session.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
             self._running.add(group, cancelled)
             try:
                 yield
@@ -148,6 +147,12 @@ class SparkEngine:
                 raise
             finally:
                 self._running.remove(group)
+
+    @contextlib.contextmanager
+    def telling_of_its_end(self) -> Iterator[None]:
+        """What Spark raises because its JVM is gone becomes SparkLost."""
+        try:
+            yield
         except Exception as error:
             if not _about_the_jvm(error) or (self._jvm is not None and _still_alive(self._jvm)):
                 raise
