@@ -18,6 +18,7 @@ from firesteel.connectors import FileSource, PythonSource
 from firesteel.datastream import DataStream
 
 from .conftest import Session
+from .jobs import ArrowFunction
 from .test_connectors import write
 
 SCHEMA = "at TIMESTAMP, key STRING"
@@ -92,27 +93,38 @@ def test_sources_that_have_nothing_hold_back_neither_event_time_nor_their_alignm
     assert sorted(set(keys)) == ["0", "1", "2"], "the last hour is not over"
 
 
+def tell(pipe: str) -> None:
+    with open(pipe, "wb", buffering=0) as out:
+        out.write(b".")
+
+
+def hear(pipe: str, times: int) -> None:
+    with open(pipe, "rb", buffering=0) as into:
+        for _ in range(times):
+            assert into.read(1), "the test is over"
+
+
 class Slow(DataSource):
-    """An hour's row each time somebody has written that the other source has come to that hour."""
+    """An hour's row each time the fast source has come to that hour, and only after a source in no group has come to the last."""
 
     def schema(self) -> str:
         return SCHEMA
 
     def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
-        return SlowReader(self.options["pipe"])
+        return SlowReader(self.options["fast"], self.options["free"])
 
 
 class SlowReader(SimpleDataSourceStreamReader):
-    def __init__(self, pipe: str) -> None:
-        self.pipe = pipe
+    def __init__(self, fast: str, free: str) -> None:
+        self.fast, self.free = fast, free
 
     def initialOffset(self) -> dict[str, int]:
         return {"hour": 0}
 
     def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
         hour = start["hour"]
-        with open(self.pipe, "rb", buffering=0) as pipe:
-            assert pipe.read(1) == bytes([hour]), "the fast source reads its files in order"
+        hear(self.free, 0 if hour else HOURS)
+        hear(self.fast, 1)
         return iter([(datetime(2024, 3, 1, hour, 30, tzinfo=UTC), f"slow {hour}")]), {"hour": hour + 1}
 
     def isFinished(self, end: dict[str, int]) -> bool:
@@ -130,33 +142,38 @@ def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a
     in_session: None,
     tmp_path: Path,
 ) -> None:
-    files, pipe_path = tmp_path / "fast", str(tmp_path / "pipe")
+    files = tmp_path / "files"
     files.mkdir()
     for hour in range(HOURS):
         write(files, f"{hour}.csv", "".join(f"2024-03-01 0{hour}:{minute}:00,fast {hour}\n" for minute in (10, 30, 59)))
-    os.mkfifo(pipe_path)
-    pipe = os.open(pipe_path, os.O_RDWR)  # so that neither side waits for the other to open it
+    pipes = {name: str(tmp_path / name) for name in ("fast", "free")}
+    for path in pipes.values():
+        os.mkfifo(path)
+    opened = [os.open(path, os.O_RDWR) for path in pipes.values()]  # so that nobody waits for the other side to open it
 
-    def announced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in stamped(batches):
-            with open(pipe_path, "wb", buffering=0) as out:
-                out.write(bytes([int(batch["key"][0].as_py().split()[1])]))
-            yield batch
+    def telling(pipe: str) -> ArrowFunction:
+        def stamp_and_tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in stamped(batches):
+                tell(pipe)
+                yield batch
+
+        return stamp_and_tell
 
     env = Environment(parallelism=1)
     watermarks = Watermarks.bounded("at").with_alignment("hours", max_drift="1 hour", update_interval="10 s")
-    out_schema = f"{SCHEMA}, came_ns LONG"
-    fast = env.from_source(FileSource(str(files), format="csv", schema=SCHEMA), watermarks=watermarks, uid="fast")
-    slow = env.from_source(PythonSource(Slow, {"pipe": pipe_path}), watermarks=watermarks, uid="slow")
-    early = env.from_source(FileSource(str(files / "0.csv"), format="csv", schema=SCHEMA), watermarks=watermarks, uid="early")
-    both = fast.map_in_arrow(announced, out_schema).union(slow.map_in_arrow(stamped, out_schema))
-    early.print("ends at once: ")
+    source, with_time = FileSource(str(files), format="csv", schema=SCHEMA), f"{SCHEMA}, came_ns LONG"
+    fast = env.from_source(source, watermarks=watermarks, uid="fast")
+    slow = env.from_source(PythonSource(Slow, pipes), watermarks=watermarks, uid="slow")
+    free = env.from_source(source, watermarks=Watermarks.bounded("at"), uid="free")
+    free.map_in_arrow(telling(pipes["free"]), with_time).print("free: ")
+    both = fast.map_in_arrow(telling(pipes["fast"]), with_time).union(slow.map_in_arrow(stamped, with_time))
     try:
         with both.execute_and_collect(iterate="arrow") as batches:
             rows = [row for batch in batches for row in batch.to_pylist()]
             details = session.client.job_details(batches.job_id)
     finally:
-        os.close(pipe)
+        for pipe in opened:
+            os.close(pipe)
     came_ns = {key: [row["came_ns"] for row in rows if row["key"] == key] for key in {row["key"] for row in rows}}
     assert {key: len(times) for key, times in came_ns.items()} == {
         **{f"fast {hour}": 3 for hour in range(HOURS)},
