@@ -53,7 +53,8 @@ class BundleWay:
         self._spark_schema = to_spark(schema)
         self._spark_schema_json = self._spark_schema.json()
         self._canonical = to_arrow(self._spark_schema)
-        self._parquet = fits_parquet(schema)
+        # Executors on other machines cannot read our shared memory.
+        self._parquet = fits_parquet(schema) and session.sparkContext.master.startswith("local")
 
     @contextlib.contextmanager
     def dataframe(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFrame]:

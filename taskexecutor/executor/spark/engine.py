@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +60,7 @@ class SparkEngine:
         self._bundles: BundleStore | None = None
         self._temp_dir: Path | None = None
         self._heap_bytes = 0
+        self._stopped = False
         self.cores = 1
         self._running = _RunningGroups(self)
         self._mllib: MetaPathFinder | None = None
@@ -117,6 +119,11 @@ class SparkEngine:
     def jvm_pid(self) -> int:
         return self._jvm.process.pid if self._jvm else 0
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all of Spark is on this machine. Executors elsewhere cannot read what is in our folders."""
+        return self.session.sparkContext.master.startswith("local")
+
     def is_alive(self) -> bool:
         return self._jvm is not None and self._jvm.alive
 
@@ -154,9 +161,23 @@ class SparkEngine:
         try:
             yield
         except Exception as error:
-            if not _about_the_jvm(error) or (self._jvm is not None and _still_alive(self._jvm)):
-                raise
-            raise self.lost() from error
+            if self._end_if_stopped() or (_about_the_jvm(error) and not (self._jvm is not None and _still_alive(self._jvm))):
+                raise self.lost() from error
+            raise
+
+    def _end_if_stopped(self) -> bool:
+        """A session that was stopped, by its cluster or by a function of the program, is of no use, and neither is its JVM."""
+        if self._jvm is None or self._session is None or not self._jvm.alive:
+            return False
+        try:
+            context: Any = self._session.sparkContext._jsc
+            stopped = context is None or context.sc().isStopped()
+        except Exception:
+            return False  # the JVM is about to end
+        if stopped:
+            self._stopped = True
+            self._jvm.process.kill()
+        return bool(stopped)
 
     def _pass_values_on(self) -> None:
         """As Spark's own actions do: where tasks run, the session's values are known only as properties of the job."""
@@ -173,9 +194,15 @@ class SparkEngine:
             self.session.sparkContext.cancelJobGroup(group)
 
     def lost(self) -> SparkLost:
-        code = self._jvm.process.returncode if self._jvm else None
+        """Why the JVM has ended, for whoever has noticed."""
+        code = None
+        if self._jvm is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._jvm.process.wait(1.0)  # another thread may be about to take note of it
         heap_mib = self._heap_bytes // 2**20
-        if code == 3:  # -XX:+ExitOnOutOfMemoryError
+        if self._stopped:
+            reason = "its SparkContext was stopped, by the cluster of spark.master or by the program; the slot's log says why"
+        elif code == 3:  # -XX:+ExitOnOutOfMemoryError
             reason = f"its heap of {heap_mib} MiB is used up; raise taskmanager.slot.heap.size or use smaller bundles"
         elif code is not None and code < 0:
             reason = f"it was killed by signal {-code}"
@@ -238,6 +265,7 @@ class SparkEngine:
             # much again, is meant for larger JVMs than ours: an idle session of ours lives on 60 MiB.
             "spark.testing.reservedMemory": str(min(300 * 2**20, self._heap_bytes // 4)),
             "spark.cleaner.periodicGC.interval": "30min",
+            "spark.shuffle.mapOutput.dispatcher.numThreads": "1",  # of 16 in two pools, for a cluster's executors
             "spark.python.worker.reuse": "true",
             # Or every call of a Column function asks the JVM several times where it was called from: two thirds of all that
             # passes between the two while a plan is made.

@@ -5,11 +5,11 @@ Also what the class archive is recorded from.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyarrow import csv
 
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, TumblingSpec, WatermarkSpec
@@ -40,7 +40,10 @@ _AGGREGATE = PartialWindowAggregateSpec(
 
 def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
     session = engine.session
-    table = pa.table({"key": ["a", "b"], "time": [datetime(2013, 1, 1, tzinfo=UTC)] * 2, "number": [1.0, None]}, schema=_SCHEMA)
+    path = temp_dir / "warm.csv"
+    path.write_text("key,time,number\na,2013-01-01T05:00:00Z,1.5\nb,2013-01-01T05:00:00Z,\n")
+    # From Python's or NumPy's values pyarrow would import pandas, which a slot without a job does without.
+    table = csv.read_csv(path, csv.ReadOptions(use_threads=False, block_size=4096)).cast(_SCHEMA)
     way = BundleWay(session, engine.bundles, _SCHEMA)
 
     def run(frame: object) -> None:
@@ -50,9 +53,9 @@ def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
     # Small bundle: local relation, filter and projection.
     with way.dataframe(table.to_batches()) as frame:
         run(frame.where("number IS NOT NULL").selectExpr("key", "number + 1 AS number", "time"))
+    if not engine.is_local:
+        return
     # A source that is read, observed, filtered and aggregated in one plan; CSV brings the most code with it.
-    path = temp_dir / "warm.csv"
-    path.write_text("key,time,number\na,2013-01-01T05:00:00Z,1.5\nb,2013-01-01T05:00:00Z,\n")
     source = FileSource(str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True)
     watermarks = WatermarkSpec(column="time", max_out_of_orderness_us=0)
     frame = read_files(session, source, str(path), None)

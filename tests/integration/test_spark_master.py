@@ -1,0 +1,127 @@
+"""A slot whose Spark is a real standalone cluster: a master and a worker of Spark's own, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from firesteel._proto import tasks_pb2
+from firesteel.connectors import FileSource
+from firesteel.java import java_home
+from firesteel.plan.specs import SourceSpec, TransformSpec
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS
+from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.launch import class_path, spark_home
+from taskexecutor.executor.spark.source_stage import SparkSourceStage
+from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+
+START_S = 120.0
+SCHEMA = pa.schema([("x", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("standalone")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    processes = []
+    try:
+        processes.append(daemon(folder, "master.Master", "I have been elected leader", "--port", str(port)))
+        more = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / "work"), url)
+        processes.append(daemon(folder, "worker.Worker", "Successfully registered with master", *more))
+        yield url
+    finally:
+        for process in reversed(processes):
+            process.terminate()  # a worker ends its executors
+            process.wait(START_S)
+
+
+def daemon(folder: Path, kind: str, ready: str, *arguments: str) -> subprocess.Popen[bytes]:
+    log = folder / f"{kind}.log"
+    # As Spark's scripts do; without the version, a worker looks for the folders of a build.
+    environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_SCALA_VERSION": "2.13", "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [f"{java_home()}/bin/java", "-Xmx192m", "-cp", class_path(), f"org.apache.spark.deploy.{kind}"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=folder,
+        )
+    deadline = time.monotonic() + START_S
+    while ready not in log.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    return process
+
+
+@pytest.fixture(scope="module")
+def engine(master: str) -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    conf = {"spark.master": master, "spark.executor.memory": "512m", "spark.cores.max": "1", "spark.driver.host": "127.0.0.1"}
+    engine.start(conf, cores=1, heap_bytes=256 * 2**20)
+    yield engine
+    engine.stop()
+
+
+def stage(engine: SparkEngine, function: Callable[[Any], Any]) -> OperatorHarness:
+    operator = SparkTransformStage([TransformSpec(function=function)], SCHEMA)
+    return OperatorHarness(operator, [SCHEMA], output_schema=SCHEMA, spark=engine.session).open()
+
+
+def aggregated(df: Any) -> Any:
+    """With a shuffle, and a Python worker of the executor's."""
+    from pyspark.sql import functions as sql
+
+    half = sql.udf(lambda x: x // 2, "long")
+    return df.select(half("x").alias("x")).groupBy("x").count().select("x")
+
+
+@pytest.mark.parametrize("rows", [10, 20 * LOCAL_ROWS])
+def test_bundles_of_any_size(engine: SparkEngine, rows: int) -> None:
+    harness = stage(engine, aggregated)
+    harness.process(pa.record_batch([list(range(rows))], schema=SCHEMA))
+    harness.end()
+    assert sorted(row["x"] for row in harness.rows()) == list(range(rows // 2))
+    tracker = engine.session._jsc.sc().statusTracker()
+    assert len(tracker.getExecutorInfos()) == 2, "the driver's, which runs no tasks, and the worker's"
+
+
+def test_files(engine: SparkEngine, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": list(range(1_000))}, schema=SCHEMA), tmp_path / "1.parquet")
+    source = SourceSpec(source=FileSource(str(tmp_path / "1.parquet"), format="parquet"))
+    operator = SparkSourceStage(source, SCHEMA, [TransformSpec(function=lambda df: df.where("x % 2 = 0"))], SCHEMA)
+    harness = OperatorHarness(operator, [], output_schema=SCHEMA, spark=engine.session).open()
+    harness.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "1.parquet")})))
+    harness.poll()
+    assert [row["x"] for row in harness.rows()] == list(range(0, 1_000, 2))
+    assert harness.metrics.records_taken == 1_000
+    harness.close()
+
+
+def test_a_context_that_is_stopped_takes_its_jvm_with_it(engine: SparkEngine) -> None:
+    """Last: the engine is gone afterwards, and a slot's process with it, so that the slot gets another."""
+
+    def stopping(df: Any) -> Any:
+        df.sparkSession._jsc.sc().stop()  # as it stops itself when its cluster has removed it
+        return df
+
+    harness = stage(engine, stopping)
+    harness.process(pa.record_batch([[1]], schema=SCHEMA))
+    with pytest.raises(SparkLost, match="its SparkContext was stopped"):
+        harness.flush()
+    assert not engine.is_alive()
+    harness.close()
