@@ -107,6 +107,35 @@ def test_a_malformed_row_fails_the_task_and_is_named(engine: SparkEngine, file: 
     assert re.search(rf"malformed row in {file}: .*x.* \(expected a int, b string\)", summary_of(raised.value))
 
 
+GOOD, BAD = st.integers(-99, 99).map(lambda n: f"{n},x"), st.sampled_from(["x,x", "1", "1,x,x", "1.5,x", f"{2**40},x", '"', ""])
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    files=st.lists(st.lists(GOOD | BAD, max_size=6), min_size=1, max_size=3), columns=st.sampled_from([["a"], ["b"], ["a", "b"]])
+)
+def test_whatever_rows_are_malformed_none_of_the_others_is_touched(
+    engine: SparkEngine, files: list[list[str]], columns: list[str]
+) -> None:
+    lines = [line for file in files for line in file]
+    good = [{"a": int(line.split(",")[0]), "b": "x"} for line in lines if re.fullmatch(r"-?\d{1,2},x", line)]
+    bad = [line for line in lines if line and not re.fullmatch(r"-?\d{1,2},x", line)]  # Spark's CSV has no empty lines
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.csv" for number in range(len(files))]
+        for path, file in zip(paths, files, strict=True):
+            path.write_text("".join(f"{line}\n" for line in file))
+        for malformed in ("drop", "side_output"):
+            found = FileSource(folder, format="csv", schema=SCHEMA, malformed=malformed)  # type: ignore[arg-type]
+            harness = reader(
+                engine, found, lambda df: df.select(*columns), (MALFORMED_TAG,) if malformed == "side_output" else ()
+            )
+            assert read(harness, *paths) == [{name: row[name] for name in columns} for row in good]
+            if malformed == "side_output":
+                assert [row["_corrupt_record"] for batch in harness.side(MALFORMED_TAG) for row in batch.to_pylist()] == bad
+            elif bad:
+                assert harness.metrics.counters["numMalformedRecordsDropped"].value == len(bad)
+
+
 def test_malformed_is_checked_where_the_program_is_written(engine: SparkEngine, tmp_path: Path) -> None:
     with pytest.raises(InvalidProgram, match="allowed: fail, drop, side_output"):
         FileSource("x", format="csv", malformed="ignore")  # type: ignore[arg-type]

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from firesteel.connectors import ForeachBatchSink
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS
 from taskexecutor.executor.spark.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
@@ -41,6 +44,31 @@ def test_a_transform_gives_back_what_it_was_given(engine: SparkEngine, way: str,
     harness.end()
     assert all(batch.schema.equals(schema) for batch in harness.batches)
     assert texts(harness.rows()) == texts(rows(batches))
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(batches=streams(), dry=st.sets(st.integers(0, 3)), subtask=st.integers(0, 1), limit=st.sampled_from(["1", "64m"]))
+def test_foreach_batch_hands_over_every_row_once_whatever_it_is(
+    engine: SparkEngine, batches: list[pa.RecordBatch], dry: set[int], subtask: int, limit: str
+) -> None:
+    schema = to_arrow(to_spark(batches[0].schema))
+    got: list[tuple[int, pa.Table]] = []
+    harness = OperatorHarness(
+        ForeachBatch(ForeachBatchSink(lambda df, batch_id: got.append((batch_id, df.toArrow())))),
+        [schema],
+        spark=engine.session,
+        config={"python.fn-execution.bundle.bytes": limit},
+        subtask=subtask,
+        parallelism=2,
+    ).open()
+    for number, batch in enumerate(batches):
+        harness.process(batch.cast(schema))
+        if number in dry:
+            harness.flush()
+    harness.end()
+    assert [row for _, table in got for row in table.to_pylist()] == rows(batches)
+    assert all(table.num_rows and table.schema.equals(schema) for _, table in got)
+    assert [batch_id for batch_id, _ in got] == [2 * number + subtask for number in range(len(got))]
 
 
 def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -> None:

@@ -17,14 +17,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel._proto import tasks_pb2
 from firesteel.connectors import FileSink, PrintSink, SequenceSource
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors import file_sink
+from taskexecutor.executor.connectors import collect_sink, file_sink
 from taskexecutor.executor.connectors.checks import check_sink
 from taskexecutor.executor.connectors.collect_sink import WINDOW, CollectWriter
 from taskexecutor.executor.connectors.file_sink import FileWriter
@@ -32,6 +32,7 @@ from taskexecutor.executor.connectors.pace import Pace
 from taskexecutor.executor.connectors.print_sink import PrintWriter
 from taskexecutor.executor.connectors.sequence import SequenceReader
 from taskexecutor.executor.task.runtime_context import TaskCancelled
+from tests.unit.operators.test_odd_schemas import rows, streams
 
 SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 BATCH = pa.record_batch([[1, None], [datetime(2013, 1, 1, 5, tzinfo=UTC), None]], schema=SCHEMA)
@@ -76,7 +77,7 @@ import sys, time
 import pyarrow as pa
 from firesteel.connectors import FileSink
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors import file_sink
+from taskexecutor.executor.connectors import collect_sink, file_sink
 
 file_sink.GROUP_ROWS = 1
 batch = pa.record_batch({"x": [1]})
@@ -231,6 +232,25 @@ def test_collected_rows_wait_for_their_acknowledgement() -> None:
     harness.end()  # the window is full: it yields to the mails
     assert len(harness.sent) == WINDOW + 1
     assert pa.ipc.open_stream(harness.sent[0].collect_chunk.ipc_stream).read_all().num_rows == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(first=streams(), second=streams(), chunk_bytes=st.sampled_from([1, 200, 2**20]), flushes=st.sets(st.integers(0, 7)))
+def test_what_is_collected_comes_out_as_it_was(
+    first: list[pa.RecordBatch], second: list[pa.RecordBatch], chunk_bytes: int, flushes: set[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect_sink, "CHUNK_BYTES", chunk_bytes)
+        harness = OperatorHarness(CollectWriter(), [first[0].schema]).open()
+        acknowledge_what_is_sent(harness)
+        for number, batch in enumerate([*first, *second]):  # even if the schema changes
+            harness.process(batch)
+            if number in flushes:
+                harness.flush()
+        harness.end()
+    chunks = [pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent]
+    assert [row for chunk in chunks for row in chunk.to_pylist()] == rows([*first, *second])
+    assert [event.collect_chunk.sequence for event in harness.sent] == list(range(len(chunks)))
 
 
 def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
