@@ -251,6 +251,8 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
     attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
     if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
         done["Late"] = lambda m: amount(m.late_records_dropped)
+    if any(attempt.metrics.aligning_ms for _, attempt in attempts):  # a part of the idle time
+        done["Aligning"] = lambda m: _share(m.aligning_ms, m)
     spent = _time_spent([attempt.metrics for _, attempt in attempts], wide=wide)
     first = _table("Task", "Attempt" if wide else "#", "State", "Slot", *done, right=done)
     second = _table("Task", *spent, right=spent)
@@ -270,8 +272,6 @@ def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
         if any(map(part_ms, metrics)):
             cells[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
     cells["Busy"], cells["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
-    if any(m.aligning_ms for m in metrics):
-        cells["Aligning"] = lambda m: _share(m.aligning_ms, m)
     cells["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
     if any(m.bundles for m in metrics):
         cells["Bundles"] = lambda m: _short(m.bundles)

@@ -60,8 +60,7 @@ def together(how: str, first: DataStream, second: DataStream, third: DataStream)
     return first.union(third).connect(second).key_by("key", "key").co_process(Both(), "key STRING")
 
 
-@pytest.mark.parametrize("how", ["union", "connect"])
-@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize(("how", "aligned"), [("union", True), ("connect", False)])
 def test_sources_that_have_nothing_hold_back_neither_event_time_nor_their_alignment_group(
     session: Session,
     in_session: None,

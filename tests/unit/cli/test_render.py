@@ -312,6 +312,7 @@ def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
         spark_ms=50e6,
         python_ms=10e6,
         exchange_ms=5e6,
+        aligning_ms=10.1e6,
         late_records_dropped=1,
         bundles=123_456,
         bundle_records=123_456 * 999_999,
@@ -322,8 +323,8 @@ def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
     text = printed(render.job(replace(details(), vertices=(vertex,)), width=80), width=80)
     tables = [line.split() for line in text.splitlines() if line.startswith("  ")]
     assert tables == [
-        ["Task", "#", "State", "Slot", "Records", "in", "Records", "out", "Late"],
-        ["100/128", "#0", "INITIALIZING", "cccccccc/1", "12.3", "G", "9,999,999", "1"],
+        ["Task", "#", "State", "Slot", "Records", "in", "Records", "out", "Late", "Aligning"],
+        ["100/128", "#0", "INITIALIZING", "cccccccc/1", "12.3", "G", "9,999,999", "1", "10%"],
         ["Task", "Spark", "Python", "Exchange", "Busy", "Idle", "Blocked", "Bundles", "Last", "Mean"],
         ["100/128", "50%", "10%", "5%", "79%", "20%", "1%", "123.5", "k", "4.0", "M", "1.0", "M"],
     ]
