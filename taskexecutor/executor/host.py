@@ -100,6 +100,8 @@ class Host:
 
     def _assign(self, assign: executor_pb2.AssignSlot) -> None:
         self._leave()
+        if assign.python_paths:
+            _import_pandas()  # before there may be another one
         self._job_id = assign.job_id
         self._user_roots = tuple(path for path in (assign.job_dir, *assign.python_paths) if path)
         self._surroundings = JobSurroundings(self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths)
@@ -176,6 +178,7 @@ class Host:
             with self._lock:
                 self._tasks[config.attempt_id] = _Running(config.job_id, task, thread)
             thread.start()
+        self._start(_import_pandas, name="pandas")
         self._wake_metrics.set()
 
     def _run(self, config: Any, task: Any) -> None:
@@ -296,3 +299,10 @@ class Host:
         labels = {"slot": str(self._slot)}
         prefix = "flink_taskmanager_Status_JVM_"
         return [common_pb2.MetricSample(name=prefix + name, labels=labels, value=value) for name, value in values.items()]
+
+
+def _import_pandas() -> None:
+    """pyarrow does, at the first value of Python's that it converts: better before records wait for it. A slot that has not had
+    a job does without.
+    """
+    import pandas  # noqa: F401

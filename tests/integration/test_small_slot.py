@@ -1,6 +1,11 @@
-"""The smallest slot that can be asked for: its Spark starts and does a job's usual work in bundles far larger than its heap."""
+"""The smallest slot that can be asked for: its Spark starts and does a job's usual work in bundles far larger than its heap.
+And how little a slot has imported before it has a job.
+"""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -37,3 +42,24 @@ def test_the_smallest_heap_filters_groups_and_sorts() -> None:
         assert engine.is_alive()
     finally:
         engine.stop()
+
+
+IDLE = """
+import sys
+from taskexecutor.executor.__main__ import _import_what_tasks_need
+from taskexecutor.executor.host import Host
+from taskexecutor.executor.spark.engine import SparkEngine
+
+_import_what_tasks_need()
+engine = SparkEngine()
+engine.start({}, cores=1)
+engine.stop()
+print(*sorted(name for name in sys.modules if "." not in name))
+"""
+
+
+def test_a_warm_slot_without_a_job_has_imported_neither_pandas_nor_unittest() -> None:
+    ran = subprocess.run([sys.executable, "-c", IDLE], check=True, stdout=subprocess.PIPE, text=True)
+    imported = set(ran.stdout.splitlines()[-1].split())
+    assert {"pyarrow", "pyspark", "taskexecutor"} <= imported
+    assert not imported & {"pandas", "unittest"}

@@ -33,6 +33,8 @@ COMMAND = "python -m taskexecutor.executor.spark.archive"
 _MODULE = "taskexecutor.executor.spark.archive"
 _UNUSED_S = 30 * 86_400  # by the time of the last read, as well as the file system keeps it
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+# Or the JVM moves the archive to a random address, which writes into nearly every page of it: none would be shared.
+_IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
 
 # What the copies of these jars go without. Classes of signed jars are checked at every start and never archived. MLlib's
@@ -78,7 +80,7 @@ def prepared() -> Prepared | None:
             return None
     except (OSError, RuntimeError):  # no home directory
         return None
-    return Prepared((f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_QUIET), path.parent / "jars")
+    return Prepared((f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_IN_PLACE, *_QUIET), path.parent / "jars")
 
 
 def build(place: Path | None = None) -> bool:

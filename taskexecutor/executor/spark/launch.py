@@ -12,14 +12,17 @@ The JVM ends when its standard input does, so it never outlives this process.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shlex
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyspark
@@ -30,6 +33,7 @@ from firesteel.java import java_home
 MIB = 2**20
 START_TIMEOUT_S = 60.0
 _COMPILER_NICENESS = 5
+_TRIM_INTERVAL_MS = 2_000
 
 # As org.apache.spark.launcher.JavaModuleOptions has them.
 _OPENED = (
@@ -44,6 +48,8 @@ _MODULE_OPTIONS = (
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
 )
+
+_TEST_HELPERS = "pyspark.testing.utils"
 
 _LOG_CONFIGURATION = """\
 rootLogger.level = {level}
@@ -110,6 +116,8 @@ def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
         # Gives memory back after a job, which is what a warm but idle slot is measured by.
         "-XX:MinHeapFreeRatio=15",
         "-XX:MaxHeapFreeRatio=30",
+        "-XX:NewRatio=4",  # what the young generation has once touched it keeps
+        f"-XX:TrimNativeHeapInterval={_TRIM_INTERVAL_MS}",
         "-Xss1m",
         "-XX:-UsePerfData",
         # A JVM that has run out of memory half works; one that ended is replaced.
@@ -210,9 +218,25 @@ def _connection(process: subprocess.Popen[bytes], path: Path) -> tuple[int, str]
     return port, content[8 : 8 + length].decode()
 
 
+class _TestHelpers(ModuleType):
+    """In place of pyspark.testing.utils, which PySpark asks at every value that goes to the JVM whether there is NumPy. It
+    imports pandas and unittest: a quarter of this process' memory. So it is imported when it is asked for anything else.
+    """
+
+    have_numpy = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system's own questions
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
     from pyspark.java_gateway import launch_gateway
 
+    sys.modules.setdefault(_TEST_HELPERS, _TestHelpers(_TEST_HELPERS))
     # PySpark's own way of joining a JVM that runs already.
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
     try:
