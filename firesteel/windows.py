@@ -79,8 +79,8 @@ class Watermarks:
 
         All sources of a program that name the same group are in it, with all their subtasks. Those that are idle or have ended
         hold nobody back; one that has no event time yet does: the others stop behind their first watermark. A split that is
-        being read is read to its end. Subtasks tell each other how far they are at most once per `update_interval`, besides
-        when they stop or may go on.
+        being read is read to its end. Subtasks tell each other how far they are once per `update_interval`, and at once when they
+        have come a good part of the drift further, stop or may go on.
         """
         if not isinstance(group, str) or not group:
             raise InvalidProgram(f"with_alignment() takes the name of a group, not {group!r}")
