@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from firesteel import Environment, ResourceProfile
 from firesteel.cluster import LocalCluster
 from firesteel.config import Configuration
+from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 from firesteel.job_details import JobDetails
 from firesteel.states import ExecutionState, JobStatus
@@ -69,22 +71,63 @@ def test_the_death_of_a_slots_process_fails_its_job_and_is_mended(session: Sessi
     assert session.run(env).status is JobStatus.FINISHED
 
 
-def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(session: Session) -> None:
-    def through_spark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
+def jvm_of(slot: psutil.Process) -> psutil.Process:
+    (jvm,) = [p for p in slot.children(recursive=True) if p.name() == "java"]
+    return jvm
+
+
+def in_spark() -> DataStream:
+    """Nearly all of its time is Spark's."""
+
+    def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.slice(0, 1)
 
     env = Environment(parallelism=1)
-    env.from_sequence(0, 10**15).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(through_spark).map_in_arrow(
-        nothing_left
-    ).print()
-    job_id = session.submit(env)
+    return env.from_sequence(0, 10**15).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(some)
+
+
+def between_bundles() -> DataStream:
+    """Spark has had its bundle and gets no other: Python never asks for one."""
+
+    def waiting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            threading.Event().wait()
+
+    env = Environment(parallelism=1)
+    return env.from_sequence(0, 1_000).rebalance().transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(waiting)
+
+
+@pytest.mark.parametrize("program", [in_spark, between_bundles])
+def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(session: Session, program: Callable[[], DataStream]) -> None:
+    job_id = session.submit(program().rebalance().print()._environment)
     victim, _ = busy_slot(session, job_id)
-    jvms = [p for p in victim.children(recursive=True) if p.name() == "java"]
-    assert jvms
-    jvms[0].kill()
-    with pytest.raises(JobFailed, match="JVM|Java|Spark"):
+    session.wait_until(job_id, lambda details: details.vertices[-2].metrics.records_out > 0)
+    jvm = jvm_of(victim)
+    jvm.kill()
+    with pytest.raises(JobFailed, match=rf"Spark JVM \(pid {jvm.pid}\) is gone: it was killed by signal 9"):
         session.client.wait(job_id)
     session.wait_until_all_slots_are_free()
+
+
+def test_a_transform_that_uses_up_the_heap_fails_its_job_with_the_reason(session: Session) -> None:
+    env = Environment(parallelism=SLOTS)
+    env.from_sequence(0, 100).transform(lambda df: df.selectExpr("size(sequence(0, value + 90000000)) AS value")).print()
+    with pytest.raises(JobFailed, match=r"its heap of 512 MiB is used up; raise taskmanager\.slot\.heap\.size"):
+        session.run(env)
+    session.wait_until_all_slots_are_free()
+    env = Environment(parallelism=SLOTS)
+    env.from_sequence(0, 1_000).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(nothing_left).print()
+    assert session.run(env).status is JobStatus.FINISHED
+
+
+def test_an_analysis_that_uses_up_the_heap_fails_its_job_with_the_reason(session: Session) -> None:
+    env = Environment()
+    constant = "size(sequence(0, 90000000))"  # Spark computes it when it makes the plan
+    env.from_sequence(0, 100).transform(lambda df: df.where(f"value < {constant}")).print()
+    with pytest.raises(JobFailed, match=r"its heap of 512 MiB is used up; raise taskmanager\.slot\.heap\.size"):
+        session.run(env)
 
 
 def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(session: Session) -> None:
