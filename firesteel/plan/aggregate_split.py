@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from firesteel.plan.aggregate_calls import Call, calls_of
 from firesteel.plan.spark_functions import AGGREGATES
 
 # What finals may call besides arithmetic (firesteel.plan.finals).
@@ -81,34 +82,47 @@ def aggregate_name(node: exp.Expression) -> str | None:
 class Split:
     """Replaces the aggregate calls of one expression by partial columns. Raises NotSplittable."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, text: str) -> None:
         self._prefix = prefix
+        self._calls = calls_of(text)  # in the order in which the tree is walked
         self.partial: dict[str, str] = {}
         self.merge: dict[str, str] = {}
         self.decimal: dict[str, str] = {}
 
     def final_of(self, tree: exp.Expression) -> exp.Expression:
+        """`tree` is that of the text."""
+        final = self._replaced(tree)
+        if next(self._calls, None) is not None:
+            raise NotSplittable
+        return final
+
+    def _replaced(self, tree: exp.Expression) -> exp.Expression:
         match tree:
             case exp.Literal() if not tree.is_string:
                 return tree.copy()
             case exp.Filter():
-                return self._call(tree.this, tree.expression.this.sql(dialect="spark"))
+                return self._call(tree.this)
             case exp.Binary() if isinstance(tree, _ARITHMETIC):
-                return type(tree)(this=self.final_of(tree.this), expression=self.final_of(tree.expression))
+                return type(tree)(this=self._replaced(tree.this), expression=self._replaced(tree.expression))
             case exp.Unary() if isinstance(tree, _ARITHMETIC):
-                return type(tree)(this=self.final_of(tree.this))
+                return type(tree)(this=self._replaced(tree.this))
             case _:
-                return self._call(tree, "")
+                return self._call(tree)
 
-    def _call(self, call: exp.Expression, condition: str) -> exp.Expression:
-        name = aggregate_name(call)
-        arguments = _arguments(call)
-        if name == "count":
-            return self._count(arguments, condition)
-        if any(isinstance(argument, (exp.Distinct, exp.Order)) for argument in arguments):
+    def _call(self, tree: exp.Expression) -> exp.Expression:
+        name, call = aggregate_name(tree), next(self._calls, None)
+        if name is None or call is None or any(isinstance(part, exp.Order) for part in tree.iter_expressions()):
             raise NotSplittable
-        values = [argument.sql(dialect="spark") for argument in arguments]
-        match name, values:
+        condition = call.condition
+        if call.distinct and (name != "count" or len(call.arguments) != 1):
+            raise NotSplittable
+        match name, call.arguments:
+            case ("count", [value]) if call.distinct:
+                return exp.Anonymous(this=SIZE, expressions=[self._partial("set", f"collect_set({value})", "set", condition)])
+            case ("count", ["*"]):
+                return self._counted("1", condition)
+            case ("count", values) if values:
+                return self._counted(", ".join(values), condition)
             case ("avg", [value]):
                 return exp.Anonymous(this=MEAN, expressions=[self._total(value, condition), self._counted(value, condition)])
             case ("min_by" | "max_by", [value, order]):
@@ -121,17 +135,6 @@ class Split:
                 return self._partial(name, f"{name}({value})", _MERGES[name], condition)
             case _:
                 raise NotSplittable
-
-    def _count(self, arguments: list[exp.Expression], condition: str) -> exp.Expression:
-        distinct = arguments[0] if arguments and isinstance(arguments[0], exp.Distinct) else None
-        if distinct is not None:
-            if len(distinct.expressions) != 1:
-                raise NotSplittable
-            value = distinct.expressions[0].sql(dialect="spark")
-            return exp.Anonymous(this=SIZE, expressions=[self._partial("set", f"collect_set({value})", "set", condition)])
-        if any(isinstance(argument, exp.Star) for argument in arguments):
-            return self._counted("1", condition)
-        return self._counted(", ".join(argument.sql(dialect="spark") for argument in arguments), condition)
 
     def _counted(self, value: str, condition: str) -> exp.Expression:
         return self._partial("count", f"count({value})", "sum", condition)
@@ -178,43 +181,23 @@ class Split:
         return exp.column(name)
 
 
-def ordered_by_time(tree: exp.Expression, time_column: str, complain: Callable[[exp.Expression], Exception]) -> exp.Expression:
+def ordered_by_time(text: str, time_column: str, complain: Callable[[Call], Exception]) -> str:
     """first(x) and last(x) mean the value at the first and last event time: min_by and max_by, which have one answer."""
-
-    def replaced(node: exp.Expression) -> exp.Expression:
-        ignore_nulls = isinstance(node, exp.IgnoreNulls)
-        call = node.this if ignore_nulls else node.this if isinstance(node, exp.RespectNulls) else node
-        name = aggregate_name(call)
-        if name not in ("first", "last"):
-            return node
+    written, at = "", 0
+    for call in calls_of(text):
+        least = call.name in ("first", "first_value")
+        if not least and call.name not in ("last", "last_value"):
+            continue
         if not time_column:
             raise complain(call)
-        arguments = _arguments(call)
-        if len(arguments) != 1 or isinstance(arguments[0], (exp.Order, exp.Distinct)):
-            return node
-        value = arguments[0].copy()
-        kind = exp.ArgMin if name == "first" else exp.ArgMax
-        picked = kind(this=value, expression=exp.column(exp.to_identifier(time_column, quoted=True)))
-        if not ignore_nulls:
-            return picked
-        # An existing FILTER is joined to this one below.
-        return exp.Filter(this=picked, expression=exp.Where(this=exp.Not(this=exp.Is(this=value.copy(), expression=exp.Null()))))
-
-    def joined(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Filter) and isinstance(node.this, exp.Filter):
-            both = exp.and_(node.this.expression.this, node.expression.this)
-            return exp.Filter(this=node.this.this, expression=exp.Where(this=both))
-        return node
-
-    return tree.copy().transform(replaced).transform(joined)
-
-
-def _arguments(call: exp.Expression) -> list[exp.Expression]:
-    """In the order in which they are written."""
-    if isinstance(call, exp.Anonymous):
-        return list(call.expressions)
-    found: list[exp.Expression] = []
-    for value in call.args.values():
-        values = value if isinstance(value, list) else [value]
-        found += [v for v in values if isinstance(v, exp.Expression)]
-    return [v.this if isinstance(v, exp.Paren) and isinstance(call, exp.Any) else v for v in found]
+        value, *flags = call.arguments or ("",)
+        if call.distinct or not value or [flag.lower() for flag in flags] not in ([], ["true"], ["false"]):
+            continue
+        conditions = [f"({call.condition})"] if call.condition else []
+        if call.ignore_nulls or (flags and flags[0].lower() == "true"):
+            conditions.append(f"({value}) IS NOT NULL")
+        filtered = f" FILTER (WHERE {' AND '.join(conditions)})" if conditions else ""
+        quoted = time_column.replace("`", "``")
+        written += f"{text[at : call.start]}{'min_by' if least else 'max_by'}({value}, `{quoted}`){filtered}"
+        at = call.stop
+    return written + text[at:]

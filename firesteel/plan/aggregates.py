@@ -14,9 +14,10 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from firesteel.errors import InvalidProgram
+from firesteel.plan.aggregate_calls import Call, tokens_of
 from firesteel.plan.aggregate_split import NotSplittable, Split, aggregate_name, ordered_by_time
 from firesteel.plan.spark_functions import FUNCTIONS
 from firesteel.plan.specs import AggregateExpression
@@ -66,16 +67,17 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     _check_aggregates(text, tree)
     name = name or _derived_name(text, tree)
 
-    def no_event_time(call: exp.Expression) -> InvalidProgram:
-        word = aggregate_name(call)
-        by = "min_by" if word == "first" else "max_by"
-        return _wrong(text, call, f"{word}() goes by event time, and there is none here; use {by}(value, column)")
+    def no_event_time(call: Call) -> InvalidProgram:
+        by = "min_by" if call.name.startswith("first") else "max_by"
+        return InvalidProgram(
+            f"aggregate(): {call.name}() goes by event time, and there is none here; use {by}(value, column)\n"
+            f"{_caret(text, call.start)}"
+        )
 
-    ordered = ordered_by_time(tree, time_column, no_event_time)
-    split = Split(f"_p{index}")
-    whole = _without_alias(text) if ordered == tree else ordered.sql(dialect="spark")
+    whole = ordered_by_time(_without_alias(text), time_column, no_event_time)
+    split = Split(f"_p{index}", whole)
     try:
-        final = split.final_of(ordered).sql(dialect="spark")
+        final = split.final_of(_sql_tree(whole)).sql(dialect="spark")
     except NotSplittable:
         return AggregateExpression(sql=text, name=name, partial={}, merge={}, final="", whole=whole)
     return AggregateExpression(
@@ -120,7 +122,7 @@ def _sql_name(class_name: str) -> str:
 
 def _check_functions(text: str) -> None:
     """Every name with a parenthesis behind it is a function of Spark's."""
-    tokens = _tokens(text)
+    tokens = tokens_of(text)
     for previous, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if token.token_type is not TokenType.VAR or following.token_type is not TokenType.L_PAREN:
             continue
@@ -174,23 +176,19 @@ def _derived_name(text: str, tree: exp.Expression) -> str:
     if isinstance(tree, exp.Count) and isinstance(tree.this, exp.Star):
         return "count"
     if isinstance(tree, exp.AggFunc) and isinstance(tree.this, exp.Column) and len(list(tree.iter_expressions())) == 1:
-        return f"{_tokens(text)[0].text.lower()}_{tree.this.name}"
+        return f"{tokens_of(text)[0].text.lower()}_{tree.this.name}"
     raise InvalidProgram(f'aggregate(): give the expression a name: "{text} AS ..."')
 
 
 def _without_alias(text: str) -> str:
     """The expression as it is written, up to its AS. Called for texts that parse."""
-    depth = 0
-    for token in _tokens(text):
+    depth, tokens = 0, tokens_of(text)
+    for token in tokens:
         depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
         if token.token_type is TokenType.ALIAS and depth == 0:
             return text[: token.start].rstrip()
-    tree = _sql_tree(text)  # a name without AS: "count(*) n"
-    return tree.this.sql(dialect="spark") if isinstance(tree, exp.Alias) else text
-
-
-def _tokens(text: str) -> list[Token]:
-    return list(sqlglot.tokenize(text, read="spark"))
+    named = isinstance(_sql_tree(text), exp.Alias)  # a name without AS: "count(*) n"
+    return text[: tokens[-1].start].rstrip() if named else text
 
 
 def _wrong(text: str, tree: exp.Expression, why: str) -> InvalidProgram:

@@ -79,4 +79,7 @@ SCALARS = _names(
     """
 )
 
-FUNCTIONS = AGGREGATES | SCALARS
+# Forms of the grammar that look like functions.
+FORMS = _names("timestampadd timestampdiff try_cast")
+
+FUNCTIONS = AGGREGATES | SCALARS | FORMS

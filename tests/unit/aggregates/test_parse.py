@@ -105,10 +105,31 @@ def test_more_than_sums_can_be_split(text: str) -> None:
     assert all("FILTER (WHERE y > 1)" in sql for sql in item.partial.values())
 
 
+@pytest.mark.parametrize(
+    ("text", "partial"),
+    [
+        ("max('it''s') AS m", ["max('it''s')"]),
+        ("max( to_char(x, '999')  ) FILTER ( WHERE y in (1, 2) ) m", ["max(to_char(x, '999')) FILTER (WHERE y in (1, 2))"]),
+        ("sum(a[0]) / -(count( DISTINCT nvl(x, y) ) + 1) AS q", ["sum(a[0])", "collect_set(nvl(x, y))"]),
+        ("any(x = 'sum(y)') AS a", ["bool_or(x = 'sum(y)')"]),
+        ("`max`(`count`) - min /* not this */ (try_cast(s AS INT)) AS d", ["max(`count`)", "min(try_cast(s AS INT))"]),
+        ("max_by(x, struct(y, z)) AS b", ["max(struct(y, z))", "max_by(x, struct(y, z))"]),
+        ("count(x,y) AS c", ["count(x, y)"]),
+    ],
+)
+def test_spark_is_given_what_was_written(text: str, partial: list[str]) -> None:
+    (item,) = parse_aggregates([text])
+    assert list(item.partial.values()) == partial
+
+
 def test_first_and_last_go_by_event_time() -> None:
     first, last = parse_aggregates(["first(x) AS f", "last(x) IGNORE NULLS AS l"], time_column="at")
-    assert first.whole == "MIN_BY(x, `at`)"
+    assert first.whole == "min_by(x, `at`)"
     assert first.merge == {"_p0_order": "min", "_p0_min_by": "first:_p0_order"}
-    assert last.whole == "MAX_BY(x, `at`) FILTER(WHERE NOT x IS NULL)"
+    assert last.whole == "max_by(x, `at`) FILTER (WHERE (x) IS NOT NULL)"
+    (both,) = parse_aggregates(["last(nvl(x, 1), true) FILTER (WHERE y) - first_value(`a``b`) AS d"], time_column="odd `at`")
+    assert both.whole == (
+        "max_by(nvl(x, 1), `odd ``at```) FILTER (WHERE (y) AND (nvl(x, 1)) IS NOT NULL) - min_by(`a``b`, `odd ``at```)"
+    )
     with pytest.raises(InvalidProgram, match="goes by event time, and there is none"):
         parse_aggregates(["first(x) AS f"])
