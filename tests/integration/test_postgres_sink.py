@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -95,6 +95,57 @@ def test_a_table_is_created_that_holds_every_type(postgres: str, connection: Any
     first, second = rows(connection, "SELECT * FROM rich ORDER BY number")
     assert [bytes(value) if isinstance(value, memoryview) else value for value in first] == list(ROW.values())
     assert set(second) == {None}
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=5)
+DAYS = (date(1900, 1, 1), date(2200, 1, 1))
+TIMES = (datetime(1900, 1, 1), datetime(2200, 1, 1))
+ANY: dict[str, st.SearchStrategy[Any]] = {
+    "flag": st.booleans(),
+    "small": st.integers(-(2**15), 2**15 - 1),
+    "number": st.integers(-(2**63), 2**63 - 1),
+    "single": st.integers(-(2**20), 2**20).map(lambda n: n / 8),  # what it shows of others is shorter than what it keeps
+    "ratio": st.floats(allow_nan=False),
+    "price": st.integers(-(10**11), 10**11).map(lambda n: Decimal(n).scaleb(-3)),
+    "text": TEXT,
+    "raw": st.binary(max_size=5),
+    "day": st.dates(*DAYS),
+    "at": st.datetimes(*TIMES, timezones=st.just(UTC)),
+    "local": st.datetimes(*TIMES),
+    "list": st.lists(st.none() | st.integers(-9, 9), max_size=3),
+    "record": st.fixed_dictionaries({"a": st.none() | st.integers(-9, 9), "b": st.none() | TEXT}),
+    'Odd, "name"': TEXT,
+}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    batches=st.lists(
+        st.lists(st.fixed_dictionaries({name: st.none() | values for name, values in ANY.items()}), max_size=4), max_size=3
+    ),
+    batch_rows=st.integers(1, 5),
+)
+def test_any_rows_arrive_as_they_were(postgres: str, connection: Any, batches: list[Any], batch_rows: int) -> None:
+    rows(connection, "DROP TABLE IF EXISTS rich")
+    given = [pa.RecordBatch.from_pylist(batch, schema=RICH) for batch in batches]
+    write(PostgresSink(postgres, "rich", batch_rows=batch_rows), *given, schema=RICH)
+    found = rows(connection, "SELECT * FROM rich")
+    expected = [list(row.values()) for batch in given for row in batch.to_pylist()]
+    assert sorted(map(comparable, found)) == sorted(map(comparable, expected))
+
+
+def comparable(row: Sequence[Any]) -> str:
+    plain = [bytes(value) if isinstance(value, memoryview) else value for value in row]
+    return repr([value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value for value in plain])
+
+
+def test_what_is_nested_arrives_as_json_that_postgres_takes(postgres: str, connection: Any) -> None:
+    kind = pa.map_(pa.string(), pa.struct([("x", pa.float64()), ("d", pa.decimal128(5, 2)), ("at", pa.timestamp("us", "UTC"))]))
+    inner = {"x": float("nan"), "d": Decimal("1.50"), "at": datetime(2024, 1, 1, 2, tzinfo=UTC)}
+    write(PostgresSink(postgres, "nested"), pa.record_batch([pa.array([[("k", inner)]], kind)], names=["by"]))
+    assert rows(connection, "SELECT by->'k'->>'at', by FROM nested") == [
+        ("2024-01-01T02:00:00+00:00", {"k": {"x": "NaN", "d": "1.50", "at": "2024-01-01T02:00:00+00:00"}})
+    ]
 
 
 def test_upserts_replace_rows_and_the_last_of_a_key_counts(postgres: str, connection: Any) -> None:

@@ -13,12 +13,10 @@ attempt count is decided when a job has checkpoints.)
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import fcntl
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +30,7 @@ import pyarrow.parquet as pq
 from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
+from taskexecutor.executor.connectors.json_values import json_form
 
 _UNFINISHED = ".inprogress-"
 FORMATS = ("csv", "json", "parquet")
@@ -244,7 +243,7 @@ class _JsonWriter:
 
     def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
         self._stream = stream
-        self._forms = {field.name: form for field in schema if (form := _json_form(field.type)) is not None}
+        self._forms = {field.name: form for field in schema if (form := json_form(field.type)) is not None}
 
     def write_table(self, table: pa.Table) -> None:
         for row in table.to_pylist():
@@ -254,43 +253,6 @@ class _JsonWriter:
             self._stream.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None: ...
-
-
-_Form = Callable[[Any], Any]
-
-
-def _json_form(kind: pa.DataType) -> _Form | None:
-    """From Arrow's Python value of the type, which is not None, to one that JSON has; None if they are all the same."""
-    if pa.types.is_dictionary(kind):
-        return _json_form(kind.value_type)
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return None
-    if pa.types.is_floating(kind):
-        return _json_float
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return lambda value: base64.b64encode(value).decode()
-    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
-        return lambda value: value.isoformat()
-    if pa.types.is_map(kind):
-        keys, values = _json_form(kind.key_type), _or_none(_json_form(kind.item_type))
-        return lambda pairs: {str(keys(key) if keys else key): values(value) for key, value in pairs}
-    if pa.types.is_struct(kind):
-        parts = {kind.field(index).name: _or_none(_json_form(kind.field(index).type)) for index in range(kind.num_fields)}
-        return lambda value: {name: form(value[name]) for name, form in parts.items()}
-    if pa.types.is_nested(kind):
-        items = _or_none(_json_form(kind.value_type))
-        return lambda value: [items(item) for item in value]
-    return str  # decimals, whose digits a JSON number may lose
-
-
-def _or_none(form: _Form | None) -> _Form:
-    return lambda value: value if form is None or value is None else form(value)
-
-
-def _json_float(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, pa.Schema, dict[str, str]], _TableWriter]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg2
@@ -21,6 +21,7 @@ from sqlalchemy.engine import make_url
 from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
+from taskexecutor.executor.connectors.json_values import json_form, or_none
 
 CONNECT_TIMEOUT_S = 10
 BATCH_BYTES = 32 * 2**20
@@ -262,7 +263,7 @@ def _copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
 def _as_texts(table: pa.Table) -> pa.Table:
     """Columns that Arrow's CSV writer does not write as PostgreSQL reads them, as strings."""
     for index, field in enumerate(table.schema):
-        convert = _json_text if pa.types.is_nested(field.type) else _hex_text if _is_binary(field.type) else None
+        convert = _json_text(field.type) if pa.types.is_nested(field.type) else _hex_text if _is_binary(field.type) else None
         if convert is not None:
             texts = [None if value is None else convert(value) for value in table.column(index).to_pylist()]
             table = table.set_column(index, field.name, pa.array(texts, pa.string()))
@@ -277,8 +278,9 @@ def _hex_text(value: bytes) -> str:
     return "\\x" + value.hex()
 
 
-def _json_text(value: Any) -> str:
-    return json.dumps(value, default=lambda other: other.hex() if isinstance(other, bytes) else str(other))
+def _json_text(kind: pa.DataType) -> Callable[[Any], str]:
+    form = or_none(json_form(kind))
+    return lambda value: json.dumps(form(value))
 
 
 @contextlib.contextmanager
