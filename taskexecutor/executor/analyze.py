@@ -417,7 +417,8 @@ def _check_merges(aggregates: Sequence[AggregateExpression], partial: pa.Schema)
             if how in ("min", "max"):
                 mergeable = not pa.types.is_null(kind) and not pa.types.is_interval(kind)
             elif how == "sum":
-                mergeable = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+                numeric = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+                mergeable = numeric or pa.types.is_duration(kind)
             if not mergeable:
                 raise FiresteelError(
                     f"aggregate({item.sql!r}): partial results of type {_spark_name(kind)} cannot be merged; cast the value to a "

@@ -63,6 +63,7 @@ SPLIT = [
     "sum(ratio) AS b3",
     "sum(price) AS b4",
     "sum(n * 2) FILTER (WHERE flag) AS b5",
+    "sum(IF(flag, at - timestamp'1970-01-01', NULL)) AS b6",
     "min(n) AS c1",
     "max(ratio) AS c2",
     "min(ratio) AS c3",

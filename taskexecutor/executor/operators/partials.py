@@ -65,6 +65,8 @@ def _sum(column: pa.Array, groups: Groups) -> pa.Array:
     if pa.types.is_floating(column.type):
         values, codes = _valid(column, groups)
         return _masked(np.bincount(codes, weights=values, minlength=groups.count), column, groups)
+    if pa.types.is_duration(column.type):
+        return _sum(column.view(pa.int64()), groups).view(column.type)
     if not pa.types.is_signed_integer(column.type):
         return _by_arrow("sum", column, groups)
     values, codes = _valid(column, groups)
