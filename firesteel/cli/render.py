@@ -213,7 +213,7 @@ def job(details: JobDetails, *, full: bool = False, width: int = _PLAIN_WIDTH) -
         yield Text(f"[{number}] {vertex.name}", style="bold")
         yield _of_vertex(vertex, details.vertices, full=full)
         if vertex.subtasks:
-            yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2))
+            yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2), expand=False)
 
 
 def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:

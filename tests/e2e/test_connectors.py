@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +36,7 @@ from firesteel.connectors import (
     PythonSource,
     SequenceSource,
 )
+from firesteel.errors import JobCanceled
 from firesteel.states import JobStatus
 
 from .conftest import Session, eventually
@@ -177,9 +181,7 @@ class LinesWriter(DataSourceStreamWriter):
 
 
 def test_python_data_sources_are_taken_as_they_are(session: Session, tmp_path: Path) -> None:
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     env = Environment(parallelism=2)
     (
         env.from_source(PythonSource(Numbers, {"end": 1010}))
@@ -204,6 +206,43 @@ def test_python_data_sources_are_taken_as_they_are(session: Session, tmp_path: P
         session.run(env)
     eventually(Path(f"{path}.aborted").exists, "abort() was called")
     assert not Path(path).exists()
+
+
+class Appended(Lines):
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        return AppendingWriter(self.options["path"])
+
+
+class AppendingWriter(LinesWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        path = f"{self.path}.{uuid.uuid4().hex}"
+        with open(path, "w") as file:
+            lines = sum(1 for row in iterator if file.write(f"{row.n}\n"))
+        return LinesMessage(path, lines)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        with open(self.path, "a") as file:
+            for message in messages:
+                file.write(Path(message.path).read_text())
+
+
+def test_what_an_endless_stream_brings_is_committed_at_intervals(session: Session, tmp_path: Path) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    lines = tmp_path / "lines"
+    env = Environment(parallelism=2)
+    (
+        env.from_source(SequenceSource(0, column="n", rate_per_s=500))
+        .rebalance()
+        .sink_to(PythonSink(Appended, {"path": str(lines)}, commit_interval="100 ms"))
+    )
+    job_id = session.submit(env)
+    eventually(lambda: lines.exists() and len(lines.read_text().splitlines()) > 300, "committed rows")
+    session.client.cancel(job_id)
+    with pytest.raises(JobCanceled):
+        session.client.wait(job_id)
+    numbers = [int(line) for line in lines.read_text().splitlines()]
+    assert len(set(numbers)) == len(numbers)
+    eventually(Path(f"{lines}.aborted").exists, "abort() of what was not committed")
 
 
 def test_foreach_batch_gets_dataframes(session: Session, tmp_path: Path) -> None:

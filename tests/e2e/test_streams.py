@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from firesteel import Environment, Tumbling, Watermarks
-from firesteel.connectors import CollectSink, FileSource
+from firesteel import CoProcessFunction, Environment, Tumbling, Watermarks
+from firesteel.connectors import CollectSink, FileSource, PythonSource, SequenceSource
 from firesteel.datastream import DataStream
 
 from .conftest import Session
@@ -107,6 +111,58 @@ def test_a_two_input_operator_in_the_middle_of_a_chain(session: Session) -> None
     table = collected(session, joined)
     assert len(env.job_graph().vertices) == 1, "the whole diamond, with its sink, is one chain"
     assert values(table) == sorted(n if n % 2 else 2 * n for n in range(2_000))
+
+
+class Reminders(CoProcessFunction):
+    """Tells of a first stream's rows when a little time has passed, with how many rows of the second there were by then."""
+
+    def open(self, context: Any) -> None:
+        self.others = context.get_state("others")
+
+    def process_element1(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 50)
+
+    def process_element2(self, value: Any, ctx: Any) -> None:
+        self.others.update((self.others.value() or 0) + 1)
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), self.others.value() or 0
+
+
+def test_timers_in_processing_time_fire_while_nothing_comes(session: Session, in_session: None) -> None:
+    env = Environment(parallelism=2)
+    few = env.from_source(SequenceSource(0, 5)).union(silent(env))  # so that it does not end
+    stream = few.connect(env.from_sequence(0, 10)).key_by("value", "value").co_process(Reminders(), "key long, others long")
+    rows: list[Any] = []
+    with stream.execute_and_collect("reminders", iterate="arrow") as batches:
+        while len(rows) < 5:
+            rows += next(batches).to_pylist()
+    assert sorted(row["key"] for row in rows) == [0, 1, 2, 3, 4]
+    assert {row["others"] for row in rows} <= {0, 1}
+
+
+class Silent(DataSource):
+    """Never has anything, and never ends."""
+
+    def schema(self) -> str:
+        return "value LONG"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return SilentReader()
+
+
+class SilentReader(SimpleDataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+        return iter(()), start
+
+
+def silent(env: Environment) -> DataStream:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    return env.from_source(PythonSource(Silent))
 
 
 def test_windows_equal_pandas_whatever_the_files_look_like(session: Session, tmp_path: Path) -> None:
