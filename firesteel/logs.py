@@ -13,7 +13,12 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
-import structlog
+# structlog would import rich, for tracebacks in colour, with which logs have nothing to do: 6 MB in every process.
+_rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+import structlog  # noqa: E402
+
+if _rich is None:
+    del sys.modules["rich"]
 
 _FIRST_KEYS = ("timestamp", "level", "process", "logger", "event", "job_id", "vertex", "subtask", "attempt")
 # Libraries that report every call at INFO.

@@ -20,7 +20,6 @@ from firesteel._proto import tasks_pb2
 from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource, PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
-from firesteel.plan.aggregates import point_at
 from firesteel.plan.specs import (
     AggregateExpression,
     AssignWatermarksSpec,
@@ -401,6 +400,8 @@ def _blame_aggregate(frame: DataFrame, aggregates: Sequence[AggregateExpression]
 
 def _place_of(summary: str, text: str) -> str:
     """The text with a caret under the first name that Spark's message quotes and the text has."""
+    from firesteel.plan.aggregates import point_at  # and with it a parser of SQL
+
     for quoted in re.findall(r"`([^`]+)`", summary):
         place = point_at(text, quoted)
         if place:
