@@ -29,6 +29,7 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators.partials import _ranks
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.window_aggregate import window_operator
 from taskexecutor.executor.spark import plans
@@ -391,3 +392,21 @@ def test_what_an_applied_function_must_return(engine: SparkEngine, function: Any
     with pytest.raises(FiresteelError, match=message):
         harness.watermark(10**9)
     harness.close()
+
+
+NESTED = pa.struct([("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.string()), ("d", pa.binary())])))])
+INNER = st.none() | st.fixed_dictionaries(
+    {"c": st.none() | st.text("aü𝒳\uffff", max_size=2), "d": st.none() | st.binary(max_size=2)}
+)
+OUTER = st.fixed_dictionaries(
+    {"a": st.sampled_from([None, math.nan, math.inf, 0.0, -0.0, 1.5, -2.0]), "b": st.none() | st.lists(INNER, max_size=2)}
+)
+
+
+@settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(OUTER, min_size=20, max_size=60))
+def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[str, Any]]) -> None:
+    batch = pa.record_batch([pa.array(values, NESTED), pa.array(range(len(values)))], names=["value", "number"])
+    with BundleWay(engine.session, engine.bundles, batch.schema).dataframe([batch]) as frame:
+        ranked = frame.selectExpr("number", "dense_rank() OVER (ORDER BY value) - 1 AS rank").orderBy("number").toArrow()
+    assert _ranks(batch["value"]).tolist() == ranked["rank"].to_pylist()
