@@ -261,6 +261,7 @@ class Host:
         jvm: list[common_pb2.MetricSample] = []
         jvm_due = 0.0
         while True:
+            self._wake_metrics.clear()  # before the tasks are looked at: one that comes now wakes us
             with self._lock:
                 tasks = [running.task for running in self._tasks.values() if not running.ended]
             if time.monotonic() >= jvm_due:
@@ -274,7 +275,6 @@ class Host:
                 except Exception:
                     log.exception("a task's metrics could not be read")
             self._link.send(executor_pb2.ExecutorToTaskExecutor(metrics=metrics))
-            self._wake_metrics.clear()
             if tasks:
                 time.sleep(self._metrics_interval_s)
             else:

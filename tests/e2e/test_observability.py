@@ -10,10 +10,13 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from firesteel import Environment
+from firesteel.connectors import SequenceSource
+from firesteel.job_details import JobDetails
 from firesteel.states import ExecutionState
 
-from .conftest import Session, eventually, services
-from .jobs import endless
+from .conftest import Session, eventually, firesteel, services
+from .jobs import endless, nothing_left
 
 
 def metrics_of(process: psutil.Process) -> str:
@@ -51,8 +54,8 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     for name in (
         "numRecordsOut",
         "numBytesInPerSecond",
-        "busyTimeMsPerSecond",
-        "sparkTimeMsPerSecond",
+        *(f"{kind}TimeMsPerSecond" for kind in ("busy", "idle", "backPressured", "spark", "python", "exchange")),
+        *(f"accumulate{kind}TimeMs" for kind in ("Busy", "Idle", "BackPressured", "Spark", "Python", "Exchange")),
         "isBackPressured",
         "currentInputWatermark",
     ):
@@ -71,6 +74,45 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     assert "# TYPE flink_taskmanager_job_task_numRecordsIn gauge" in served
     assert "flink_taskmanager_Status_JVM_Memory_Heap_Used" in served
     session.client.cancel(job_id)
+
+
+def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_afterwards(session: Session) -> None:
+    env = Environment(parallelism=2)
+    (
+        env.from_source(SequenceSource(0, rate_per_s=2_000))
+        .transform(lambda df: df.selectExpr("value % 10 AS k"), name="Keys")
+        .filter("k > 2", name="Large")
+        .map_in_arrow(lambda batches: batches, name="Pass")
+        .rebalance()
+        .map_in_arrow(nothing_left, name="Discard")
+        .print()
+    )
+    job_id = session.submit(env, "shown")
+
+    def has_worked(details: JobDetails) -> bool:
+        subtasks = [subtask.current.metrics for subtask in details.vertices[0].subtasks if subtask.current]
+        has_run = any("isnotnull" in operator.plan for operator in details.vertices[0].operators)  # as Catalyst optimised it
+        return has_run and all(m.bundles and m.python_ms and m.exchange_ms for m in subtasks)
+
+    session.wait_until(job_id, has_worked)
+    running = firesteel("show", "--full", "-m", session.address, job_id).stdout
+    session.client.cancel(job_id)
+    *_, ended = session.client.watch_job(job_id)
+    for shown, state in ((running, "RUNNING"), (firesteel("show", "--full", "-m", session.address, job_id).stdout, "CANCELED")):
+        assert re.search(r"one plan on Spark of 2 operators\n.*Keys.*\n.*Large.*\n.*Project \[.*\n.*Filter .*\n", shown), shown
+        assert re.search(rf"1/2 +#0 +{state}", shown), shown
+        columns = r"Time +Spark +Python +Exchange +Busy +Idle +Back-pressured +Bundles +Last +Mean"
+        assert re.search(rf"Task +{columns} *\n +1/2 +[\d.]+ m?s +\d+% +\d+% +\d+%", shown), shown
+    for vertex in ended.vertices:
+        for subtask in vertex.subtasks:
+            attempt = subtask.attempts[-1]
+            metrics, at_ms = attempt.metrics, attempt.entered_ms
+            told_ms = metrics.busy_ms + metrics.idle_ms + metrics.back_pressured_ms
+            assert metrics.spark_ms + metrics.python_ms + metrics.exchange_ms <= metrics.busy_ms
+            assert at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.RUNNING] <= told_ms + 1_000, (
+                "of which the last was not told"
+            )
+            assert told_ms <= at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.DEPLOYING] + 1
 
 
 def test_health_and_reflection(session: Session) -> None:
