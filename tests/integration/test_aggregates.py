@@ -358,8 +358,59 @@ def test_kept_rows_fire_again_with_what_is_late(
     last = {(row["key"], round(row["window_end"].timestamp() * 1e6)): row["ns"] for row in harness.rows()}
     assert last == expected
     assert [n for batch in harness.side("late") for n in batch["n"].to_pylist()] == (late if aside else [])
-    dropped = next((c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
-    assert dropped == (0 if aside else len(late))
+    assert _late(harness) == (0 if aside else len(late))
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    flow=FLOWS,
+    lateness=st.sampled_from([0, 7]),
+    window=st.sampled_from([TumblingSpec(size_us=10), SlidingSpec(size_us=12, slide_us=5), SessionSpec(gap_us=4)]),
+)
+def test_windows_fire_alike_over_rows_and_over_partials(
+    engine: SparkEngine, flow: list[list[tuple[str, int]] | int], lateness: int, window: WindowSpec
+) -> None:
+    (split,), (whole,) = parse_aggregates(["collect_list(n) AS ns"]), parse_aggregates(["sort_array(collect_list(n)) AS ns"])
+    assert split.splittable and not whole.splittable
+    output = pa.schema([("key", pa.string()), ("window_start", TIME), ("window_end", TIME), ("ns", pa.list_(pa.int64()))])
+    partial = pa.schema([*list(output)[:3], ("_p0_collect_list", pa.list_(pa.int64())), ("_rows", pa.int64())])
+    common: dict[str, Any] = {"key_columns": ("key",), "window": window, "allowed_lateness_us": lateness}
+    specs = [
+        (WindowApplySpec(time_column="at", aggregates=(whole,), **common), SMALL),
+        (WindowAggregateSpec(aggregates=(split,), **common), partial),
+    ]
+    ways = [
+        OperatorHarness(window_operator(spec), [schema], output_schema=output, spark=engine.session).open()
+        for spec, schema in specs
+    ]
+    seen, number = [0, 0], 0
+    for element in [*flow, 1_000]:
+        if isinstance(element, int):
+            for way in ways:
+                way.watermark(element)
+        else:
+            rows = [{"key": key, "at": at, "n": number + index} for index, (key, at) in enumerate(element)]
+            number += len(rows)
+            ways[0].process(pa.RecordBatch.from_pylist(rows, schema=SMALL))
+            ways[1].process(pa.RecordBatch.from_pylist([_alone(row, window) for row in rows], schema=partial))
+        fired = [way.rows()[start:] for way, start in zip(ways, seen, strict=True)]
+        seen = [len(way.rows()) for way in ways]
+        assert_same(*fired)
+    assert [_late(way) for way in ways] == [_late(ways[0])] * 2
+    for way in ways:
+        way.end()
+
+
+def _alone(row: dict[str, Any], window: WindowSpec) -> dict[str, Any]:
+    """A row as a partial result of its own."""
+    at = row["at"]
+    start = at if isinstance(window, SessionSpec) else at - at % window.pane_us
+    end = at + window.gap_us if isinstance(window, SessionSpec) else start + window.pane_us
+    return {"key": row["key"], "window_start": start, "window_end": end, "_p0_collect_list": [row["n"]], "_rows": 1}
+
+
+def _late(harness: OperatorHarness) -> int:
+    return next((c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
 
 
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[-1]], ids=["tumbling", "session"])
