@@ -107,7 +107,7 @@ class SequenceSource:
     back-pressure makes up for at most one second of it.
 
     Without a rate, Spark operators that follow at once, with nothing between, have the numbers generated inside Spark.
-    `split_rows`: numbers per split, which one subtask reads at a time; None: 1 M, or up to 4 M where Spark
+    `split_rows`: numbers per split, which one subtask reads at a time; None: 1 M, or up to 10 M where Spark
     generates them.
     """
 

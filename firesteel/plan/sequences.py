@@ -10,7 +10,7 @@ from firesteel.plan.coordinators import SPLIT_ROWS, coordinator_of
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
-SPARK_SPLIT_ROWS = 4_000_000  # a Spark job costs some 10 ms, whatever it does
+SPARK_SPLIT_ROWS = 10_000_000  # half a second's work; the larger a split, the fewer partial results of each key there are
 _SPLITS_PER_SUBTASK = 4  # at least, or one subtask may be left to work alone at the end
 
 

@@ -18,10 +18,12 @@ from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.spark import ranges
 from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.kept import keep
 from taskexecutor.executor.spark.source_stage import SparkSourceStage
 
-START, SPLIT, SPLITS = -500, 1_000, 4
+START, SPLIT, SPLITS = -500, 2_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
 CALLS = itertools.count()
 
@@ -96,8 +98,54 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
 
 
 def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.ranges.PART_BYTES", 4_000)  # of 8,000 per split
+    monkeypatch.setattr("taskexecutor.executor.spark.ranges.PART_BYTES", 8_000)  # of 16,000 per split
     operator, harness = stage(engine, lambda numbers: numbers.transform(lambda df: df.selectExpr("n")))
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert operator._ranges is not None
     assert operator._ranges._parts == 2
+
+
+def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:
+    def program(numbers: DataStream) -> DataStream:
+        return (
+            numbers.transform(lambda df: df.selectExpr("n % 7 AS k", "n")).key_by("k").aggregate("count(*) AS c", "max(n) AS m")
+        )
+
+    operator, _ = stage(engine, program)
+    leaf = engine.session.range(5).toDF("n")
+    kept = keep(engine.session, leaf, leaf, operator._specs, ranges._ALLOWED)
+    assert kept is not None
+    assert kept.physical.toString().count("HashAggregate") == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "larger"),
+    [
+        pytest.param(("nullif(pmod(n, 611), 5) AS k",), True, id="whole numbers and null"),
+        pytest.param(("IF(n % 3 = 0, DOUBLE('NaN'), CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="not a number"),
+        pytest.param(("IF(n % 3 = 0, -0.0D, CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="doubles"),
+        pytest.param(("date_add(DATE '2024-01-01', CAST(pmod(n, 611) AS INT)) AS k", "n % 2 = 0 AS l"), True, id="several"),
+        pytest.param(("concat('k', pmod(n, 611)) AS k",), False, id="texts"),
+        pytest.param(("CAST(pmod(n, 611) AS DECIMAL(30, 2)) AS k",), False, id="decimals"),
+    ],
+)
+def test_many_groups_are_found_in_a_larger_map(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], larger: bool
+) -> None:
+    def program(numbers: DataStream) -> DataStream:
+        values = "nullif(n % 10, 3) AS v", "CAST(n AS DOUBLE) / 7 AS d", "CAST(n AS SMALLINT) AS s", "n > 0 AS b"
+        names = [key.rsplit(" ", 1)[1] for key in keys]
+        aggregates = "count(v) AS c", "sum(v) AS t", "min(v) AS l", "max(d) AS h", "avg(s) AS a", "stddev(d) AS e", "max(b) AS f"
+        return numbers.transform(lambda df: df.selectExpr(*keys, *values)).key_by(*names).aggregate(*aggregates)
+
+    usual, harness = stage(engine, program)
+    expected = sorted(map(repr, read(harness)))
+    monkeypatch.setattr(ranges, "_MAP_BITS", 7)  # so 256 of the 2,000 rows are looked at
+    monkeypatch.setattr(ranges, "_LARGE", 4)
+    operator, harness = stage(engine, program)
+    assert sorted(map(repr, read(harness))) == expected
+    assert usual._ranges is not None and operator._ranges is not None
+    assert usual._ranges._map_bits == 16
+    assert operator._ranges._map_bits is not None
+    assert (operator._ranges._map_bits > 16) == larger
+    assert engine.session.conf.get("spark.sql.codegen.aggregate.map.vectorized.enable") == "false"

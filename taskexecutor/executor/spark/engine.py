@@ -255,6 +255,8 @@ class SparkEngine:
             "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
             "spark.sql.parquet.enableVectorizedReader": "true",
             "spark.sql.codegen.cache.maxEntries": "500",
+            # Where both halves of an aggregation are one, it has the quick map, too, in which most groups are found.
+            "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
             # Plans that have been executed are not shown anywhere: keep as few as possible.
             "spark.ui.retainedJobs": "1",
             "spark.ui.retainedStages": "1",

@@ -6,7 +6,8 @@ of a bundle or of a split. So a plan is kept where that is sound, and only where
 * the functions of the program do not look at the rows while they make their plan (no Spark job runs meanwhile),
 * they make the same plan when they are called again, and it does not contain the time of day, and
 * every operator of the plan works on each partition for itself. The exchange between the halves of the partial aggregate,
-  the plan's last step, is taken out: what several partitions have of one key is merged later, like everything partial.
+  the plan's last step, is taken out, and the halves become one: what several partitions have of one key is merged later,
+  like everything partial.
 
 Anything else is planned each time.
 """
@@ -18,15 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.local_tasks import singleton
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 ATTEMPTS = 3  # other tasks' jobs may be taken for the function's own
 
 ROW_BY_ROW = frozenset({"ProjectExec", "FilterExec", "GenerateExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"})
 _AGGREGATION = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"})
 _EXCHANGE = "ShuffleExchangeExec"
+_GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # what one generated loop is made of, and what it reads
+_RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
 class KeptPlan(NamedTuple):
@@ -58,7 +62,7 @@ def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec],
         if not _all_in(plan, allowed | _AGGREGATION | {_EXCHANGE}):
             return None
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # of this thread: new nodes ask for it
-        plan = _without_exchange(session, plan)
+        plan = _aggregated_once(session, plan)
     return KeptPlan(frame, plan, frame is rows)
 
 
@@ -84,14 +88,29 @@ def _all_in(plan: Any, allowed: frozenset[str]) -> bool:
     return plan.getClass().getSimpleName() in allowed and all(_all_in(child, allowed) for child in _children(plan))
 
 
-def _without_exchange(session: SparkSession, plan: Any) -> Any:
-    children = _children(plan)
-    if plan.getClass().getSimpleName() == _EXCHANGE:
+def _aggregated_once(session: Any, plan: Any) -> Any:
+    """Without the exchange, the halves of an aggregation are neighbours, which rules of Spark's own make one.
+
+    Two would look up each key twice and keep all of them in memory twice.
+    """
+    jvm = session._jvm
+    plan = _without(jvm, plan, _GENERATED | {_EXCHANGE})
+    nothing = singleton(jvm, "scala.None")
+    rules = singleton(jvm, "org.apache.spark.sql.execution.QueryExecution").preparations(session._jsparkSession, nothing, False)
+    for index in range(rules.size()):
+        if rules.apply(index).getClass().getSimpleName() in _RULES:
+            plan = rules.apply(index).apply(plan)
+    return plan
+
+
+def _without(jvm: Any, plan: Any, left_out: frozenset[str]) -> Any:
+    """The plan without its nodes of these classes, which have one child each."""
+    children = [_without(jvm, child, left_out) for child in _children(plan)]
+    if plan.getClass().getSimpleName() in left_out:
         return children[0]
     if not children:
         return plan
-    jvm: Any = session._jvm
     instead = jvm.java.util.ArrayList()
     for child in children:
-        instead.append(_without_exchange(session, child))
+        instead.append(child)
     return plan.withNewChildren(jvm.PythonUtils.toSeq(instead))

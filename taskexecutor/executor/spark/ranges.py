@@ -1,16 +1,21 @@
-"""Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is sound (`kept`)."""
+"""Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is sound (`kept`).
+
+Spark's aggregation looks for a row's group in a small map first, then in a larger one, where that takes several times as long.
+If the first rows alone have more groups than fit into the first map, it is made large.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from firesteel.connectors import SequenceSource
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
 SPLITS_PER_PLAN = 1024
 PART_BYTES = 32 * 2**20  # of results that the JVM has at a time, as far as the splits before tell
 _MOST_PARTS = 16
+_MAP_BITS = 16  # Spark's own: its quick map holds two to the power of this many groups
+_MAP_SHARE = 8  # the map may take one of so many parts of the JVM's heap
+_LARGE = 8  # splits that have less than so many times the rows that are looked at are not worth the look
 _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
 
 
@@ -32,8 +40,9 @@ class RangePlans:
         self._specs = tuple(specs)
         self._cores = cores
         self._attempts = ATTEMPTS
-        aggregated = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
-        self._parts = 1 if aggregated else _MOST_PARTS  # of a split, one after the other
+        self._aggregated = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
+        self._parts = 1 if self._aggregated else _MOST_PARTS  # of a split, one after the other
+        self._map_bits: int | None = None
         self._split_rows = 0
         self._block = -1  # which SPLITS_PER_PLAN splits the kept plan is about
         self._rdd: Any = None
@@ -101,7 +110,45 @@ class RangePlans:
         kept = keep(session, leaf, empty, self._specs, _ALLOWED)
         if kept is None:
             return False
-        self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
         self._schema = to_arrow(kept.frame.schema)
         self.frame = kept.frame
+        if self._map_bits is None:
+            self._map_bits = self._find_map_bits(begin)
+        with _settings(session, _map_settings(self._map_bits)):  # the code is generated here
+            self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
         return True
+
+    def _find_map_bits(self, begin: int) -> int:
+        """How large the map is to be. Its columns are allocated in full: it must leave room for everything else."""
+        assert self._schema is not None
+        many = 2 << _MAP_BITS
+        if not self._aggregated or self._split_rows < _LARGE * many or not all(map(pa.types.is_primitive, self._schema.types)):
+            return _MAP_BITS
+        session: Any = self._session
+        rows = session.range(begin, begin + many, 1, 1).withColumnRenamed("id", self._source.column)
+        if plans.apply(rows, self._specs, cores=1).count() <= 1 << _MAP_BITS:
+            return _MAP_BITS
+        group_bytes = 9 * len(self._schema) + 8
+        groups = session._jvm.java.lang.Runtime.getRuntime().maxMemory() // _MAP_SHARE // group_bytes
+        return max(_MAP_BITS, int(groups).bit_length() - 1)
+
+
+def _map_settings(bits: int) -> dict[str, str]:
+    if bits == _MAP_BITS:
+        return {}
+    # In columns, because a map of rows ends with its first page of memory.
+    prefix = "spark.sql.codegen.aggregate"
+    return {f"{prefix}.map.vectorized.enable": "true", f"{prefix}.fastHashMap.capacityBit": str(bits)}
+
+
+@contextmanager
+def _settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Of the session, for a moment. Plans that other tasks make meanwhile may get them, too: they must do no harm there."""
+    before = {key: session.conf.get(key) for key in values}
+    try:
+        for key, value in values.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            session.conf.set(key, str(old))
