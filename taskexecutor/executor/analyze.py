@@ -90,7 +90,6 @@ class _Found:
 class _Analysis:
     def __init__(self, graph: JobGraph, engine: SparkEngine) -> None:
         self._graph = graph
-        self._engine = engine
         self._session = engine.session
         self.found: dict[str, list[_Found]] = {vertex.vertex_id: [] for vertex in graph.vertices}
 
@@ -108,7 +107,7 @@ class _Analysis:
         self._check_sides(vertex, index, found)
         self.__check_key_types(vertex, index, found)
         if found.frame is not None and self._ends_group(vertex, index):
-            found.plan = _for_people(plans.plan_text(found.frame), found.leaf)
+            found.plan = _for_people(plans.analyzed_text(found.frame), found.leaf)
 
     # -- the graph
 
@@ -247,7 +246,7 @@ class _Analysis:
         frame, leaf = self._frame(operator, producer)
         self._check_window(operator, spec, frame)
         try:
-            partial = plans.partial_window_aggregate(frame, spec, cores=self._engine.cores)
+            partial = plans.partial_window_aggregate(frame, spec, cores=0)
             final = _final_schema(frame, spec)
         except Exception as error:
             _blame_aggregate(frame, spec.aggregates)
@@ -271,7 +270,7 @@ class _Analysis:
             if spec.function is not None:
                 raise
             raise FiresteelError(f"{operator.name}: {summary_of(error)}") from error
-        plan = _for_people(plans.plan_text(result), "Window")
+        plan = _for_people(plans.analyzed_text(result), "Window")
         return _Found(to_arrow(result.schema), plan=plan, sides={spec.late_tag: rows} if spec.late_tag else {})
 
     def _check_window(self, operator: Operator, spec: PartialWindowAggregateSpec | WindowApplySpec, frame: DataFrame) -> None:
@@ -301,7 +300,8 @@ def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
 
     java: Any = session._jsparkSession
     context: Any = session.sparkContext._jsc
-    frame = DataFrame(java.createDataFrame(context.emptyRDD(), java.parseDataType(schema.json())), session)
+    kind = java.parseDataType(schema.json())
+    frame = DataFrame(java.internalCreateDataFrame(context.emptyRDD().rdd(), kind, False), session)
     frame._schema = schema
     return frame
 
@@ -312,7 +312,7 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
     from pyspark.sql.types import StructType
 
     paths: list[str] = []
-    for path in source.paths:
+    for path in (path.removeprefix("file://") for path in source.paths):
         files = [path] if "://" in path or os.path.exists(path) else sorted(glob.glob(path, recursive=True))
         if not files and source.watch_s is None:
             raise FiresteelError(f"FileSource: no such file: {path}")

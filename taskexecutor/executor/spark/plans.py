@@ -66,29 +66,30 @@ def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec,
     from pyspark.sql import functions as sql
 
     partials = _partials(frame, spec.aggregates)
-    columns = [sql.expr(text).alias(name) for name, text in partials.items()] + [sql.count(sql.lit(1)).alias(ROWS)]
-    names = [column(name) for name in (*partials, ROWS)]
-    keys = [column(key) for key in spec.key_columns]
+    columns = [sql.expr(text).alias(name) for name, text in (*partials.items(), (ROWS, "count(1)"))]
+    names = [quoted(name) for name in (*partials, ROWS)]
+    keys = [quoted(key) for key in spec.key_columns]
+    grouping = [column(key) for key in spec.key_columns]
     if cores == 1:
         frame = frame.coalesce(1)  # one partition: no shuffle between the halves of Spark's own aggregation
+    times: list[str] = []
     match spec.window:
         case TumblingSpec() | SlidingSpec() if spec.in_event_time:
-            size, offset = sql.lit(spec.window.pane_us), sql.lit(spec.window.offset_us)
+            size_us, offset_us = spec.window.pane_us, spec.window.offset_us
             time_us = _time_us(spec.time_column, spec.time_shift_us)
-            start_us = (time_us - sql.pmod(time_us - offset, size)).alias(_START_US)
-            start, end = column(_START_US), column(_START_US) + size
-            grouped = frame.groupBy(*keys, start_us).agg(*columns)
-            times = [sql.timestamp_micros(start).alias(WINDOW_START), sql.timestamp_micros(end).alias(WINDOW_END)]
+            grouping.append(sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)").alias(_START_US))
+            times = [
+                f"timestamp_micros({_START_US}) AS {WINDOW_START}",
+                f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
+            ]
         case SessionSpec() if spec.in_event_time:
             # session_window() silently leaves out rows without a time.
             missing = sql.raise_error(f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}")
-            time = sql.timestamp_micros(sql.coalesce(_time_us(spec.time_column, spec.time_shift_us), missing.cast("bigint")))
-            session = sql.session_window(time, f"{spec.window.gap_us} microseconds").alias(_SESSION)
-            grouped = frame.groupBy(*keys, session).agg(*columns)
-            times = [column(_SESSION)["start"].alias(WINDOW_START), column(_SESSION)["end"].alias(WINDOW_END)]
-        case _:
-            grouped, times = frame.groupBy(*keys).agg(*columns), []
-    return grouped.select(*keys, *times, *names)
+            time_us = sql.coalesce(sql.expr(_time_us(spec.time_column, spec.time_shift_us)), missing.cast("bigint"))
+            session = sql.session_window(sql.timestamp_micros(time_us), f"{spec.window.gap_us} microseconds")
+            grouping.append(session.alias(_SESSION))
+            times = [f"{_SESSION}.start AS {WINDOW_START}", f"{_SESSION}.end AS {WINDOW_END}"]
+    return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
 
 
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
@@ -118,19 +119,17 @@ _DROP_THEM = "drop them or give them a time before the window"
 _SESSION = "_session"
 
 
-def _time_us(name: str, shift_us: int) -> Column:
-    from pyspark.sql import functions as sql
-
-    time_us = sql.unix_micros(column(name).cast("timestamp"))
-    return time_us + shift_us if shift_us else time_us
+def _time_us(name: str, shift_us: int) -> str:
+    """SQL of a row's event time."""
+    time_us = f"unix_micros(CAST({quoted(name)} AS TIMESTAMP))"
+    return f"({time_us} + {shift_us}L)" if shift_us else time_us
 
 
 def observe_time(frame: DataFrame, spec: WatermarkSpec) -> DataFrame:
     """A frame that takes note of its rows' number and latest event time as they pass, at no extra pass over them."""
     from pyspark.sql import functions as sql
 
-    latest = sql.max(sql.unix_micros(column(spec.column).cast("timestamp")))
-    return frame.observe(_TIMES, latest, sql.count(sql.lit(1)))
+    return frame.observe(_TIMES, sql.expr(f"max({_time_us(spec.column, 0)})"), sql.expr("count(1)"))
 
 
 def observed_times(frame: DataFrame) -> tuple[int | None, int]:
@@ -170,7 +169,18 @@ def column(name: str) -> Column:
     """A column by its literal name, whatever is in it."""
     from pyspark.sql import functions as sql
 
-    return sql.col("`" + name.replace("`", "``") + "`")
+    return sql.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """The literal name in SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def analyzed_text(frame: DataFrame) -> str:
+    """The plan as it stands in the program, for people; it is not worth optimising before there are rows."""
+    execution: Any = frame._jdf.queryExecution()
+    return str(execution.analyzed().toString()).rstrip()
 
 
 def plan_text(frame: DataFrame) -> str:
