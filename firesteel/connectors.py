@@ -251,7 +251,7 @@ class FileSink:
     thousand rows. `rolling_interval` ("1 min", or a timedelta): so is a file that has been open for so long. What is
     complete stays, also if the job fails later: without checkpoints, its rows are written again when it restarts.
 
-    Raises InvalidProgram for a size or an interval that is none.
+    Raises InvalidProgram for a size or an interval that is none, and for a path that is not local.
     """
 
     path: str
@@ -261,6 +261,12 @@ class FileSink:
     rolling_interval: str | timedelta | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.removeprefix("file://"))
+        if "://" in self.path:
+            scheme = self.path.split("://", 1)[0]
+            raise InvalidProgram(
+                f"FileSink path {self.path!r}: the file system {scheme!r} is not supported yet; use a local path"
+            )
         for what, value in (("rolling_size", self.rolling_size_bytes), ("rolling_interval", self.rolling_interval_s)):
             if value is not None and value <= 0:
                 raise InvalidProgram(f"FileSink: {what} is {getattr(self, what)!r}; it must be positive")

@@ -174,6 +174,12 @@ def test_rolling_that_makes_no_sense_is_refused() -> None:
             FileSink("out", **bad)  # type: ignore[arg-type]
 
 
+def test_a_path_is_local() -> None:
+    assert FileSink("file:///data/out").path == "/data/out"
+    with pytest.raises(InvalidProgram, match="FileSink path 's3://bucket/out': the file system 's3' is not supported yet"):
+        FileSink("s3://bucket/out")
+
+
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FiresteelError, match="cannot write .*file/out"):
