@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError, summary_of
@@ -317,7 +317,7 @@ FLOWS = st.lists(
 SMALL = pa.schema([("key", pa.string()), ("at", TIME), ("n", pa.int64())])
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=12)
 @given(flow=FLOWS, lateness=st.sampled_from([0, 7]), aside=st.booleans(), by_function=st.booleans())
 def test_kept_rows_fire_again_with_what_is_late(
     engine: SparkEngine, flow: list[list[tuple[str, int]] | int], lateness: int, aside: bool, by_function: bool
@@ -361,7 +361,7 @@ def test_kept_rows_fire_again_with_what_is_late(
     assert _late(harness) == (0 if aside else len(late))
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=10)
 @given(
     flow=FLOWS,
     lateness=st.sampled_from([0, 7]),
@@ -454,7 +454,7 @@ OUTER = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=5)
 @given(values=st.lists(OUTER, min_size=20, max_size=60))
 def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[str, Any]]) -> None:
     batch = pa.record_batch([pa.array(values, NESTED), pa.array(range(len(values)))], names=["value", "number"])
