@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CORRUPT_RECORD = "_corrupt_record"  # Spark's name for the text of a row that does not fit
 MALFORMED_TAG = "malformed"  # the side output of a FileSource with malformed="side_output"
-MALFORMED_FORMATS = ("csv", "json")
+MALFORMED_FORMATS = ("csv", "json")  # in whose files a row may be wrong, and types are guessed
 Malformed = Literal["fail", "drop", "side_output"]
 
 
@@ -67,6 +67,8 @@ class FileSource:
         watch_s = None if watch is None else duration_us(watch, "watch") / 1_000_000
         if watch_s is not None and watch_s < MIN_WATCH_S:
             raise InvalidProgram(f"FileSource: watch is {watch!r}; it must be at least {MIN_WATCH_S * 1000:.0f} ms")
+        if format.lower() in MALFORMED_FORMATS:  # Spark does not mind the case
+            format = format.lower()
         if malformed is not None:
             _check_malformed(malformed, format, options)
         object.__setattr__(self, "paths", tuple(paths))

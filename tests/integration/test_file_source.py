@@ -268,10 +268,10 @@ def test_a_name_that_spark_cannot_open_is_told_before_data_flows(tmp_path: Path)
         list_files([str(tmp_path)])
 
 
-def test_paths_may_be_uris(engine: SparkEngine, tmp_path: Path) -> None:
+def test_paths_may_be_uris_and_formats_in_capitals(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1\n")
     for path in (f"file://{tmp_path}", f"file://{tmp_path}/*.csv", f"file://{tmp_path}/x.csv"):
-        assert read(reader(engine, FileSource(path, format="csv")), *list_files([path])) == [{"_c0": 1}]
+        assert read(reader(engine, FileSource(path, format="CSV")), *list_files([path])) == [{"_c0": 1}]
 
 
 def test_a_schema_may_be_of_spark_or_of_arrow(engine: SparkEngine, tmp_path: Path) -> None:
