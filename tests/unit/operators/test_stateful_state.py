@@ -346,6 +346,18 @@ def test_what_the_processor_raises_is_blamed_on_it(where: str) -> None:
     story.harness.close()
 
 
+def test_what_close_raises_is_blamed_on_it() -> None:
+    class Closing(Scripted):
+        def close(self) -> None:
+            raise OSError("still in use")
+
+    story = Story(Closing(lambda handle: None, lambda *args: ["seen"]))
+    assert story.says(1, 1) == ["seen"]
+    with pytest.raises(FiresteelError, match=r"^scripted: Closing\.close failed: OSError: still in use") as raised:
+        story.harness.close()
+    assert error_info(raised.value).user_traceback.endswith("OSError: still in use")
+
+
 def test_what_fails_further_down_is_not_blamed_on_the_processor() -> None:
     story = Story(Scripted(lambda handle: None, lambda *args: ["seen"]))
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformWithStateSpec
 from taskexecutor.executor.operators.stateful.handle import ProcessorHandle, ProcessorTimers
-from taskexecutor.executor.operators.stateful.transform_with_state import initialise
+from taskexecutor.executor.operators.stateful.transform_with_state import close, initialise
 from taskexecutor.executor.operators.stateful.variables import CurrentKey
 from taskexecutor.executor.task.state import HashMapKeyedStateBackend, KeyGroupRange
 from taskexecutor.executor.task.timers import TaskTimers
@@ -20,7 +20,7 @@ def check_processor(spec: TransformWithStateSpec, name: str) -> None:
     service = TaskTimers().for_operator(lambda *fired: None, lambda *fired: None)
     handle = ProcessorHandle(spec.time_mode, current, backend, ProcessorTimers(spec.time_mode, current, backend, service))
     initialise(spec.processor, handle, name)
-    spec.processor.close()
+    close(spec.processor, name)
 
 
 def check_initial_state(spec: TransformWithStateSpec, rows: pa.Schema | None, state: pa.Schema | None, name: str) -> None:

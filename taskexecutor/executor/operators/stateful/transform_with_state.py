@@ -82,7 +82,7 @@ class TransformWithState(StreamOperator):
         if self._open:
             self._open = False
             self._current.key = None
-            self._processor.close()
+            close(self._processor, self._name)
 
     # -- data
 
@@ -242,6 +242,13 @@ def initialise(processor: StatefulProcessor, handle: ProcessorHandle, name: str)
     except Exception as error:
         raise FiresteelError(f"{name}: {type(processor).__name__}.init failed: {summary_of(error)}") from error
     handle.initialised()
+
+
+def close(processor: StatefulProcessor, name: str) -> None:
+    try:
+        processor.close()
+    except Exception as error:
+        raise FiresteelError(f"{name}: {type(processor).__name__}.close failed: {summary_of(error)}") from error
 
 
 def _handle_rows(processor: StatefulProcessor) -> Callable[..., Iterator[Any]]:
