@@ -264,6 +264,7 @@ class FileSink:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.removeprefix("file://"))
+        object.__setattr__(self, "options", {k: _option_text(v) for k, v in self.options.items()})
         if "://" in self.path:
             scheme = self.path.split("://", 1)[0]
             raise InvalidProgram(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def _check_spark_has(schema: pa.Schema | None) -> None:
 def _check_files(sink: FileSink, schema: pa.Schema | None) -> None:
     if sink.format not in FORMATS:
         raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+    _check_options(sink)
     if sink.format == "csv":
         for field in schema or ():
             csv_field(field)
@@ -53,3 +55,23 @@ def _check_files(sink: FileSink, schema: pa.Schema | None) -> None:
         raise FiresteelError(f"FileSink: cannot write below {path}: {existing} is a file")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise FiresteelError(f"FileSink: cannot write below {path}: no permission to write in {existing}")
+
+
+_ONE_CHARACTER = "."
+_CODECS = "none|snappy|gzip|brotli|zstd|lz4"
+_OPTIONS: dict[str, dict[str, str]] = {  # of a FileSink's formats; patterns of what each may be
+    "csv": {"header": "true|false", "sep": _ONE_CHARACTER, "delimiter": _ONE_CHARACTER},
+    "json": {},
+    "parquet": {"compression": _CODECS},
+}
+
+
+def _check_options(sink: FileSink) -> None:
+    allowed = _OPTIONS[sink.format]
+    for name, value in sink.options.items():
+        if name not in allowed:
+            known = f"it has: {', '.join(allowed)}" if allowed else "it has none"
+            raise FiresteelError(f"FileSink: format {sink.format} has no option {name!r}; {known}")
+        if not re.fullmatch(allowed[name], value, re.IGNORECASE):
+            values = "one character" if allowed[name] == _ONE_CHARACTER else allowed[name].replace("|", ", ")
+            raise FiresteelError(f"FileSink: option {name} is {value!r}; allowed: {values}")

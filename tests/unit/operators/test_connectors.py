@@ -211,6 +211,23 @@ def test_what_csv_cannot_hold_is_told_before_data_flows(tmp_path: Path) -> None:
         check_sink(FileSink(str(tmp_path), format="csv"), nested)
 
 
+def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -> None:
+    def check(format: str, **options: object) -> None:
+        check_sink(FileSink(str(tmp_path), format=format, options=options), SCHEMA)  # type: ignore[arg-type]
+
+    check("csv", header=False, sep="\t")
+    check("parquet", compression="ZSTD")
+    for format, options, told in (
+        ("csv", {"sep": "ab"}, "option sep is 'ab'; allowed: one character"),
+        ("csv", {"header": "maybe"}, "option header is 'maybe'; allowed: true, false"),
+        ("parquet", {"compression": "zip"}, "option compression is 'zip'; allowed: none, snappy"),
+        ("parquet", {"compresion": "zstd"}, "format parquet has no option 'compresion'; it has: compression"),
+        ("json", {"header": "true"}, "format json has no option 'header'; it has none"),
+    ):
+        with pytest.raises(FiresteelError, match=told):
+            check(format, **options)
+
+
 def test_rows_are_printed_with_their_subtask() -> None:
     stream = io.StringIO()
     harness = OperatorHarness(PrintWriter(PrintSink("flights"), stream), [SCHEMA], subtask=1, parallelism=2).open()
