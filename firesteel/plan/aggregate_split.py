@@ -87,7 +87,7 @@ class Split:
         self._calls = calls_of(text)  # in the order in which the tree is walked
         self.partial: dict[str, str] = {}
         self.merge: dict[str, str] = {}
-        self.decimal: dict[str, str] = {}
+        self.exact: dict[str, str] = {}
 
     def final_of(self, tree: exp.Expression) -> exp.Expression:
         """`tree` is that of the text."""
@@ -140,9 +140,9 @@ class Split:
         return self._partial("count", f"count({value})", "sum", condition)
 
     def _total(self, value: str, condition: str) -> exp.Expression:
-        """What an average divides: Spark adds doubles, which do not overflow, and decimals as they are."""
+        """What an average divides: Spark adds doubles, which do not overflow, and decimals and intervals as they are."""
         total = self._partial("sum", f"sum(double({value}))", "sum", condition)
-        self.decimal[total.name] = self.partial[total.name].replace(f"double({value})", value, 1)
+        self.exact[total.name] = self.partial[total.name].replace(f"double({value})", value, 1)
         return total
 
     def _spread(self, value: str, condition: str, function: str, taken_away: int) -> exp.Expression:

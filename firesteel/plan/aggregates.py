@@ -81,7 +81,7 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     except NotSplittable:
         return AggregateExpression(sql=text, name=name, partial={}, merge={}, final="", whole=whole)
     return AggregateExpression(
-        sql=text, name=name, partial=split.partial, merge=split.merge, final=final, decimal=split.decimal, whole=whole
+        sql=text, name=name, partial=split.partial, merge=split.merge, final=final, exact=split.exact, whole=whole
     )
 
 

@@ -172,7 +172,10 @@ def _decimal_quotient(left: Any, right: Any, kind: pa.Decimal128Type) -> pa.Arra
 
 
 def _mean(total: Any, count: Any) -> Any:
-    """Null where nothing was counted. Decimals get four more digits behind the point; everything else is a double."""
+    """Null where nothing was counted. Decimals get four more digits behind the point, intervals are rounded half up; everything
+    else is a double."""
+    if pa.types.is_duration(total.type):
+        return _decimal_quotient(total.view(pa.int64()), count, pa.decimal128(38, 0)).cast(pa.int64()).view(total.type)
     if pa.types.is_decimal(total.type):  # it has ten digits more than what was summed up, or all there can be
         precision = 38 if total.type.precision == 38 else total.type.precision - 6
         return _decimal_quotient(total, count, pa.decimal128(precision, min(total.type.scale + 4, precision)))

@@ -109,8 +109,8 @@ class AggregateExpression:
     merge: dict[str, str]
     # SQL over merged partial columns, evaluated when the window fires (firesteel.plan.finals)
     final: str
-    # Partial columns that are another expression if that is a decimal: sums of averages, which are of doubles otherwise
-    decimal: dict[str, str] = field(default_factory=dict)
+    # Sums of averages, which are of doubles, as they are for decimals and intervals
+    exact: dict[str, str] = field(default_factory=dict)
     # Spark SQL over the rows themselves, for what is not split: `sql` without its AS, first and last by time as min_by and max_by
     whole: str = ""
 

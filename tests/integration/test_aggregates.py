@@ -84,6 +84,7 @@ SPLIT = [
     "mean(small) AS d3",
     "avg(n * 9000000000000000) AS d4",
     "avg(single) FILTER (WHERE flag) AS d5",
+    "avg(IF(flag, at - timestamp'1970-01-01', NULL)) AS d6",
     "stddev(n) AS e1",
     "stddev_pop(small) AS e2",
     "std(price) AS e3",

@@ -95,13 +95,15 @@ def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec,
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
     """SQL of each partial column."""
     from pyspark.sql import functions as sql
-    from pyspark.sql.types import DecimalType
+    from pyspark.sql.types import DayTimeIntervalType, DecimalType
 
     partials = {name: text for item in aggregates for name, text in item.partial.items()}
-    decimal = {name: text for item in aggregates for name, text in item.decimal.items()}
-    if decimal:
-        kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in decimal.items())).schema
-        partials |= {kind.name: decimal[kind.name] for kind in kinds if isinstance(kind.dataType, DecimalType)}
+    exact = {name: text for item in aggregates for name, text in item.exact.items()}
+    if exact:
+        kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in exact.items())).schema
+        partials |= {
+            kind.name: exact[kind.name] for kind in kinds if isinstance(kind.dataType, DecimalType | DayTimeIntervalType)
+        }
     return partials
 
 

@@ -14,7 +14,7 @@ def test_an_average_is_split_into_sum_and_count() -> None:
     (item,) = parse_aggregates(["avg(dep_delay) AS avg_delay"])
     assert item.name == "avg_delay"
     assert item.partial == {"_p0_sum": "sum(double(dep_delay))", "_p0_count": "count(dep_delay)"}
-    assert item.decimal == {"_p0_sum": "sum(dep_delay)"}, "decimals are not rounded"
+    assert item.exact == {"_p0_sum": "sum(dep_delay)"}, "decimals are not rounded"
     assert item.merge == {"_p0_sum": "sum", "_p0_count": "sum"}
 
 
