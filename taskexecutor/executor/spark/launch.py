@@ -108,7 +108,7 @@ def class_path(extra: str = "", copies: Path | None = None) -> str:
 
 def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
     collector = ["-XX:+UseSerialGC"] if cores <= 2 else ["-XX:+UseParallelGC", f"-XX:ParallelGCThreads={cores}"]
-    start_heap_bytes = min(heap_bytes, 64 * MIB)
+    start_heap_bytes = min(heap_bytes, 80 * MIB)  # enough for the start without a full collection
     return [
         f"-Xmx{heap_bytes}",
         f"-Xms{start_heap_bytes}",
