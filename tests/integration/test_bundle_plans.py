@@ -72,6 +72,13 @@ def run(kept: BundlePlans, rows: list[dict[str, Any]], schema: pa.Schema, group:
     return [row for each in kept.run([batch(rows)], schema, group) for row in each.to_pylist()]
 
 
+def made(engine: SparkEngine, specs: list[Spec]) -> BundlePlans:
+    kept = BundlePlans(engine, SCHEMA, specs)
+    kept.make()
+    assert kept.frame is not None
+    return kept
+
+
 def ordered(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, rows))
 
@@ -91,8 +98,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
     specs = PROGRAMS[name]
-    kept = BundlePlans(engine, SCHEMA, specs)
-    assert kept.ready()
+    kept = made(engine, specs)
 
     @settings(max_examples=15)
     @given(ROWS)
@@ -106,8 +112,7 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
 
 def test_many_rows_and_many_batches(engine: SparkEngine) -> None:
     specs = transforms(lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text"))
-    kept = BundlePlans(engine, SCHEMA, specs)
-    assert kept.ready()
+    kept = made(engine, specs)
     rows = [{"k": "a", "x": x, "t": 0} for x in range(70_000)]
     batches = [batch(rows[at : at + 9_999]) for at in range(0, len(rows), 9_999)]
     schema = pa.schema([("x", pa.int64()), ("text", pa.string())])
@@ -157,8 +162,7 @@ def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> Non
 
 
 def test_what_a_row_raises_is_told_and_nothing_is_left(engine: SparkEngine) -> None:
-    kept = BundlePlans(engine, SCHEMA, transforms(lambda df: df.selectExpr("10 / x AS y")))
-    assert kept.ready()
+    kept = made(engine, transforms(lambda df: df.selectExpr("10 / x AS y")))
     schema = pa.schema([("y", pa.float64())])
     for _ in range(2):
         with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
@@ -170,8 +174,7 @@ def test_what_a_row_raises_is_told_and_nothing_is_left(engine: SparkEngine) -> N
 
 
 def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
-    kept = BundlePlans(engine, SCHEMA, [window_aggregate()])
-    assert kept.ready()
+    kept = made(engine, [window_aggregate()])
     rows = [{"k": str(x), "x": x, "t": 0} for x in range(70_000)]
     schema, _ = planned(engine, [window_aggregate()], rows[:1])
     result = kept.run([batch(rows)], schema, "test")
@@ -185,8 +188,7 @@ def test_two_tasks_at_once(engine: SparkEngine) -> None:
     found: dict[int, list[int]] = {}
 
     def work(number: int) -> None:
-        kept = BundlePlans(engine, SCHEMA, [*transforms(lambda df: df.where(f"x % 3 = {number}")), window_aggregate()])
-        assert kept.ready()
+        kept = made(engine, [*transforms(lambda df: df.where(f"x % 3 = {number}")), window_aggregate()])
         rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
         schema, _ = planned(engine, [window_aggregate()], rows)
         found[number] = [row["_s"] for _ in range(10) for row in run(kept, rows, schema, f"test {number}")]

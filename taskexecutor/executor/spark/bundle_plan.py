@@ -67,15 +67,18 @@ class BundlePlans:
         """Of the kept plan."""
         return self._plan.frame if self._plan is not None else None
 
-    def ready(self) -> bool:
-        """Whether there is a plan that is kept; makes it if that can be done. Calls the functions of the program."""
-        if self._plan is None and self._attempts:
-            self._attempts -= 1
-            try:
-                self._plan = self._made()
-            except Exception as error:  # if it is the program's, it shows again, and is told, when it is planned the usual way
-                _log.info("the plan is not kept", error=repr(error))
-        return self._plan is not None
+    @property
+    def undecided(self) -> bool:
+        """There is no plan yet, and it is worth while to try to make one."""
+        return self._plan is None and self._attempts > 0
+
+    def make(self) -> None:
+        """Makes the plan if that can be done: `frame` tells. Calls the functions of the program."""
+        self._attempts -= 1
+        try:
+            self._plan = self._made()
+        except Exception as error:  # if it is the program's, it shows again, and is told, when it is planned the usual way
+            _log.info("the plan is not kept", error=repr(error))
 
     def run(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
         """What becomes of the rows, batches of exactly `schema`, each computed when it is asked for."""

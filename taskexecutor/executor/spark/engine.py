@@ -146,6 +146,13 @@ class SparkEngine:
         with self.telling_of_its_end():
             self._pass_values_on()
             self.session.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
+            with self.cancelling(group, cancelled):
+                yield
+
+    @contextlib.contextmanager
+    def cancelling(self, group: str, cancelled: Callable[[], bool]) -> Iterator[None]:
+        """What Spark does for `group` is cancelled once `cancelled()` is true, or if this thread gives it up."""
+        with self.telling_of_its_end():
             self._running.add(group, cancelled)
             try:
                 yield
@@ -283,13 +290,13 @@ class _RunningGroups:
     def __init__(self, engine: SparkEngine) -> None:
         self._engine = engine
         self._condition = threading.Condition()
-        self._groups: dict[str, Callable[[], bool]] = {}
+        self._groups: dict[str, list[Callable[[], bool]]] = {}  # a task whose operators call each other is in its group twice
         self._thread: threading.Thread | None = None
         self._stopped = False
 
     def add(self, group: str, cancelled: Callable[[], bool]) -> None:
         with self._condition:
-            self._groups[group] = cancelled
+            self._groups.setdefault(group, []).append(cancelled)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="spark-cancellation", daemon=True)
                 self._thread.start()
@@ -297,7 +304,9 @@ class _RunningGroups:
 
     def remove(self, group: str) -> None:
         with self._condition:
-            self._groups.pop(group, None)
+            self._groups[group].pop()
+            if not self._groups[group]:
+                del self._groups[group]
 
     def stop(self) -> None:
         with self._condition:
@@ -315,7 +324,7 @@ class _RunningGroups:
                     self._condition.wait()
                 if self._stopped:
                     return
-                groups = list(self._groups.items())
+                groups = [(group, calls[-1]) for group, calls in self._groups.items()]
             rounds = {group: rounds[group] for group, _ in groups if group in rounds}
             for group, cancelled in groups:
                 if not cancelled():

@@ -43,11 +43,15 @@ class LocalTasks:
         self._memory_of.set(context, memory)
         self._values_of.set(context, values)
         task = LocalTask(self._of_thread, context)
+        outer = self._running.get(group)  # what is emitted meanwhile may go through another plan of the same task
         self._running[group] = task
         try:
             yield task
         finally:
-            self._running.pop(group, None)
+            if outer is not None:
+                self._running[group] = outer
+            else:
+                del self._running[group]
             with task:  # what is called at the end asks for it
                 context.markTaskCompleted(self._none)
             memory.cleanUpAllAllocatedMemory()

@@ -36,9 +36,12 @@ class SparkStage(StreamOperator):
         self._group = f"firesteel-{context.task.attempt_id}"
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
 
+    def _cancelled(self) -> bool:
+        return self.context.cancelled
+
     @contextmanager
     def _on_spark(self) -> Iterator[None]:
-        with self.context.time("spark"), self._engine.job_group(self._group, self._description, lambda: self.context.cancelled):
+        with self.context.time("spark"), self._engine.job_group(self._group, self._description, self._cancelled):
             yield
 
     def _run(self, frame: DataFrame) -> DataFrame:

@@ -53,23 +53,22 @@ class SparkTransformStage(SparkStage):
         rows = sum(batch.num_rows for batch in bundle)
         self.context.count_bundle(rows)
         schema = self.context.input_schemas[0] or bundle[0].schema
-        with self._on_spark():
-            if self._plans is None:
-                self._plans = BundlePlans(self._engine, schema, self._specs)
-            if rows <= BUNDLE_ROWS and self._plans.ready():
-                self._run_kept(self._plans, bundle)
-                return
-            if self._way is None:
-                self._way = BundleWay(self._engine.session, self._engine.bundles, schema)
-            with self._way.dataframe(bundle) as frame:
+        if self._plans is None:
+            self._plans = BundlePlans(self._engine, schema, self._specs)
+            self._way = BundleWay(self._engine.session, self._engine.bundles, schema)
+        if rows <= BUNDLE_ROWS and self._plans.frame is None and self._plans.undecided:
+            with self._on_spark():
+                self._plans.make()
+        if rows <= BUNDLE_ROWS and self._plans.frame is not None:
+            with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
+                self._check_schema(self._plans.frame)
+                assert self._output_schema is not None
+                self._emit(self._plans.run(bundle, self._output_schema, self._group))
+                self._show_plan(self._plans.frame)
+        else:
+            assert self._way is not None
+            with self._on_spark(), self._way.dataframe(bundle) as frame:
                 self._show_plan(self._run(frame))
-
-    def _run_kept(self, plans: BundlePlans, bundle: list[pa.RecordBatch]) -> None:
-        assert plans.frame is not None
-        self._check_schema(plans.frame)
-        assert self._output_schema is not None
-        self._emit(plans.run(bundle, self._output_schema, self._group))
-        self._show_plan(plans.frame)
 
     def end_input(self, input_index: int) -> None:
         self.flush()

@@ -12,13 +12,16 @@ import pyarrow as pa
 from pyarrow import csv
 
 from firesteel.connectors import FileSource
-from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, TumblingSpec, WatermarkSpec
+from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, TransformSpec, TumblingSpec, WatermarkSpec
 from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.bundle_plan import BundlePlans
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.files import read_files
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from taskexecutor.executor.spark.engine import SparkEngine
 
 _SCHEMA = pa.schema([("key", pa.string()), ("time", pa.timestamp("us", "UTC")), ("number", pa.float64())])
@@ -38,6 +41,10 @@ _AGGREGATE = PartialWindowAggregateSpec(
 )
 
 
+def _filter_and_project(frame: DataFrame) -> DataFrame:
+    return frame.where("number IS NOT NULL").selectExpr("key", "time", "number + 1 AS number")
+
+
 def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
     session = engine.session
     path = temp_dir / "warm.csv"
@@ -50,9 +57,14 @@ def warm_up(engine: SparkEngine, temp_dir: Path) -> None:
         for _ in collect(frame, to_arrow(frame.schema)):  # type: ignore[attr-defined, arg-type]
             pass
 
-    # Small bundle: local relation, filter and projection.
+    # Small bundles: by a plan that is kept, and as a local relation.
+    bundles = BundlePlans(engine, _SCHEMA, [TransformSpec(function=_filter_and_project)])
+    bundles.make()
+    for _ in bundles.run(table.to_batches(), _SCHEMA, "warm-up"):
+        pass
+    bundles.close()
     with way.dataframe(table.to_batches()) as frame:
-        run(frame.where("number IS NOT NULL").selectExpr("key", "number + 1 AS number", "time"))
+        run(_filter_and_project(frame))
     if not engine.is_local:
         return
     # A source that is read, observed, filtered and aggregated in one plan; CSV brings the most code with it.
