@@ -7,6 +7,7 @@ If the first rows alone have more groups than fit into the first map, it is made
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ PART_BYTES = 32 * 2**20  # of results that the JVM has at a time, as far as the 
 _MOST_PARTS = 16
 _MAP_BITS = 16  # Spark's own: its quick map holds two to the power of this many groups
 _MAP_SHARE = 8  # the map may take one of so many parts of the JVM's heap
+_CHANGING_SETTINGS = threading.Lock()  # one task at a time, or one would put back what another has set
 _LARGE = 8  # splits that have less than so many times the rows that are looked at are not worth the look
 _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
 
@@ -144,11 +146,12 @@ def _map_settings(bits: int) -> dict[str, str]:
 @contextmanager
 def _settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Of the session, for a moment. Plans that other tasks make meanwhile may get them, too: they must do no harm there."""
-    before = {key: session.conf.get(key) for key in values}
-    try:
-        for key, value in values.items():
-            session.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            session.conf.set(key, str(old))
+    with _CHANGING_SETTINGS:
+        before = {key: session.conf.get(key) for key in values}
+        try:
+            for key, value in values.items():
+                session.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                session.conf.set(key, str(old))
