@@ -144,7 +144,7 @@ class BundlePlans:
 
         session = self._session
         functions = session._jvm.PythonSQLUtils
-        nothing = pa.RecordBatch.from_pylist([], self._canonical)
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical)
         rows = session._sc._serialize_to_jvm(
             [nothing], ArrowStreamSerializer(), functions.readArrowStreamFromFile, session._jvm.ArrowIteratorServer
         )
