@@ -35,8 +35,8 @@ def stream(tmp_path: Path) -> DataStream:
 
 @pytest.fixture
 def unordered(tmp_path: Path) -> DataStream:
-    """Each file begins where the others do, so that the one that is read last is late."""
-    return read(tmp_path, "0 s")
+    """One subtask reads files that begin at the same time: all but the first of them are late."""
+    return read(tmp_path, "0 s").set_parallelism(1)
 
 
 def sorted_frame(table: Any, *by: str) -> pd.DataFrame:
