@@ -14,7 +14,7 @@ import pyarrow as pa
 import structlog
 
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep
+from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, momentarily
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -148,8 +148,5 @@ class BundlePlans:
         rows = session._sc._serialize_to_jvm(
             [nothing], ArrowStreamSerializer(), functions.readArrowStreamFromFile, session._jvm.ArrowIteratorServer
         )
-        session.conf.set(_LOCAL_RELATION_LIMIT, "0b")  # or its rows would be part of the plan
-        try:
+        with momentarily(session, {_LOCAL_RELATION_LIMIT: "0b"}):  # or its rows would be part of the plan
             return DataFrame(functions.toDataFrame(rows, self._spark_schema.json(), session._jsparkSession), session)
-        finally:
-            session.conf.unset(_LOCAL_RELATION_LIMIT)

@@ -14,7 +14,9 @@ Anything else is planned each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
@@ -30,13 +32,13 @@ ROW_BY_ROW = frozenset({"ProjectExec", "FilterExec", "GenerateExec", "ExpandExec
 _AGGREGATION = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"})
 _EXCHANGE = "ShuffleExchangeExec"
 _GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # what one generated loop is made of, and what it reads
+_CHANGING_SETTINGS = threading.Lock()  # one task at a time, or one would put back what another has set
 _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
 class KeptPlan(NamedTuple):
     frame: DataFrame
     physical: Any  # the SparkPlan, without exchange
-    row_by_row: bool  # nothing is aggregated
 
 
 def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]) -> KeptPlan | None:
@@ -63,7 +65,21 @@ def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec],
             return None
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # of this thread: new nodes ask for it
         plan = _aggregated_once(session, plan)
-    return KeptPlan(frame, plan, frame is rows)
+    return KeptPlan(frame, plan)
+
+
+@contextmanager
+def momentarily(session: Any, values: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session. Plans that other tasks make meanwhile may get them, too: they must do no harm there."""
+    with _CHANGING_SETTINGS:
+        before = {key: session.conf.get(key) for key in values}
+        try:
+            for key, value in values.items():
+                session.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                session.conf.set(key, str(old))
 
 
 def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFrame]:

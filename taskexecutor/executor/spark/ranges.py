@@ -7,9 +7,8 @@ If the first rows alone have more groups than fit into the first map, it is made
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ import pyarrow as pa
 from firesteel.connectors import SequenceSource
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep
+from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, momentarily
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ PART_BYTES = 32 * 2**20  # of results that the JVM has at a time, as far as the 
 _MOST_PARTS = 16
 _MAP_BITS = 16  # Spark's own: its quick map holds two to the power of this many groups
 _MAP_SHARE = 8  # the map may take one of so many parts of the JVM's heap
-_CHANGING_SETTINGS = threading.Lock()  # one task at a time, or one would put back what another has set
 _LARGE = 8  # splits that have less than so many times the rows that are looked at are not worth the look
 _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
 
@@ -116,7 +114,7 @@ class RangePlans:
         self.frame = kept.frame
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
-        with _settings(session, _map_settings(self._map_bits)):  # the code is generated here
+        with momentarily(session, _map_settings(self._map_bits)):  # the code is generated here
             self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
         return True
 
@@ -141,17 +139,3 @@ def _map_settings(bits: int) -> dict[str, str]:
     # In columns, because a map of rows ends with its first page of memory.
     prefix = "spark.sql.codegen.aggregate"
     return {f"{prefix}.map.vectorized.enable": "true", f"{prefix}.fastHashMap.capacityBit": str(bits)}
-
-
-@contextmanager
-def _settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Of the session, for a moment. Plans that other tasks make meanwhile may get them, too: they must do no harm there."""
-    with _CHANGING_SETTINGS:
-        before = {key: session.conf.get(key) for key in values}
-        try:
-            for key, value in values.items():
-                session.conf.set(key, value)
-            yield
-        finally:
-            for key, old in before.items():
-                session.conf.set(key, str(old))
