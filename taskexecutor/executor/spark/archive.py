@@ -55,7 +55,7 @@ class Prepared:
 
 
 def folder() -> Path:
-    """Where all this for this Java and this PySpark belongs; it need not exist."""
+    """Where all this for this Java, this PySpark and this warm-up belongs; it need not exist."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     release = Path(java_home()) / "release"
     facts = [
@@ -67,6 +67,7 @@ def folder() -> Path:
         " ".join(jvm_options(cores=1, heap_bytes=0)),
         class_path(),
         str(_LEFT_OUT),
+        Path(__file__).with_name("warm.py").read_text(),  # which decides what is loaded when the archive is made
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"
