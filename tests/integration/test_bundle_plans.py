@@ -184,19 +184,20 @@ def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
     kept.close()
 
 
-def test_two_tasks_at_once(engine: SparkEngine) -> None:
+def test_tasks_at_once(engine: SparkEngine) -> None:
+    rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
+    schema, _ = planned(engine, [window_aggregate()], rows)
+    plans = [made(engine, [*transforms(lambda df, n=n: df.where(f"x % 3 = {n}")), window_aggregate()]) for n in range(3)]
     found: dict[int, list[int]] = {}
 
     def work(number: int) -> None:
-        kept = made(engine, [*transforms(lambda df: df.where(f"x % 3 = {number}")), window_aggregate()])
-        rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
-        schema, _ = planned(engine, [window_aggregate()], rows)
-        found[number] = [row["_s"] for _ in range(10) for row in run(kept, rows, schema, f"test {number}")]
-        kept.close()
+        found[number] = [row["_s"] for _ in range(10) for row in run(plans[number], rows, schema, f"test {number}")]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    for plan in plans:
+        plan.close()
     assert found == {number: [sum(range(number, 300, 3))] * 10 for number in range(3)}
