@@ -32,7 +32,7 @@ WORKS = {
         Work("filter_project", rows=200_000_000, check_rows=5_000_000),
         Work("keyed_aggregate_1k", rows=200_000_000, check_rows=2_000_000, keys=1_000, updates=True),
         Work("keyed_aggregate_1m", rows=40_000_000, check_rows=3_000_000, keys=1_000_000, updates=True),
-        Work("window_aggregate", rows=100_000_000, check_rows=5_000_000, keys=1_000),
+        Work("window_aggregate", rows=200_000_000, check_rows=5_000_000, keys=1_000),
         Work("stateful_processor", rows=1_000_000, check_rows=20_000, keys=1_000, updates=True),
     )
 }

@@ -110,14 +110,17 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
     kept.close()
 
 
-def test_many_rows_and_many_batches(engine: SparkEngine) -> None:
+@pytest.mark.parametrize("part_bytes", [16 * 2**20, 100_000, 1], ids=["whole", "in parts", "row by row"])
+def test_many_rows_and_many_batches(engine: SparkEngine, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskexecutor.executor.spark.bundle_plan._PART_BYTES", part_bytes)
     specs = transforms(lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text"))
     kept = made(engine, specs)
-    rows = [{"k": "a", "x": x, "t": 0} for x in range(70_000)]
+    count = 70_000 if part_bytes > 1 else 20
+    rows = [{"k": "a", "x": x, "t": 0} for x in range(count)]
     batches = [batch(rows[at : at + 9_999]) for at in range(0, len(rows), 9_999)]
     schema = pa.schema([("x", pa.int64()), ("text", pa.string())])
     found = list(kept.run(batches, schema, "test"))
-    assert [x for each in found for x in each["x"].to_pylist()] == list(range(0, 70_000, 2))
+    assert [x for each in found for x in each["x"].to_pylist()] == list(range(0, count, 2))
     assert all(each.schema.equals(schema) for each in found)
     kept.close()
 

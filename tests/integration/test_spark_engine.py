@@ -25,7 +25,6 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operators import OpenedOperator, build
-from taskexecutor.executor.spark.bundle_plan import BUNDLE_ROWS
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
@@ -158,12 +157,12 @@ def test_a_transform_whose_types_depend_on_the_data_fails(engine: SparkEngine) -
     assert (harness.metrics.bundles, harness.metrics.bundle_records, harness.metrics.last_bundle_records) == (2, 3, 2)
 
 
-@pytest.mark.parametrize("rows", [BUNDLE_ROWS // 2, BUNDLE_ROWS + 1], ids=["by the kept plan", "by a job"])
-def test_cancellation_ends_what_spark_is_doing(engine: SparkEngine, rows: int) -> None:
+@pytest.mark.parametrize("more", ["true", "rand() >= 0"], ids=["by the kept plan", "by a job"])
+def test_cancellation_ends_what_spark_is_doing(engine: SparkEngine, more: str) -> None:
     schema = pa.schema([("x", pa.int64())])
     slow = "aggregate(sequence(x, x + 20000), 0D, (a, v) -> a + sqrt(v) * sin(v)) > x"  # some 500 µs a row
-    harness = stage(engine, lambda df: df.where(slow), schema)
-    harness.process(pa.record_batch([list(range(rows))], schema=schema))
+    harness = stage(engine, lambda df: df.where(slow).where(more), schema)
+    harness.process(pa.record_batch([list(range(20 * LOCAL_ROWS))], schema=schema))
     timer = threading.Timer(1.0, harness.cancel)
     timer.start()
     with pytest.raises(Exception, match="(?i)cancel") as raised:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from taskexecutor.executor.spark.engine import SparkEngine
 
-BUNDLE_ROWS = 100_000  # more are quicker in columns, and on all the slot's cores, by a job
+BUNDLE_ROWS = 100_000  # where a slot has several cores, more go to all of them, by a job
+_PART_BYTES = 16 * 2**20  # of a bundle that are in the JVM at a time, unless a row has more
 _SLICE_ROWS = 1_000  # whether the task is cancelled is looked at so often
 _LEAF = frozenset({"RDDScanExec"})
 _LENGTH_BYTES = 4  # before each batch
@@ -62,6 +63,10 @@ class BundlePlans:
         self._plan: _Plan | None = None
         self._paths = (engine.bundles.path(), engine.bundles.path())
 
+    def suits(self, rows: int) -> bool:
+        """Whether a bundle of so many is quicker by a kept plan."""
+        return rows <= BUNDLE_ROWS or self._engine.cores == 1
+
     @property
     def frame(self) -> DataFrame | None:
         """Of the kept plan."""
@@ -82,8 +87,13 @@ class BundlePlans:
 
     def run(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
         """What becomes of the rows, batches of exactly `schema`, each computed when it is asked for."""
-        into, out = self._paths
         table = pa.Table.from_batches([conform(batch, self._schema) for batch in batches], self._schema).cast(self._canonical)
+        part_rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
+        for start in range(0, table.num_rows, part_rows):
+            yield from self._run(table.slice(start, part_rows), schema, group)
+
+    def _run(self, table: pa.Table, schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
+        into, out = self._paths
         with pa.OSFile(str(into), "wb") as file, pa.ipc.new_stream(file, self._canonical) as writer:
             writer.write_table(table.combine_chunks(), _SLICE_ROWS)
         plan = self._plan

@@ -15,7 +15,7 @@ from firesteel.config import Configuration
 from firesteel.elements import Watermark
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.spark.bundle_plan import BUNDLE_ROWS, BundlePlans
+from taskexecutor.executor.spark.bundle_plan import BundlePlans
 from taskexecutor.executor.spark.bundles import BundleWay
 from taskexecutor.executor.spark.stage import SparkStage
 
@@ -56,10 +56,11 @@ class SparkTransformStage(SparkStage):
         if self._plans is None:
             self._plans = BundlePlans(self._engine, schema, self._specs)
             self._way = BundleWay(self._engine.session, self._engine.bundles, schema)
-        if rows <= BUNDLE_ROWS and self._plans.frame is None and self._plans.undecided:
+        suited = self._plans.suits(rows)
+        if suited and self._plans.undecided:
             with self._on_spark():
                 self._plans.make()
-        if rows <= BUNDLE_ROWS and self._plans.frame is not None:
+        if suited and self._plans.frame is not None:
             with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
                 self._check_schema(self._plans.frame)
                 assert self._output_schema is not None
