@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -27,19 +28,19 @@ def executors(root: int) -> list[psutil.Process]:
 
 def resident_mb(executor: psutil.Process) -> float:
     """Resident pages of the Python process and of all that it has started. Pages that slots share are counted in each of them."""
-    total = 0
-    for process in (executor, *executor.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total / 1e6
+    return _sum_mb(executor, lambda process: process.memory_info().rss)
 
 
 def proportional_mb(executor: psutil.Process) -> float:
     """The same with pages that several processes share divided among them: what one more slot costs."""
+    return _sum_mb(executor, lambda process: process.memory_full_info().pss)
+
+
+def _sum_mb(executor: psutil.Process, size_bytes: Callable[[psutil.Process], int]) -> float:
     total = 0
     for process in (executor, *executor.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_full_info().pss
+            total += size_bytes(process)
     return total / 1e6
 
 

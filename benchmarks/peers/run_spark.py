@@ -36,9 +36,10 @@ SHARED_MEMORY_BYTES = 2 * 2**30
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def session() -> SparkSession:
+def session(temp_dir: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.memory", "4g")
+    builder = builder.config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temp_dir}")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
     return builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR").getOrCreate()
 
@@ -135,15 +136,17 @@ def checked(spark: SparkSession, work: Work, mode: str, progress: _Progress) -> 
 def main() -> None:
     work = peers.WORKS[sys.argv[1]]
     mode = "append" if work.name == "filter_project" else "update"
-    spark = session()
-    progress = _Progress()
-    spark.streams.addListener(progress)
-    checked(spark, work, mode, progress)
-    result = program(stream(spark, BATCH_ROWS[work.name]), work)
-    peers.begin()
-    with running(work, result.writeStream.format("noop").outputMode(mode), work.rows, progress):
-        peers.end(progress.rows)
-    spark.stop()
+    # Spark leaves folders behind where its JVM does not end by itself.
+    with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as temp_dir:
+        spark = session(temp_dir)
+        progress = _Progress()
+        spark.streams.addListener(progress)
+        checked(spark, work, mode, progress)
+        result = program(stream(spark, BATCH_ROWS[work.name]), work)
+        peers.begin()
+        with running(work, result.writeStream.format("noop").outputMode(mode), work.rows, progress):
+            peers.end(progress.rows)
+        spark.stop()
 
 
 if __name__ == "__main__":

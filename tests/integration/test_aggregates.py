@@ -126,14 +126,6 @@ WHOLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
-
-
 def some_rows(seed: int, count: int = 400) -> list[dict[str, Any]]:
     chance = random.Random(seed)
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -37,14 +36,6 @@ from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
 JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
 SCHEMA = "a INT, b STRING"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
 
 
 def reader(engine: SparkEngine, source: FileSource, function: Any = None, tags: tuple[str, ...] = ()) -> OperatorHarness:

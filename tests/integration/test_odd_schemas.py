@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,14 +16,6 @@ from taskexecutor.executor.spark.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
 
 
 @pytest.mark.parametrize("way", ["few rows", "many rows"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -67,14 +66,6 @@ ROWS: list[dict[str, Any]] = [
     },
     dict.fromkeys(RICH.names),
 ]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
 
 
 def stage(engine: SparkEngine, function: Any, schema: pa.Schema, output: pa.Schema | None = None) -> OperatorHarness:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import structlog
 
 from firesteel.plan.specs import Spec
+from taskexecutor.executor.spark.bundles import local_frame, writing
 from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, momentarily
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
@@ -94,7 +95,11 @@ class BundlePlans:
 
     def _run(self, table: pa.Table, schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
         into, out = self._paths
-        with pa.OSFile(str(into), "wb") as file, pa.ipc.new_stream(file, self._canonical) as writer:
+        with (
+            writing(into, table.nbytes),
+            pa.OSFile(str(into), "wb") as file,
+            pa.ipc.new_stream(file, self._canonical) as writer,
+        ):
             writer.write_table(table.combine_chunks(), _SLICE_ROWS)
         plan = self._plan
         assert plan is not None
@@ -138,7 +143,7 @@ class BundlePlans:
             schema=to_arrow(kept.frame.schema),
             rdd=rdd,
             root=root.id(),
-            values=self._engine.local_tasks.values(session._jsparkSession.sessionState().conf().settings()),
+            values=self._engine.values(),
             bytes=jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B")),
             partition=jvm.org.apache.spark.rdd.ParallelCollectionPartition,
             read_arrow=jvm.PythonSQLUtils.readArrowStreamFromFile,
@@ -149,14 +154,6 @@ class BundlePlans:
 
     def _leaf(self) -> DataFrame:
         """Rows from Arrow batches, of which there are none yet."""
-        from pyspark.sql import DataFrame
-        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-
-        session = self._session
-        functions = session._jvm.PythonSQLUtils
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical)
-        rows = session._sc._serialize_to_jvm(
-            [nothing], ArrowStreamSerializer(), functions.readArrowStreamFromFile, session._jvm.ArrowIteratorServer
-        )
-        with momentarily(session, {_LOCAL_RELATION_LIMIT: "0b"}):  # or its rows would be part of the plan
-            return DataFrame(functions.toDataFrame(rows, self._spark_schema.json(), session._jsparkSession), session)
+        with momentarily(self._session, {_LOCAL_RELATION_LIMIT: "0b"}):  # or its rows would be part of the plan
+            return local_frame(self._session, [nothing], self._spark_schema.json())

@@ -67,32 +67,37 @@ class BundleWay:
             return
         path = self._store.path()
         try:
-            try:
+            with writing(path, size_bytes):
                 pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False, store_schema=False)
-            except OSError as error:
-                raise FiresteelError(
-                    f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}"
-                ) from error
             yield self._session.read.schema(self._spark_schema).parquet(str(path))
         finally:
             path.unlink(missing_ok=True)
 
     def _local(self, table: pa.Table) -> DataFrame:
-        """As PySpark's createDataFrame, but without asking the JVM for settings every time."""
-        from pyspark.sql import DataFrame
-        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-
-        session: Any = self._session
         if not table.num_columns:
             return self._session.createDataFrame(table, schema=self._spark_schema)
-        functions = session._jvm.PythonSQLUtils
-        rows = session._sc._serialize_to_jvm(
-            table.cast(self._canonical).to_batches(),
-            ArrowStreamSerializer(),
-            functions.readArrowStreamFromFile,
-            session._jvm.ArrowIteratorServer,
-        )
-        return DataFrame(functions.toDataFrame(rows, self._spark_schema_json, session._jsparkSession), session)
+        return local_frame(self._session, table.cast(self._canonical).to_batches(), self._spark_schema_json)
+
+
+def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: str) -> DataFrame:
+    """As PySpark's createDataFrame, but without asking the JVM for settings every time."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+    functions = session._jvm.PythonSQLUtils
+    rows = session._sc._serialize_to_jvm(
+        batches, ArrowStreamSerializer(), functions.readArrowStreamFromFile, session._jvm.ArrowIteratorServer
+    )
+    return DataFrame(functions.toDataFrame(rows, spark_schema_json, session._jsparkSession), session)
+
+
+@contextlib.contextmanager
+def writing(path: Path, size_bytes: int) -> Iterator[None]:
+    """What the operating system has against it becomes FiresteelError."""
+    try:
+        yield
+    except OSError as error:
+        raise FiresteelError(f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}") from error
 
 
 def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:

@@ -144,7 +144,8 @@ class SparkEngine:
         What Spark raises because its JVM is gone becomes SparkLost.
         """
         with self.telling_of_its_end():
-            self._pass_values_on()
+            # As Spark's own actions do: where tasks run, the session's values are known only as properties of the job.
+            self.session._jsc.sc().setLocalProperties(self.values())
             self.session.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
             with self.cancelling(group, cancelled):
                 yield
@@ -186,12 +187,12 @@ class SparkEngine:
             self._jvm.process.kill()
         return bool(stopped)
 
-    def _pass_values_on(self) -> None:
-        """As Spark's own actions do: where tasks run, the session's values are known only as properties of the job."""
+    def values(self) -> Any:
+        """The session's settings, as Java properties of their own."""
         session: Any = self.session
         properties = session._jvm.java.util.Properties()
         properties.putAll(session._jsparkSession.sessionState().conf().settings())
-        session._jsc.sc().setLocalProperties(properties)
+        return properties
 
     def cancel(self, group: str) -> None:
         """From any thread: cancels the jobs of `group`."""

@@ -7,7 +7,7 @@ which everything is freed, and interruption. No public API of Spark's has this.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,6 @@ class LocalTasks:
 
     def __init__(self, session: Any) -> None:
         jvm = session._jvm
-        self._java = session._jvm.java
         self._of_thread = singleton(jvm, "org.apache.spark.TaskContext")
         self._none = singleton(jvm, "scala.None")
         self._memory_manager_of_task = jvm.org.apache.spark.memory.TaskMemoryManager
@@ -29,15 +28,9 @@ class LocalTasks:
         self._ids = itertools.count(-2, -1)  # the scheduler's are not negative
         self._running: dict[str, LocalTask] = {}
 
-    def values(self, settings: Mapping[str, str] | Any) -> Any:
-        """Properties for tasks, from a Java map."""
-        properties = self._java.util.Properties()
-        properties.putAll(settings)
-        return properties
-
     @contextmanager
     def task(self, group: str, values: Any) -> Iterator[LocalTask]:
-        """A task of this group's, which may be interrupted by it."""
+        """A task of this group's, which may be interrupted by it. `values`: the session's (`SparkEngine.values`)."""
         memory = self._memory_manager_of_task(self._memory, next(self._ids))
         context = self._of_thread.empty()
         self._memory_of.set(context, memory)

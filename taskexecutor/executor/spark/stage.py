@@ -1,4 +1,4 @@
-"""The operators that run on Spark: a maximal run of them in a chain is one operator here and one Catalyst plan per bundle."""
+"""The operators that run on Spark: a maximal run of them in a chain is one operator here, and one Catalyst plan."""
 
 from __future__ import annotations
 

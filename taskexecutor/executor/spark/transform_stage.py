@@ -1,7 +1,7 @@
 """Spark operators behind a task's input or a Python operator.
 
-What the input brings is gathered into bundles: as much as came while Spark was busy, up to a limit; `flush` and watermarks empty
-it, so nothing waits for more to come and no watermark overtakes a row.
+What the input brings is gathered into bundles: as much as came while Spark was busy, up to a limit. The task flushes before
+watermarks and at the end, and when its input runs dry: nothing waits for more to come, and no watermark overtakes a row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from firesteel import options
 from firesteel.config import Configuration
-from firesteel.elements import Watermark
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundle_plan import BundlePlans
@@ -21,7 +20,7 @@ from taskexecutor.executor.spark.stage import SparkStage
 
 
 class SparkTransformStage(SparkStage):
-    """One Catalyst plan per bundle."""
+    """One Catalyst plan, kept from bundle to bundle where that is sound."""
 
     def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
         super().__init__(specs, output_schema)
@@ -41,10 +40,6 @@ class SparkTransformStage(SparkStage):
         self._bundle_bytes += batch.nbytes
         if self._bundle_bytes >= self._limit_bytes:
             self.flush()
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.flush()
-        self.output.emit_watermark(watermark)
 
     def flush(self) -> None:
         if not self._bundle:
@@ -70,12 +65,6 @@ class SparkTransformStage(SparkStage):
             assert self._way is not None
             with self._on_spark(), self._way.dataframe(bundle) as frame:
                 self._show_plan(self._run(frame))
-
-    def end_input(self, input_index: int) -> None:
-        self.flush()
-
-    def finish(self) -> None:
-        self.flush()
 
     def close(self) -> None:
         self._bundle = []

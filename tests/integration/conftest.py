@@ -1,0 +1,17 @@
+"""A slot's Spark for tests that run operators in their own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from taskexecutor.executor.spark.engine import SparkEngine
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    engine = SparkEngine()
+    engine.start({"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
+    yield engine
+    engine.stop()
