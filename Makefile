@@ -15,7 +15,7 @@ setup: $(READY) ## all that is needed: .venv with pinned packages, gRPC stubs, J
 ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
-ARCHIVED := $(addprefix taskexecutor/executor/spark/,archive.py warm.py)
+ARCHIVED := $(addprefix taskexecutor/executor/spark/jvm/,archive.py warm.py)
 $(READY): pyproject.toml setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 

@@ -25,14 +25,14 @@ from firesteel._proto import (
     resource_manager_pb2_grpc,
     tasks_pb2,
 )
-from firesteel.ids import AllocationId, ExecutorId, stable_id
-from firesteel.rpc.convert import job_graph_to_proto, profile_to_proto
-from firesteel.rpc.server import aio_channel, bind, new_server
-from firesteel.states import ExecutionState
-from jobmaster import commands
-from jobmaster.job import RunningJob
-from jobmaster.service import JobMasterServicer
-from jobmaster.settings import JobSettings
+from firesteel.common.ids import AllocationId, ExecutorId, stable_id
+from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
+from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.states import ExecutionState
+from jobmaster.core import commands
+from jobmaster.core.settings import JobSettings
+from jobmaster.servicer import JobMasterServicer
+from jobmaster.shell import RunningJob
 from jobmaster.testing import SLOT_PROFILE, job, vertex
 
 TASK_EXECUTORS = 100

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
-from firesteel import options
+from firesteel.common import options
+from firesteel.common.job_graph import DistributionPattern, Partitioner
 from firesteel.elements import EndOfPartition
-from firesteel.jobgraph import DistributionPattern, Partitioner
 from taskexecutor.executor.exchange import Exchange, Locations
 
 ROUNDS = 3

@@ -8,10 +8,10 @@ import time
 import tracemalloc
 from typing import Any
 
-from firesteel.ids import IdSource
-from firesteel.jobgraph import JobGraph
-from jobmaster.execution_graph import ExecutionGraph, build
-from jobmaster.slot_sharing import share_slots
+from firesteel.common.ids import IdSource
+from firesteel.common.job_graph import JobGraph
+from jobmaster.core.execution_graph import ExecutionGraph, build
+from jobmaster.core.slot_sharing import share_slots
 from jobmaster.testing import job, vertex
 
 PARALLELISM = 10_000

@@ -15,12 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from firesteel import Environment, options
-from firesteel.client import Client
-from firesteel.cluster import LocalCluster
-from firesteel.config import Configuration
-from firesteel.job_details import Attempt, JobDetails
-from firesteel.states import ExecutionState
+from firesteel import Environment
+from firesteel.client.client import Client
+from firesteel.client.cluster import LocalCluster
+from firesteel.client.job_details import Attempt, JobDetails
+from firesteel.common import options
+from firesteel.common.config import Configuration
+from firesteel.common.states import ExecutionState
 
 TASK_EXECUTORS = 2
 SLOTS = 2

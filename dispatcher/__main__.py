@@ -12,15 +12,15 @@ from pathlib import Path
 import structlog
 
 from dispatcher.job_store import JobStore
-from dispatcher.service import DispatcherService
+from dispatcher.servicer import DispatcherService
 from dispatcher.shell import Shell
-from firesteel import logs, options
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.config import Configuration, parse_definitions
+from firesteel.common import logs, options
+from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.metrics import Registry, add_process_metrics
+from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.rpc.server import AddressTaken, bind, new_server
 from firesteel.errors import FiresteelError
-from firesteel.metrics import Registry, add_process_metrics
-from firesteel.process import announce_ready, watch_lifeline
-from firesteel.rpc.server import AddressTaken, bind, new_server
 
 log = structlog.get_logger(__name__)
 

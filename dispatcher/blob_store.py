@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 import xxhash
 
+from firesteel.common.ids import is_id, random_id
 from firesteel.errors import FiresteelError, PayloadTooLarge
-from firesteel.ids import is_id, random_id
 
 CHUNK_BYTES = 2**20
 SUBMIT_WITHIN_S = 3600.0  # from the upload of a file, or the word that it is here, to the job that names it

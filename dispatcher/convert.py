@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import grpc
 
-from dispatcher.core import Job
-from dispatcher.messages import JobMasterRegistered, JobStatusReported, RefusalKind
+from dispatcher.core.core import Job
+from dispatcher.core.messages import JobMasterRegistered, JobStatusReported, RefusalKind
 from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2, job_master_pb2
-from firesteel.ids import JobId, JobMasterId, is_id
-from firesteel.states import JobStatus
+from firesteel.common.ids import JobId, JobMasterId, is_id
+from firesteel.common.states import JobStatus
 
 GRPC_STATUS = {
     RefusalKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,

@@ -14,11 +14,11 @@ from typing import assert_never
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from dispatcher.core import Job
-from dispatcher.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged, Record
+from dispatcher.core.core import Job
+from dispatcher.core.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged, Record
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from firesteel.ids import JobId, JobMasterId
-from firesteel.states import JobStatus
 
 _metadata = sa.MetaData()
 

@@ -21,9 +21,8 @@ import structlog
 
 from dispatcher import convert
 from dispatcher.blob_store import BlobStore
-from dispatcher.core import DispatcherCore, Job
-from dispatcher.job_store import JobStore
-from dispatcher.messages import (
+from dispatcher.core.core import DispatcherCore, Job
+from dispatcher.core.messages import (
     Acknowledge,
     Answer,
     AskToCancel,
@@ -43,15 +42,16 @@ from dispatcher.messages import (
     SubmitJob,
     TellWatchers,
 )
-from firesteel import options
+from dispatcher.job_store import JobStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
-from firesteel.config import Configuration
-from firesteel.driver import Driver
-from firesteel.ids import JobId
-from firesteel.metrics import Registry
-from firesteel.process import Child, StartFailed, log_tail, spawn
-from firesteel.rpc.server import aio_channel
-from firesteel.states import JobStatus
+from firesteel.common import options
+from firesteel.common.config import Configuration
+from firesteel.common.driver import Driver
+from firesteel.common.ids import JobId
+from firesteel.common.metrics import Registry
+from firesteel.common.process import Child, StartFailed, log_tail, spawn
+from firesteel.common.rpc.server import aio_channel
+from firesteel.common.states import JobStatus
 
 log = structlog.get_logger(__name__)
 

@@ -22,19 +22,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from firesteel.client import Client
+    from firesteel.client.client import Client
+    from firesteel.common.resources import ResourceProfile
     from firesteel.datastream import DataStream
     from firesteel.environment import Environment
     from firesteel.functions import CoProcessFunction
-    from firesteel.resources import ResourceProfile
     from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
-    "Client": "firesteel.client",
+    "Client": "firesteel.client.client",
     "CoProcessFunction": "firesteel.functions",
     "DataStream": "firesteel.datastream",
     "Environment": "firesteel.environment",
-    "ResourceProfile": "firesteel.resources",
+    "ResourceProfile": "firesteel.common.resources",
     "Session": "firesteel.windows",
     "Sliding": "firesteel.windows",
     "Tumbling": "firesteel.windows",

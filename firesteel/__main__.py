@@ -1,6 +1,6 @@
 """`python -m firesteel` is `firesteel`."""
 
-from firesteel.cli import main
+from firesteel.client.cli import main
 
 if __name__ == "__main__":
     main()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import pyarrow as pa
 
 from firesteel import stateful
+from firesteel.common.job_graph import Partitioner
+from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
-from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.sinks import add_sink
 from firesteel.plan.specs import (
@@ -28,7 +29,6 @@ from firesteel.plan.specs import (
     side_output_tags,
 )
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
-from firesteel.resources import ResourceProfile
 from firesteel.windowed_stream import WindowedStream, running_aggregate
 from firesteel.windows import Duration, Watermarks, Window
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from firesteel.collected import BatchKind, CollectedBatches
+    from firesteel.client.collected import BatchKind, CollectedBatches
     from firesteel.environment import Environment
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -6,22 +6,22 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firesteel import options
-from firesteel.config import Configuration
+from firesteel.common import options
+from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId, random_id
+from firesteel.common.job_graph import JobGraph, Partitioner
+from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import FileSource, PartitionPlan, PythonSource, SequenceSource
 from firesteel.datastream import DataStream, _positive, _Upstream
 from firesteel.errors import InvalidProgram
-from firesteel.ids import JobId, random_id
-from firesteel.jobgraph import JobGraph, Partitioner
 from firesteel.plan.coordinators import alignment_of, coordinator_of
-from firesteel.plan.job_graph import build_job_graph, operator_id_of
+from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
-from firesteel.resources import ResourceProfile
 from firesteel.windows import Watermarks
 
 if TYPE_CHECKING:
-    from firesteel.collected import BatchKind, CollectedBatches
+    from firesteel.client.collected import BatchKind, CollectedBatches
 
 
 class Environment:
@@ -147,14 +147,14 @@ class Environment:
 
         Raises JobFailed (the user's traceback first) or JobCanceled.
         """
-        from firesteel import client, execution_context
+        from firesteel.client import client, execution_context
 
         context = execution_context.current() or execution_context.ExecutionContext.embedded()
         graph = self.job_graph(job_name, overrides=context.overrides)
         return client.execute(graph, context.with_files(self._files, self._archives, self._requirements))
 
     def _execute_collecting(self, job_name: str, sink: StreamNode, kind: BatchKind) -> CollectedBatches[Any]:
-        from firesteel import collected, execution_context
+        from firesteel.client import collected, execution_context
 
         context = execution_context.current() or execution_context.ExecutionContext.embedded()
         graph = self.job_graph(job_name, overrides=context.overrides)

@@ -21,28 +21,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.ids import stable_id
+from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
 from firesteel.elements import MAX_TIMESTAMP_US, EndOfPartition, StreamElement, StreamEvent, StreamStatus, Watermark
-from firesteel.ids import stable_id
-from firesteel.jobgraph import DistributionPattern, Partitioner, pointwise_producers
 from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator, TaskInfo
 from firesteel.plan.specs import AlignmentSpec
 from taskexecutor.executor.exchange.errors import ExchangeClosed, PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.exchange.partitioners import make_routing
-from taskexecutor.executor.task.clock import TaskClock
-from taskexecutor.executor.task.mailbox import Mailbox
-from taskexecutor.executor.task.metrics import OperatorMetrics
-from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget
-from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
-from taskexecutor.executor.task.state import (
+from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
     KeyGroupRange,
     OperatorStateSnapshot,
     RestoredOperatorState,
     TaskOperatorState,
 )
-from taskexecutor.executor.task.state.key_groups import key_group
-from taskexecutor.executor.task.timers import TaskTimers
-from taskexecutor.executor.task.watermarks import ValveEvent
+from taskexecutor.executor.state.key_groups import key_group
+from taskexecutor.executor.task.mailbox import Mailbox
+from taskexecutor.executor.task.metrics import OperatorMetrics
+from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget
+from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.timers import TaskTimers
+from taskexecutor.executor.timing.watermarks import ValveEvent
 
 # -- operators that tell what happens to them
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from firesteel.common.job_graph import Partitioner
 from firesteel.errors import InvalidProgram
-from firesteel.jobgraph import Partitioner
-from firesteel.plan.aggregates import parse_aggregates, unsplittable
+from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.specs import (
     AggregateExpression,
     PartialWindowAggregateSpec,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from firesteel.config import parse_duration_s
+from firesteel.common.config import parse_duration_s
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import AlignmentSpec, AssignWatermarksSpec, SessionSpec, SlidingSpec, TumblingSpec, WatermarkSpec
 

@@ -16,20 +16,20 @@ from typing import Any
 
 import structlog
 
-from firesteel import logs, metrics, options
 from firesteel._proto import common_pb2, dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2, job_master_pb2_grpc
-from firesteel.config import Configuration, ConfigurationError, parse_definitions
+from firesteel.common import logs, metrics, options
+from firesteel.common.config import Configuration, ConfigurationError, parse_definitions
+from firesteel.common.ids import random_id
+from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.rpc.link import Link
+from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from firesteel.ids import random_id
-from firesteel.process import announce_ready, watch_lifeline
-from firesteel.rpc.link import Link
-from firesteel.rpc.server import bind, new_server
-from firesteel.states import JobStatus
-from jobmaster import events
+from jobmaster.core import events
+from jobmaster.core.settings import settings_from
 from jobmaster.details import number
-from jobmaster.job import RunningJob
-from jobmaster.service import JobMasterServicer
-from jobmaster.settings import settings_from
+from jobmaster.servicer import JobMasterServicer
+from jobmaster.shell import RunningJob
 
 log = structlog.get_logger(__name__)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from firesteel import options
 from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
-from firesteel.ids import AllocationId, AttemptId, ExecutorId, OperatorId, ResultId, TaskExecutorId, VertexId
-from firesteel.jobgraph import JobEdge
-from firesteel.rpc.convert import edge_to_proto, error_from_proto, profile_from_proto, profile_to_proto
-from firesteel.rpc.link import RemoteProtocolError
-from firesteel.states import ExecutionState
-from jobmaster import commands, events
-from jobmaster.coordinators.messages import (
+from firesteel.common import options
+from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, OperatorId, ResultId, TaskExecutorId, VertexId
+from firesteel.common.job_graph import JobEdge
+from firesteel.common.rpc.convert import edge_to_proto, error_from_proto, profile_from_proto, profile_to_proto
+from firesteel.common.rpc.link import RemoteProtocolError
+from firesteel.common.states import ExecutionState
+from jobmaster.core import commands, events
+from jobmaster.core.coordinators.messages import (
     ChunkAcknowledged,
     ChunkCollected,
     OperatorMessage,
@@ -23,7 +23,7 @@ from jobmaster.coordinators.messages import (
     WatermarkLimit,
     WatermarkReported,
 )
-from jobmaster.slot_pool import SlotOffer
+from jobmaster.core.slot_pool import SlotOffer
 
 _STATES = tuple(ExecutionState)  # by number; quicker than calling the Enum, for messages with thousands of them
 

@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Any
 
 from firesteel._proto import common_pb2, job_master_pb2
-from firesteel.ids import AttemptId
+from firesteel.common.ids import AttemptId
+from firesteel.common.rpc.convert import error_to_proto
 from firesteel.plan.fusion import fused
-from firesteel.rpc.convert import error_to_proto
-from jobmaster.core import JobMasterCore
-from jobmaster.execution_graph import Execution, ExecutionJobVertex
+from jobmaster.core.core import JobMasterCore
+from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
 
 Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last ones of each attempt
 

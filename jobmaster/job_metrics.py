@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from firesteel.states import JobStatus
-from jobmaster.core import JobMasterCore
+from firesteel.common.states import JobStatus
+from jobmaster.core.core import JobMasterCore
 
 _PREFIX = "flink_jobmanager_job_"
 

@@ -7,16 +7,26 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from firesteel.driver import Tick
-from firesteel.ids import AllocationId, ExecutorId, IdSource, JobId, OperatorId, ResultId, TaskExecutorId, VertexId, stable_id
-from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
-from firesteel.resources import UNKNOWN, ResourceProfile
-from firesteel.states import ExecutionState
-from jobmaster import commands, events
-from jobmaster.core import JobMasterCore
-from jobmaster.execution_graph import Execution
-from jobmaster.settings import JobSettings
-from jobmaster.slot_pool import SlotOffer
+from firesteel.common.driver import Tick
+from firesteel.common.ids import (
+    AllocationId,
+    ExecutorId,
+    IdSource,
+    JobId,
+    OperatorId,
+    ResultId,
+    TaskExecutorId,
+    VertexId,
+    stable_id,
+)
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.states import ExecutionState
+from jobmaster.core import commands, events
+from jobmaster.core.core import JobMasterCore
+from jobmaster.core.execution_graph import Execution
+from jobmaster.core.settings import JobSettings
+from jobmaster.core.slot_pool import SlotOffer
 
 SLOT_PROFILE = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * 2**20, off_heap_bytes=768 * 2**20)
 START_MS = 1_700_000_000_000

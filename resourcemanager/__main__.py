@@ -12,21 +12,21 @@ from pathlib import Path
 
 import structlog
 
-from firesteel import logs, options, temporary
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
-from firesteel.config import Configuration, parse_definitions
+from firesteel.common import logs, options, temporary
+from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.ids import Epoch, IdSource
+from firesteel.common.metrics import Registry, add_process_metrics
+from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.resources import ResourceProfile
+from firesteel.common.rpc.server import AddressTaken, bind, new_server
 from firesteel.errors import FiresteelError
-from firesteel.ids import Epoch, IdSource
-from firesteel.metrics import Registry, add_process_metrics
-from firesteel.process import announce_ready, watch_lifeline
-from firesteel.resources import ResourceProfile
-from firesteel.rpc.server import AddressTaken, bind, new_server
+from resourcemanager.core.core import SlotManager
+from resourcemanager.core.settings import Settings
+from resourcemanager.core.workers import WorkerSpec
 from resourcemanager.driver import NoDriver, WorkerDriver
 from resourcemanager.local_driver import LocalDriver
-from resourcemanager.service import ResourceManagerService
-from resourcemanager.settings import Settings
-from resourcemanager.slot_manager import SlotManager
-from resourcemanager.workers import WorkerSpec
+from resourcemanager.shell import ResourceManagerService
 
 log = structlog.get_logger(__name__)
 

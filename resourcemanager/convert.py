@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 from firesteel._proto import common_pb2
 from firesteel._proto import resource_manager_pb2 as pb
-from firesteel.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
-from firesteel.resources import ResourceProfile
-from firesteel.rpc.convert import profile_from_proto, profile_to_proto
-from resourcemanager import events as e
-from resourcemanager.events import Connection, WorkerId
-from resourcemanager.slot_manager import SlotManager
-from resourcemanager.slots import SlotState, TaskExecutor
+from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
+from firesteel.common.resources import ResourceProfile
+from firesteel.common.rpc.convert import profile_from_proto, profile_to_proto
+from resourcemanager.core import events as e
+from resourcemanager.core.core import SlotManager
+from resourcemanager.core.events import Connection, WorkerId
+from resourcemanager.core.slots import SlotState, TaskExecutor
 
 SLOTS_MAX = 10_000  # of one TaskExecutor
 REQUIRED_MAX = 1_000_000  # slots of one job

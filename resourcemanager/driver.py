@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from resourcemanager.events import WorkerEvent, WorkerId
+from resourcemanager.core.events import WorkerEvent, WorkerId
 
 
 class WorkerDriver(Protocol):

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import structlog
 
-from firesteel.process import Child, StartFailed, exit_reason, spawn
-from resourcemanager.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
+from firesteel.common.process import Child, StartFailed, exit_reason, spawn
+from resourcemanager.core.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
 
 log = structlog.get_logger(__name__)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TypeVar
 
-from firesteel.driver import Tick
-from firesteel.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
-from firesteel.resources import UNKNOWN, ResourceProfile
-from resourcemanager import events as e
-from resourcemanager.events import Command, Connection, Event, WorkerId
-from resourcemanager.settings import Settings
-from resourcemanager.slot_manager import SlotManager
-from resourcemanager.slots import Slot, SlotState
-from resourcemanager.workers import WorkerSpec
+from firesteel.common.driver import Tick
+from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from resourcemanager.core import events as e
+from resourcemanager.core.core import SlotManager
+from resourcemanager.core.events import Command, Connection, Event, WorkerId
+from resourcemanager.core.settings import Settings
+from resourcemanager.core.slots import Slot, SlotState
+from resourcemanager.core.workers import WorkerSpec
 
 EPOCH = Epoch(7)
 GIB = 2**30

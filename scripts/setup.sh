@@ -69,15 +69,15 @@ generate_stubs() {
 }
 
 find_java() {
-  if $python -m firesteel.java >/dev/null 2>&1; then return; fi
+  if $python -m firesteel.common.java >/dev/null 2>&1; then return; fi
   if can_install; then
     local package
     for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
       say "installing Java: $package"
-      if apt_install "$package" && $python -m firesteel.java >/dev/null 2>&1; then return; fi
+      if apt_install "$package" && $python -m firesteel.common.java >/dev/null 2>&1; then return; fi
     done
   fi
-  $python -m firesteel.java >/dev/null || fail "then run it again"
+  $python -m firesteel.common.java >/dev/null || fail "then run it again"
 }
 
 make_venv
@@ -85,5 +85,5 @@ install_packages
 generate_stubs
 find_java
 # Everything works without it, only slots start more slowly.
-$python -m taskexecutor.executor.spark.archive || true
+$python -m taskexecutor.executor.spark.jvm.archive || true
 touch $venv/.ready

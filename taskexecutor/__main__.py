@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from firesteel import logs, options, temporary
-from firesteel.config import Configuration, parse_definitions
+from firesteel.common import logs, options, temporary
+from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.ids import TaskExecutorId, random_id
+from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from firesteel.errors import FiresteelError
-from firesteel.ids import TaskExecutorId, random_id
-from firesteel.process import announce_ready, watch_lifeline
-from firesteel.resources import MINIMUM_HEAP_BYTES, ResourceProfile
-from taskexecutor.fit import mib, total_and_default
+from taskexecutor.core.fit import mib, total_and_default
 
 
 def resources_from(conf: Configuration) -> tuple[int, ResourceProfile, ResourceProfile]:
@@ -104,7 +104,7 @@ async def _serve(
     total: ResourceProfile,
     default_slot: ResourceProfile,
 ) -> None:
-    from taskexecutor.service import TaskExecutor
+    from taskexecutor.shell import TaskExecutor
 
     task_executor = TaskExecutor(
         conf,

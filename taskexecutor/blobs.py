@@ -11,10 +11,10 @@ import grpc
 import xxhash
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel.common.ids import is_id
+from firesteel.common.job_graph import Blob
+from firesteel.common.rpc.server import aio_channel
 from firesteel.errors import FiresteelError
-from firesteel.ids import is_id
-from firesteel.jobgraph import Blob
-from firesteel.rpc.server import aio_channel
 
 DOWNLOAD_TIMEOUT_S = 300.0
 

@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from firesteel import options
 from firesteel._proto import common_pb2, executor_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
-from firesteel.config import Configuration
-from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
-from firesteel.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
-from firesteel.rpc.link import RemoteProtocolError
-from firesteel.states import ExecutionState
-from taskexecutor import messages as m
-from taskexecutor.fit import Environment
+from firesteel.common import options
+from firesteel.common.config import Configuration
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
+from firesteel.common.rpc.link import RemoteProtocolError
+from firesteel.common.states import ExecutionState
+from taskexecutor.core import messages as m
+from taskexecutor.core.fit import Environment
 
 DISPATCHER_ADDRESS = "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
 

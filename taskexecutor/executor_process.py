@@ -16,11 +16,11 @@ from pathlib import Path
 import structlog
 
 import taskexecutor
-from firesteel import options, temporary
-from firesteel.config import Configuration
-from firesteel.ids import ExecutorId
-from firesteel.process import Child, StartFailed, spawn
-from taskexecutor import messages as m
+from firesteel.common import options, temporary
+from firesteel.common.config import Configuration
+from firesteel.common.ids import ExecutorId
+from firesteel.common.process import Child, StartFailed, spawn
+from taskexecutor.core import messages as m
 from taskexecutor.executor import CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes
 

@@ -21,11 +21,11 @@ from pathlib import Path, PurePosixPath
 
 import structlog
 
+from firesteel.common.ids import JobId, is_id
+from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.errors import FiresteelError
-from firesteel.ids import JobId, is_id
-from firesteel.jobgraph import Blob, BlobKind
-from taskexecutor import messages as m
 from taskexecutor.blobs import BlobCache
+from taskexecutor.core import messages as m
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import structlog
 
-from firesteel import temporary
 from firesteel._proto import executor_pb2, executor_pb2_grpc
-from firesteel.ids import ExecutorId
-from firesteel.rpc.server import new_server
+from firesteel.common import temporary
+from firesteel.common.ids import ExecutorId
+from firesteel.common.rpc.server import new_server
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 
 log = structlog.get_logger(__name__)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import structlog
 
 from firesteel._proto import common_pb2, job_master_pb2, job_master_pb2_grpc, resource_manager_pb2, resource_manager_pb2_grpc
-from firesteel.config import Configuration
-from firesteel.ids import Epoch, JobId
-from firesteel.rpc.link import Link
+from firesteel.common.config import Configuration
+from firesteel.common.ids import Epoch, JobId
+from firesteel.common.rpc.link import Link
 from taskexecutor import convert
-from taskexecutor import messages as m
+from taskexecutor.core import messages as m
 
 log = structlog.get_logger(__name__)
 

@@ -42,7 +42,7 @@ def arrived(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def latency(through: str) -> dict[str, Any]:
     from benchmarks.peers.run_firesteel import SLOTS, collected, configuration
     from firesteel import Environment
-    from firesteel.cluster import LocalCluster
+    from firesteel.client.cluster import LocalCluster
     from firesteel.connectors import SequenceSource
 
     load = os.getloadavg()[0]

@@ -63,7 +63,7 @@ def executor_memory() -> dict[str, Any]:
     from benchmarks.peers.run_firesteel import SLOTS, configuration, nothing, program
     from benchmarks.peers.work import WORKS
     from firesteel import Environment
-    from firesteel.cluster import LocalCluster
+    from firesteel.client.cluster import LocalCluster
 
     load = os.getloadavg()[0]
     work = WORKS["keyed_aggregate_1k"]

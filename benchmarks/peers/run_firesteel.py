@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from benchmarks.peers import work as peers
 from benchmarks.peers.work import KEEP_ONE_IN, Work
-from firesteel import Environment, Tumbling, options
-from firesteel.client import Client
-from firesteel.cluster import LocalCluster
-from firesteel.config import Configuration
+from firesteel import Environment, Tumbling
+from firesteel.client.client import Client
+from firesteel.client.cluster import LocalCluster
+from firesteel.common import options
+from firesteel.common.config import Configuration
 from firesteel.connectors import CollectSink
 from firesteel.datastream import DataStream
 

@@ -11,7 +11,7 @@ in topological order, as long as
 
 from __future__ import annotations
 
-from firesteel.jobgraph import Partitioner
+from firesteel.common.job_graph import Partitioner
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamGraph, StreamNode
 
 Chain = frozenset[StreamNode]

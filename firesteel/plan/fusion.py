@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firesteel.jobgraph import JobEdge, JobGraph, JobVertex
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 
 
 def group_operators(vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]) -> list[tuple[int, ...]]:

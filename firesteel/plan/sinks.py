@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from firesteel.common.job_graph import Partitioner
 from firesteel.connectors import CollectSink, FileSink, ForeachBatchSink, PostgresSink, PrintSink, PythonCommit, PythonSink
 from firesteel.errors import InvalidProgram
-from firesteel.jobgraph import Partitioner
 from firesteel.plan.specs import SinkSpec
 
 if TYPE_CHECKING:

@@ -99,15 +99,15 @@ class CoMapInArrowSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateExpression:
-    """One parsed item of `aggregate(...)`: `sql` as written, its output name, and its split (see firesteel.plan.aggregates)."""
+    """One parsed item of `aggregate(...)`: `sql` as written, its output name, and its split (see firesteel.plan.aggregates.parse)."""
 
     sql: str
     name: str
     # Spark SQL over the rows, giving the partial columns, by partial column name; e.g. {"_p0_sum": "sum(d)", ...}
     partial: dict[str, str]
-    # How partial columns merge: column -> "sum", "min", "set", "first:<other column>", ... (firesteel.plan.aggregate_split)
+    # How partial columns merge: column -> "sum", "min", "set", "first:<other column>", ... (firesteel.plan.aggregates.split)
     merge: dict[str, str]
-    # SQL over merged partial columns, evaluated when the window fires (firesteel.plan.finals)
+    # SQL over merged partial columns, evaluated when the window fires (firesteel.plan.aggregates.finals)
     final: str
     # Sums of averages, which are of doubles, as they are for decimals and intervals
     exact: dict[str, str] = field(default_factory=dict)

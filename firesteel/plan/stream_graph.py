@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from enum import Enum
 
+from firesteel.common.job_graph import Partitioner
+from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
-from firesteel.jobgraph import Partitioner
 from firesteel.plan.specs import Spec
-from firesteel.resources import UNKNOWN, ResourceProfile
 
 DEFAULT_GROUP = "default"
 

@@ -13,10 +13,10 @@ import signal
 import threading
 import traceback
 
-from firesteel import logs, options
-from firesteel.config import Configuration
+from firesteel.common import logs, options
+from firesteel.common.config import Configuration
+from firesteel.common.process import announce_ready, watch_lifeline
 from firesteel.errors import summary_of
-from firesteel.process import announce_ready, watch_lifeline
 from taskexecutor.executor import CONFIG_VARIABLE
 
 FLUSH_TIMEOUT_S = 2.0
@@ -33,7 +33,7 @@ def main() -> None:
     log = logs.configure(f"slot-{arguments.slot}")
     conf = Configuration(json.loads(os.environ.pop(CONFIG_VARIABLE, "{}")))
 
-    from taskexecutor.executor.spark.engine import SparkEngine
+    from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
     engine = SparkEngine()
     failures: list[BaseException] = []

@@ -17,9 +17,9 @@ import cloudpickle
 import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource, PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError, summary_of
-from firesteel.jobgraph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.plan.specs import (
     AggregateExpression,
     AssignWatermarksSpec,
@@ -44,8 +44,8 @@ from firesteel.plan.specs import (
 from taskexecutor.executor.connectors.checks import check_sink
 from taskexecutor.executor.connectors.python_data_source import PARTITION_SCHEMA, check_source
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.engine import SparkEngine
 from taskexecutor.executor.spark.files import MALFORMED_SCHEMA, declared_schema, file_reader, read_files
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, missing_column, shown, to_arrow, to_ipc, to_spark
 
 if TYPE_CHECKING:
@@ -400,7 +400,7 @@ def _blame_aggregate(frame: DataFrame, aggregates: Sequence[AggregateExpression]
 
 def _place_of(summary: str, text: str) -> str:
     """The text with a caret under the first name that Spark's message quotes and the text has."""
-    from firesteel.plan.aggregates import point_at  # and with it a parser of SQL
+    from firesteel.plan.aggregates.parse import point_at  # and with it a parser of SQL
 
     for quoted in re.findall(r"`([^`]+)`", summary):
         place = point_at(text, quoted)

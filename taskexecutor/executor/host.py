@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from firesteel import logs
 from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
+from firesteel.common import logs
+from firesteel.common.rpc.convert import error_to_proto, job_graph_from_proto
+from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, error_info
-from firesteel.rpc.convert import error_to_proto, job_graph_from_proto
-from firesteel.states import ExecutionState
 from taskexecutor.executor import JVM_LOST_EXIT_CODE
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.link import Link
@@ -28,7 +28,7 @@ from taskexecutor.executor.submission import task_configs
 
 if TYPE_CHECKING:
     from taskexecutor.executor.exchange import Exchange
-    from taskexecutor.executor.spark.engine import SparkEngine
+    from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ import grpc
 import structlog
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
-from firesteel.rpc.server import channel
+from firesteel.common.rpc.server import channel
 
 log = structlog.get_logger(__name__)
 

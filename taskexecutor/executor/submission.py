@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.ids import AttemptId, JobId
+from firesteel.common.rpc.convert import edge_from_proto, vertex_from_proto
 from firesteel.errors import FiresteelError
-from firesteel.ids import AttemptId, JobId
-from firesteel.rpc.convert import edge_from_proto, vertex_from_proto
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.task import TaskConfig
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from firesteel import Environment
-from firesteel.client import Client
-from firesteel.cluster import LocalCluster
-from firesteel.config import Configuration
-from firesteel.execution_context import ExecutionContext, active
-from firesteel.job_details import JobDetails
+from firesteel.client.client import Client
+from firesteel.client.cluster import LocalCluster
+from firesteel.client.execution_context import ExecutionContext, active
+from firesteel.client.job_details import JobDetails
+from firesteel.common.config import Configuration
 
 ROOT = Path(__file__).parents[2]
 SLOTS = 4

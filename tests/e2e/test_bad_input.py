@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Environment, Tumbling, Watermarks
-from firesteel.client import Client
+from firesteel.client.client import Client
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
-from firesteel.states import ExecutionState
 
 from .conftest import SLOTS, Session, eventually, firesteel, services
 from .jobs import endless, failing, nothing_left
@@ -50,7 +50,7 @@ def test_a_wrong_job_file(session: Session, tmp_path: Path, program: str, told: 
     assert run.returncode == 1
     for words in told:
         assert words in run.stderr
-    assert "firesteel/cli" not in run.stderr, "no frames of ours"
+    assert "firesteel/client/cli" not in run.stderr, "no frames of ours"
 
 
 def test_a_job_file_that_does_not_exist(session: Session) -> None:
@@ -179,7 +179,7 @@ def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
     job_id = session.submit(endless(2))
     session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
     eventually(lambda: len(services(session, "jobmaster")) == 2, "only this job's JobMaster and a spare one")
-    supervisor = next(p for p in psutil.Process().children() if "firesteel.cluster" in " ".join(p.cmdline()))
+    supervisor = next(p for p in psutil.Process().children() if "firesteel.client.cluster" in " ".join(p.cmdline()))
     everybody = [supervisor, *supervisor.children(recursive=True)]
     ports = {
         connection.laddr.port

@@ -25,7 +25,8 @@ from pyspark.sql.datasource import (
 )
 
 from firesteel import Environment, Tumbling, Watermarks
-from firesteel.client import JobFailed
+from firesteel.client.client import JobFailed
+from firesteel.common.states import JobStatus
 from firesteel.connectors import (
     MALFORMED_TAG,
     CollectSink,
@@ -37,7 +38,6 @@ from firesteel.connectors import (
     SequenceSource,
 )
 from firesteel.errors import JobCanceled
-from firesteel.states import JobStatus
 
 from .conftest import Session, eventually
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.cli.program import run_program
-from firesteel.execution_context import ExecutionContext
+from firesteel.client.cli.program import run_program
+from firesteel.client.execution_context import ExecutionContext
 
 from .conftest import ROOT, Session, firesteel
 

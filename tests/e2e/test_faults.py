@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Environment, ResourceProfile
-from firesteel.cluster import LocalCluster
-from firesteel.config import Configuration
+from firesteel.client.cluster import LocalCluster
+from firesteel.client.job_details import JobDetails
+from firesteel.common.config import Configuration
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
-from firesteel.job_details import JobDetails
-from firesteel.states import ExecutionState, JobStatus
 
 from .conftest import SLOTS, Session, command, eventually, services
 from .jobs import endless, nothing_left
@@ -33,7 +33,7 @@ def all_running(details: JobDetails) -> bool:
 
 
 def supervisor_of(directory: Path) -> psutil.Process:
-    return next(p for p in psutil.process_iter() if "firesteel.cluster" in (line := command(p)) and str(directory) in line)
+    return next(p for p in psutil.process_iter() if "firesteel.client.cluster" in (line := command(p)) and str(directory) in line)
 
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:

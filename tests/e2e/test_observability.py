@@ -11,9 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from firesteel import Environment
+from firesteel.client.job_details import JobDetails
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import SequenceSource
-from firesteel.job_details import JobDetails
-from firesteel.states import ExecutionState
 
 from .conftest import Session, eventually, firesteel, services
 from .jobs import endless, nothing_left

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from firesteel import Environment
+from firesteel.common.states import JobStatus
 from firesteel.errors import JobCanceled, JobFailed
-from firesteel.states import JobStatus
 
 from .conftest import SLOTS, Session, eventually, firesteel
 from .test_faults import busy_slot

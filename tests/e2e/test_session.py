@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Environment
-from firesteel.client import Client
+from firesteel.client.client import Client
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import JobCanceled, JobFailed, JobNotFound
-from firesteel.states import ExecutionState, JobStatus
 
 from .conftest import SLOTS, Session, firesteel
 from .jobs import endless, failing, nothing_left

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 
 @pytest.fixture(scope="module")

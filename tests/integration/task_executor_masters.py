@@ -16,7 +16,7 @@ from firesteel._proto import (
     resource_manager_pb2,
     resource_manager_pb2_grpc,
 )
-from firesteel.rpc.server import bind, new_server
+from firesteel.common.rpc.server import bind, new_server
 
 EPOCH = 7
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError, summary_of
-from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
     AggregateExpression,
     PartialWindowAggregateSpec,
@@ -29,12 +29,12 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.partials import _ranks
-from taskexecutor.executor.operators.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.window_aggregate import window_operator
+from taskexecutor.executor.operators.aggregation.partials import _ranks
+from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 
 TIME = pa.timestamp("us", "UTC")

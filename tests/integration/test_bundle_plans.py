@@ -17,7 +17,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundle_plan import BundlePlans
 from taskexecutor.executor.spark.bundles import BundleWay, collect
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from taskexecutor.executor.spark.bundles import collect
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 
 ROWS = 4_000_000

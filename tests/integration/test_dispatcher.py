@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.client import Client
-from firesteel.cluster.supervisor import free_port
+from firesteel.client.client import Client
+from firesteel.client.cluster.supervisor import free_port
+from firesteel.client.job_details import JobDetails
+from firesteel.common.ids import JobId
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable, JobCanceled, JobFailed, JobNotFound
-from firesteel.ids import JobId
-from firesteel.job_details import JobDetails
-from firesteel.jobgraph import JobGraph
-from firesteel.states import JobStatus
 from jobmaster.testing import job, operator_id, vertex
 
 PATIENCE_S = 20.0

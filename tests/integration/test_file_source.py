@@ -30,7 +30,7 @@ from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.connectors.file_sink import FileWriter
 from taskexecutor.executor.operators import OpenedOperator, build
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"

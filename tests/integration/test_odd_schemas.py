@@ -12,7 +12,7 @@ from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.unit.operators.test_odd_schemas import rows, streams, texts

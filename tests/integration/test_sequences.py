@@ -19,7 +19,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark import ranges
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept import keep
 from taskexecutor.executor.spark.source_stage import SparkSourceStage
 

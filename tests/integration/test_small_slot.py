@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pyarrow as pa
 
+from firesteel.common.resources import MINIMUM_HEAP_BYTES
 from firesteel.plan.specs import TransformSpec
-from firesteel.resources import MINIMUM_HEAP_BYTES
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 

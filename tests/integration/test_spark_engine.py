@@ -25,7 +25,7 @@ from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
-from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.task.runtime_context import TaskCancelled

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.ids import AttemptId, OperatorId, stable_id
+from firesteel.common.job_graph import Operator
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import ErrorInfo
-from firesteel.ids import AttemptId, OperatorId, stable_id
-from firesteel.jobgraph import Operator
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import CustomSpec, MapInArrowSpec, SinkSpec, SourceSpec, Spec, TransformSpec
-from firesteel.states import ExecutionState
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator
 from taskexecutor.executor.operators import OpenedOperator, build
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.task.runs import JOB, SCHEMA, vertex
 

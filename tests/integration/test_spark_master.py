@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.java import java_home
 from firesteel.connectors import FileSource
-from firesteel.java import java_home
 from firesteel.plan.specs import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS
-from taskexecutor.executor.spark.engine import SparkEngine, SparkLost
-from taskexecutor.executor.spark.launch import class_path, spark_home
+from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
 from taskexecutor.executor.spark.source_stage import SparkSourceStage
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from firesteel import temporary
 from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
-from firesteel.process import Child, spawn
+from firesteel.common import temporary
+from firesteel.common.process import Child, spawn
 from tests.integration.task_executor_masters import Masters
 
 JOB = "b" * 32

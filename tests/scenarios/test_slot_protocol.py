@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firesteel.driver import Tick
-from firesteel.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId
-from firesteel.resources import UNKNOWN, ResourceProfile
-from resourcemanager import events as e
-from resourcemanager.events import Command, Connection, Event, WorkerId
-from resourcemanager.settings import Settings
-from resourcemanager.slot_manager import SlotManager
-from resourcemanager.slots import SlotState
+from firesteel.common.driver import Tick
+from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from resourcemanager.core import events as e
+from resourcemanager.core.core import SlotManager
+from resourcemanager.core.events import Command, Connection, Event, WorkerId
+from resourcemanager.core.settings import Settings
+from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import GIB, SLOT, WORKER
 
 SEEDS = [int(os.environ["FIRESTEEL_SEED"])] if "FIRESTEEL_SEED" in os.environ else range(150)

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.ids import AttemptId
+from firesteel.common.job_graph import JobVertex
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from firesteel.ids import AttemptId
-from firesteel.jobgraph import JobVertex
 from firesteel.plan.specs import AlignmentSpec
-from jobmaster.coordinators.alignment import Announcement, WatermarkAlignment
-from jobmaster.coordinators.messages import WatermarkReported
+from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
+from jobmaster.core.coordinators.messages import WatermarkReported
 from jobmaster.testing import job, operator_id, vertex
-from taskexecutor.executor.task.alignment import Alignment
+from taskexecutor.executor.timing.watermark_alignment import Alignment
 
 DRIFT_US = {"fast": 100, "slow": 250}
 INTERVAL_US = 1_000_000

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from firesteel.states import ExecutionState, JobStatus
-from resourcemanager.slots import SlotState
-from taskexecutor.slots import ProcessState
-from taskexecutor.slots import SlotState as HeldState
+from firesteel.common.states import ExecutionState, JobStatus
+from resourcemanager.core.slots import SlotState
+from taskexecutor.core.slots import ProcessState
+from taskexecutor.core.slots import SlotState as HeldState
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

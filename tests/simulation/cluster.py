@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dispatcher.messages import Refusal
-from firesteel import options
+from dispatcher.core.messages import Refusal
 from firesteel._proto import job_graph_pb2
-from firesteel.ids import JobId
-from firesteel.jobgraph import JobGraph, JobVertex, Partitioner
-from firesteel.resources import UNKNOWN, ResourceProfile
-from firesteel.rpc.convert import job_graph_to_proto
-from firesteel.states import ExecutionState
+from firesteel.common import options
+from firesteel.common.ids import JobId
+from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.states import ExecutionState
 from jobmaster.testing import job, vertex
-from resourcemanager.events import WorkerId
-from resourcemanager.workers import WorkerSpec
+from resourcemanager.core.events import WorkerId
+from resourcemanager.core.workers import WorkerSpec
 from tests.simulation.checkers import Checkers
 from tests.simulation.dispatcher import DispatcherProcess, JobStore
 from tests.simulation.job_master import JobMasterProcess

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dispatcher import convert
-from dispatcher.core import DispatcherCore, Job
-from dispatcher.messages import (
+from dispatcher.core.core import DispatcherCore, Job
+from dispatcher.core.messages import (
     Acknowledge,
     Answer,
     AskToCancel,
@@ -36,8 +36,8 @@ from dispatcher.messages import (
     TellWatchers,
 )
 from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2
-from firesteel.ids import JobId, JobMasterId
-from firesteel.states import JobStatus
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
 from tests.simulation.network import End
 from tests.simulation.processes import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, Process, SimulatedDriver
 from tests.simulation.world import World

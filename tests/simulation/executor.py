@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from firesteel._proto import common_pb2, executor_pb2, job_graph_pb2, tasks_pb2
-from firesteel.ids import ExecutorId
-from firesteel.jobgraph import pointwise_producers
-from firesteel.states import ExecutionState
+from firesteel.common.ids import ExecutorId
+from firesteel.common.job_graph import pointwise_producers
+from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits
 from tests.simulation.processes import Process
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from dispatcher.messages import JobStatusReported
-from firesteel.ids import AllocationId, Epoch
-from firesteel.states import JobStatus
-from resourcemanager import events as e
-from taskexecutor import messages as m
+from dispatcher.core.messages import JobStatusReported
+from firesteel.common.ids import AllocationId, Epoch
+from firesteel.common.states import JobStatus
+from resourcemanager.core import events as e
+from taskexecutor.core import messages as m
 from tests.simulation.cluster import Cluster
 from tests.simulation.processes import Process
 
@@ -230,9 +230,9 @@ def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
 
 def _speak_of_the_past_to_the_dispatcher(cluster: Cluster) -> None:
     dispatcher = cluster.dispatcher
-    for process in list(dispatcher.core.processes.values()):
+    for process in list(dispatcher.core.core.processes.values()):
         job_id = process.job_id
-        known = dispatcher.core.jobs.get(job_id) if job_id is not None else None
+        known = dispatcher.core.core.jobs.get(job_id) if job_id is not None else None
         if known is None or process.connection is None or known.status.globally_terminal:
             continue
         dispatcher.probe(

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from firesteel._proto import common_pb2, dispatcher_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
-from firesteel.config import Configuration
-from firesteel.ids import JobId, JobMasterId, TaskExecutorId
-from firesteel.rpc.convert import job_graph_from_proto
-from firesteel.states import ExecutionState, JobStatus
-from jobmaster import commands, convert, events
-from jobmaster.core import JobMasterCore
+from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId, JobMasterId, TaskExecutorId
+from firesteel.common.rpc.convert import job_graph_from_proto
+from firesteel.common.states import ExecutionState, JobStatus
+from jobmaster import convert
+from jobmaster.core import commands, events
+from jobmaster.core.core import JobMasterCore
+from jobmaster.core.settings import settings_from
 from jobmaster.details import job_details
-from jobmaster.service import Session, Sessions
-from jobmaster.settings import settings_from
+from jobmaster.servicer import Session, Sessions
 from tests.simulation.network import End
 from tests.simulation.processes import HEARTBEAT_INTERVAL_S, Link, Process, SimulatedDriver
 
@@ -121,7 +122,7 @@ class JobMasterProcess(Process):
 
 
 class RunningJob:
-    """The shell around one JobMasterCore; see jobmaster.job."""
+    """The shell around one JobMasterCore; see jobmaster.shell."""
 
     def __init__(self, process: JobMasterProcess, cluster: Cluster, start: dispatcher_pb2.StartJob) -> None:
         self.process = process

@@ -1,6 +1,6 @@
 """What all simulated processes have in common: life and death, the driver of a core, a link that connects again.
 
-`SimulatedDriver` and `Link` are what `firesteel.driver.Driver` and `firesteel.rpc.link.Link` are in
+`SimulatedDriver` and `Link` are what `firesteel.common.driver.Driver` and `firesteel.common.rpc.link.Link` are in
 real time; the processes' own modules carry commands to their peers through the real convert modules.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firesteel.driver import Core, Tick
+from firesteel.common.driver import Core, Tick
 from tests.simulation.network import End, Network
 from tests.simulation.world import World
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from firesteel.ids import Epoch
+from firesteel.common.ids import Epoch
 from resourcemanager import convert
-from resourcemanager import events as e
-from resourcemanager.events import Connection, WorkerId
-from resourcemanager.settings import Settings
-from resourcemanager.slot_manager import SlotManager
+from resourcemanager.core import events as e
+from resourcemanager.core.core import SlotManager
+from resourcemanager.core.events import Connection, WorkerId
+from resourcemanager.core.settings import Settings
 from tests.simulation.network import End
 from tests.simulation.processes import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, Process, SimulatedDriver
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firesteel._proto import common_pb2, executor_pb2, job_master_pb2, resource_manager_pb2
-from firesteel.config import Configuration
-from firesteel.ids import ExecutorId, JobId, TaskExecutorId
-from firesteel.rpc.convert import profile_to_proto
-from resourcemanager.events import WorkerId
+from firesteel.common.config import Configuration
+from firesteel.common.ids import ExecutorId, JobId, TaskExecutorId
+from firesteel.common.rpc.convert import profile_to_proto
+from resourcemanager.core.events import WorkerId
 from taskexecutor import convert
-from taskexecutor import messages as m
-from taskexecutor.slot_table import SlotTable
-from taskexecutor.table import Settings
+from taskexecutor.core import messages as m
+from taskexecutor.core.core import SlotTable
+from taskexecutor.core.table import Settings
 from tests.simulation.executor import ExecutorProcess
 from tests.simulation.network import End
 from tests.simulation.processes import HEARTBEAT_TIMEOUT_S, Link, Process, SimulatedDriver

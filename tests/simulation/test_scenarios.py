@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from firesteel import options
-from firesteel.rpc.convert import job_graph_to_proto
-from firesteel.states import JobStatus
+from firesteel.common import options
+from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex
 from tests.simulation.cluster import Cluster, Shape, SubmittedJob
 from tests.simulation.faults import KINDS, Cut, Fault, Kill, LoseNext, SilenceStream, Victim, at, schedule

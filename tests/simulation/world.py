@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from firesteel.ids import IdSource
+from firesteel.common.ids import IdSource
 
 START_S = 1000.0
 STORY_LENGTH = 40_000  # lines kept

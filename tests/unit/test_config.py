@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel import options
-from firesteel.config import Configuration, ConfigurationError, parse_definitions, parse_duration_s, parse_size_bytes
+from firesteel.common import options
+from firesteel.common.config import Configuration, ConfigurationError, parse_definitions, parse_duration_s, parse_size_bytes
 
 
 def written(folder: Path, text: str) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firesteel.driver import Driver, Effects, MailboxFull, Tick
+from firesteel.common.driver import Driver, Effects, MailboxFull, Tick
 
 
 @dataclass

@@ -11,9 +11,9 @@ import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-from firesteel.config import Configuration
+from firesteel.common.config import Configuration
+from firesteel.common.rpc.convert import error_from_proto, error_to_proto
 from firesteel.errors import MAX_TEXT_CHARS, ErrorInfo, FiresteelError, JobFailed, error_info, summary_of
-from firesteel.rpc.convert import error_from_proto, error_to_proto
 
 
 def told(function: Any, *arguments: Any, **more: Any) -> ErrorInfo:

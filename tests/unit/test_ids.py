@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from firesteel.ids import IdSource, is_id, random_id, stable_id
+from firesteel.common.ids import IdSource, is_id, random_id, stable_id
 
 
 def test_a_seed_determines_the_ids() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firesteel import java
+from firesteel.common import java
 
 
 @pytest.fixture(autouse=True)

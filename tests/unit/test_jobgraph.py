@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel import jobgraph
-from firesteel.jobgraph import DistributionPattern, JobGraph, Partitioner, pointwise_consumers, pointwise_producers
-from firesteel.resources import UNKNOWN, ResourceProfile
-from firesteel.rpc import convert
+from firesteel.common import job_graph as jobgraph
+from firesteel.common.job_graph import DistributionPattern, JobGraph, Partitioner, pointwise_consumers, pointwise_producers
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.rpc import convert
 
 SUBTASKS = st.integers(1, 60)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from firesteel import logs
+from firesteel.common import logs
 
 
 @pytest.fixture

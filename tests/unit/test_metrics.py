@@ -10,10 +10,10 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from firesteel import metrics
-from firesteel.config import Configuration, ConfigurationError
+from firesteel.common import metrics
+from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.metrics import Registry, add_process_metrics, parse_ports
 from firesteel.errors import FiresteelError
-from firesteel.metrics import Registry, add_process_metrics, parse_ports
 
 HOST = "127.0.0.1"
 TASK = {"host": "h", "tm_id": "t", "job_id": "j", "task_attempt_id": "a1"}

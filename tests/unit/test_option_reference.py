@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.config import parse
-from firesteel.option_reference import default_text, markdown
-from firesteel.options import OPTIONS
+from firesteel.common.config import parse
+from firesteel.common.option_reference import default_text, markdown
+from firesteel.common.options import OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_in_step_with_the_options() -> None:
-    assert PAGE.read_text() == markdown(), "python -m firesteel.options > docs/configuration.md"
+    assert PAGE.read_text() == markdown(), "python -m firesteel.common.options > docs/configuration.md"
 
 
 def test_the_module_prints_it() -> None:
-    told = subprocess.run([sys.executable, "-m", "firesteel.options"], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-m", "firesteel.common.options"], capture_output=True, text=True, check=True)
     assert told.stdout == markdown()
 
 

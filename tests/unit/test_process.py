@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.process import Child, StartFailed, announce_ready, spawn, watch_lifeline
+from firesteel.common.process import Child, StartFailed, announce_ready, spawn, watch_lifeline
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 5.0
 
 SERVES = """
-from firesteel.process import announce_ready, watch_lifeline
+from firesteel.common.process import announce_ready, watch_lifeline
 watch_lifeline()
 import os, signal, subprocess, sys, time
 {before}
@@ -31,7 +31,7 @@ time.sleep(600)
 # A parent that starts a child of its own, which starts a helper that knows nothing of us, as a JVM does not.
 PARENT = """
 import asyncio
-from firesteel.process import announce_ready, spawn, watch_lifeline
+from firesteel.common.process import announce_ready, spawn, watch_lifeline
 watch_lifeline()
 async def main():
     child = await spawn({argv!r}, lifeline={lifeline!r})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.resources import UNKNOWN, ResourceProfile
+from firesteel.common.resources import UNKNOWN, ResourceProfile
 
 BYTES = st.integers(0, 2**40)
 PROFILES = st.builds(

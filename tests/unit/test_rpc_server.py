@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from firesteel.rpc.server import AddressTaken, bind, new_server
+from firesteel.common.rpc.server import AddressTaken, bind, new_server
 
 
 @pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from firesteel._proto import common_pb2
-from firesteel.states import (
+from firesteel.common.states import (
     JOB_TRANSITIONS,
     TASK_TRANSITIONS,
     ExecutionState,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from firesteel import temporary
+from firesteel.common import temporary
 
 
 @pytest.fixture(autouse=True)

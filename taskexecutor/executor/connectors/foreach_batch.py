@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from firesteel import options
-from firesteel.config import Configuration
+from firesteel.common import options
+from firesteel.common.config import Configuration
 from firesteel.connectors import ForeachBatchSink
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from taskexecutor.executor.spark.bundles import BundleWay
-from taskexecutor.executor.spark.engine import engine_of
+from taskexecutor.executor.spark.jvm.engine import engine_of
 
 
 class ForeachBatch(StreamOperator):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from firesteel.jobgraph import DistributionPattern, Partitioner, pointwise_producers
+from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
 
 from .client import Connections
 from .errors import LocalProtocolError, ProtocolError

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from firesteel.jobgraph import Partitioner, pointwise_consumers
+from firesteel.common.job_graph import Partitioner, pointwise_consumers
 
 from .errors import UnsupportedKey
 from .murmur3 import hash_columns

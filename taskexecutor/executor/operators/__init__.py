@@ -8,9 +8,9 @@ from typing import assert_never
 
 import pyarrow as pa
 
+from firesteel.common.job_graph import Operator
 from firesteel.connectors import PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError
-from firesteel.jobgraph import Operator
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
@@ -83,11 +83,11 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
 
             return CoMapInArrow(first.spec)
         case WindowAggregateSpec() | WindowApplySpec():
-            from taskexecutor.executor.operators.window_aggregate import window_operator
+            from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
 
             return window_operator(first.spec)
         case RunningAggregateSpec():
-            from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+            from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 
             return RunningAggregate(first.spec)
         case TransformWithStateSpec():

@@ -17,7 +17,7 @@ from taskexecutor.executor.operators.function_state import CurrentKey, KeyedList
 from taskexecutor.executor.operators.stateful.grouping import by_key
 from taskexecutor.executor.operators.stateful.rows import RowCollector, row_maker, shown_key, to_python
 from taskexecutor.executor.spark.schemas import declared, missing_column
-from taskexecutor.executor.task.state import KeyedState
+from taskexecutor.executor.state import KeyedState
 
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 

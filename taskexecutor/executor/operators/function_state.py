@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.task.state import KeyedState
+from taskexecutor.executor.state import KeyedState
 
 
 class CurrentKey:

@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from taskexecutor.executor.spark.engine import SparkEngine
+    from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 BUNDLE_ROWS = 100_000  # where a slot has several cores, more go to all of them, by a job
 _PART_BYTES = 16 * 2**20  # of a bundle that are in the JVM at a time, unless a row has more

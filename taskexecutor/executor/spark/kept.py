@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.local_tasks import singleton
+from taskexecutor.executor.spark.jvm.local_tasks import singleton
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import collect
-from taskexecutor.executor.spark.engine import SparkEngine, engine_of
+from taskexecutor.executor.spark.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
 
 if TYPE_CHECKING:

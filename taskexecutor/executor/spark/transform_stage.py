@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from firesteel import options
-from firesteel.config import Configuration
+from firesteel.common import options
+from firesteel.common.config import Configuration
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundle_plan import BundlePlans

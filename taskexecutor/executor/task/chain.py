@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.job_graph import JobEdge, JobVertex
 from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
-from firesteel.jobgraph import JobEdge, JobVertex
 from firesteel.operator import StreamOperator
 from firesteel.plan.fusion import chained_consumers, group_operators
 from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec
 from taskexecutor.executor.operators import OpenedOperator
+from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
 from taskexecutor.executor.task.config import ResultPartition, TaskConfig
 from taskexecutor.executor.task.metrics import TaskMetricGroup
 from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget, PartitionTarget
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
-from taskexecutor.executor.task.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
-from taskexecutor.executor.task.timers import TaskTimers
+from taskexecutor.executor.timing.timers import TaskTimers
 
 
 class OperatorChain:

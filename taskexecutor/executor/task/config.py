@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from firesteel.common.ids import AttemptId, JobId, OperatorId
+from firesteel.common.job_graph import DistributionPattern, JobEdge, JobVertex, Partitioner
+from firesteel.common.states import ExecutionState
 from firesteel.elements import StreamElement, StreamEvent
 from firesteel.errors import ErrorInfo
-from firesteel.ids import AttemptId, JobId, OperatorId
-from firesteel.jobgraph import DistributionPattern, JobEdge, JobVertex, Partitioner
 from firesteel.operator import StreamOperator, TaskInfo
-from firesteel.states import ExecutionState
 from taskexecutor.executor.operators import OpenedOperator
-from taskexecutor.executor.task.state import RestoredOperatorState
+from taskexecutor.executor.state import RestoredOperatorState
 
 if TYPE_CHECKING:
     from firesteel._proto import common_pb2, tasks_pb2

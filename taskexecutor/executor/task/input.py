@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from firesteel.elements import EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
 from taskexecutor.executor.task.config import InputGate
-from taskexecutor.executor.task.watermarks import ValveEvent, WatermarkValve
+from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from firesteel._proto import common_pb2
 from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
-from taskexecutor.executor.task.alignment import Alignment
-from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.config import InputGate, ResultPartition
+from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+from taskexecutor.executor.timing.watermark_alignment import Alignment
 
 TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"

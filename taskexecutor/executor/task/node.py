@@ -13,14 +13,14 @@ from firesteel._proto import tasks_pb2
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import AlignmentSpec
-from taskexecutor.executor.task.alignment import Alignment
-from taskexecutor.executor.task.clock import TaskClock, TimeKind
+from taskexecutor.executor.state import TaskOperatorState
 from taskexecutor.executor.task.config import ResultPartition
 from taskexecutor.executor.task.metrics import OperatorMetrics
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskCancelled, TaskEnvironment
-from taskexecutor.executor.task.state import TaskOperatorState
-from taskexecutor.executor.task.timers import OperatorTimers, TaskTimers
-from taskexecutor.executor.task.watermarks import ValveEvent, WatermarkValve
+from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers
+from taskexecutor.executor.timing.watermark_alignment import Alignment
+from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 
 class Target(Protocol):

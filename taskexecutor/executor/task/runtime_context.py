@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
 from firesteel.operator import TaskInfo, TimerService
-from taskexecutor.executor.task.alignment import Alignment
-from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import PLAN_EVERY_S, OperatorCounter, OperatorMetrics
+from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+from taskexecutor.executor.timing.watermark_alignment import Alignment
 
 # Which field of OperatorEvent carries which message.
 _EVENT_FIELDS: dict[str, str] = {

@@ -26,21 +26,21 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
 
+from firesteel.common.logs import task_context
+from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, error_info
-from firesteel.logs import task_context
-from firesteel.states import ExecutionState
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
+from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
-from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.config import ResultPartition, TaskConfig, TaskServices
 from taskexecutor.executor.task.input_task import InputTask
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
 from taskexecutor.executor.task.runtime_context import TaskCancelled, TaskEnvironment
 from taskexecutor.executor.task.source_task import SourceTask
-from taskexecutor.executor.task.state.key_groups import key_group
 from taskexecutor.executor.task.step import Step
-from taskexecutor.executor.task.timers import TaskTimers
+from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+from taskexecutor.executor.timing.timers import TaskTimers
 
 if TYPE_CHECKING:
     from firesteel._proto import common_pb2, tasks_pb2

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.aggregates import parse_aggregates
-from firesteel.plan.finals import evaluate
+from firesteel.plan.aggregates.finals import evaluate
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import AggregateExpression
 
 _FUNCTIONS = {"sum(x)": "sum", "sum(double(x))": "sum", "count(x)": "count", "min(x)": "min", "max(x)": "max", "count(1)": "rows"}

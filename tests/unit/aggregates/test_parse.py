@@ -7,7 +7,7 @@ import re
 import pytest
 
 from firesteel.errors import InvalidProgram
-from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.aggregates.parse import parse_aggregates
 
 
 def test_an_average_is_split_into_sum_and_count() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.cli.arguments import default_address
-from firesteel.cluster import ClusterDirectory, ClusterState
-from firesteel.config import Configuration
+from firesteel.client.cli.arguments import default_address
+from firesteel.client.cluster import ClusterDirectory, ClusterState
+from firesteel.common.config import Configuration
 
 
 @pytest.fixture

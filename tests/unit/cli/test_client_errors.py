@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from grpc_health.v1 import health, health_pb2_grpc
 
-from firesteel.cli import main
-from firesteel.client import Client, checked_address
+from firesteel.client.cli import main
+from firesteel.client.client import Client, checked_address
 from firesteel.errors import ClusterUnreachable
 
 SOON_S = 3.5

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from firesteel.config import Configuration
-from firesteel.execution import _watch
-from firesteel.execution_context import ExecutionContext
-from firesteel.job_details import JobDetails
-from firesteel.states import JobStatus
+from firesteel.client.execution import _watch
+from firesteel.client.execution_context import ExecutionContext
+from firesteel.client.job_details import JobDetails
+from firesteel.common.config import Configuration
+from firesteel.common.states import JobStatus
 
 
 class EndlessJob:

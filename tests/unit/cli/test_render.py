@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from firesteel.cli import render
-from firesteel.cli.jobs import job_line
-from firesteel.cli.progress import Paces, PlainDisplay
-from firesteel.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
-from firesteel.errors import ErrorInfo
-from firesteel.job_details import (
+from firesteel.client.cli import render
+from firesteel.client.cli.jobs import job_line
+from firesteel.client.cli.progress import Paces, PlainDisplay
+from firesteel.client.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
+from firesteel.client.job_details import (
     Attempt,
     ClusterOverview,
     JobDetails,
@@ -25,7 +24,8 @@ from firesteel.job_details import (
     TaskMetrics,
     Vertex,
 )
-from firesteel.states import ExecutionState, JobStatus
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ErrorInfo
 
 JOB = "a" * 32
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from firesteel import execution_context
-from firesteel.cli import main
-from firesteel.cli.program import ProgramFailed, run_program
-from firesteel.cli.run import _files, _job_overrides
-from firesteel.config import Configuration
+from firesteel.client import execution_context
+from firesteel.client.cli import main
+from firesteel.client.cli.program import ProgramFailed, run_program
+from firesteel.client.cli.run import _files, _job_overrides
+from firesteel.client.execution_context import ExecutionContext
+from firesteel.client.files import prepared, python_archive, python_file
+from firesteel.common.config import Configuration
+from firesteel.common.job_graph import BlobKind, JobGraph
 from firesteel.errors import FiresteelError
-from firesteel.execution_context import ExecutionContext
-from firesteel.files import prepared, python_archive, python_file
-from firesteel.jobgraph import BlobKind, JobGraph
 
 PIPELINE = """
 import sys

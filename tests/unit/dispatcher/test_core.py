@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core import ADOPTION_GRACE_S, RECONNECT_GRACE_S, STARTS_BEFORE_GIVING_UP, DispatcherCore, Job
-from dispatcher.messages import (
+from dispatcher.core.core import ADOPTION_GRACE_S, RECONNECT_GRACE_S, STARTS_BEFORE_GIVING_UP, DispatcherCore, Job
+from dispatcher.core.messages import (
     Acknowledge,
     Answer,
     AskToCancel,
@@ -31,9 +31,9 @@ from dispatcher.messages import (
     StartProcess,
     SubmitJob,
 )
-from firesteel.driver import Tick
-from firesteel.ids import JobId, JobMasterId
-from firesteel.states import JobStatus
+from firesteel.common.driver import Tick
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
 
 JOB = JobId("a" * 32)
 OTHER = JobId("b" * 32)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from dispatcher.core.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged
 from dispatcher.job_store import Fenced, JobStore
-from dispatcher.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from firesteel.ids import JobId, JobMasterId
-from firesteel.states import JobStatus
 
 JOB = JobId("a" * 32)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from dispatcher.core.messages import JobAdded, JobEnded
 from dispatcher.job_store import JobStore
-from dispatcher.messages import JobAdded, JobEnded
 from dispatcher.shell import Shell
-from firesteel.config import Configuration
-from firesteel.ids import JobId
-from firesteel.metrics import Registry
-from firesteel.states import JobStatus
+from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId
+from firesteel.common.metrics import Registry
+from firesteel.common.states import JobStatus
 
 JOB = JobId("a" * 32)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from firesteel.common.job_graph import Partitioner
 from firesteel.elements import EndOfPartition, StreamElement
-from firesteel.jobgraph import Partitioner
 from taskexecutor.executor.exchange import Exchange, InputGate, Locations, ResultPartition
 
 WINDOW_BYTES = 64 * 1024

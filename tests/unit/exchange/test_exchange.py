@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from firesteel.common.job_graph import Partitioner
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamStatus, Watermark
-from firesteel.jobgraph import Partitioner
 from taskexecutor.executor.exchange import (
     Exchange,
     ExchangeClosed,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.jobgraph import Partitioner, pointwise_producers
+from firesteel.common.job_graph import Partitioner, pointwise_producers
 from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioners import (
     Routing,

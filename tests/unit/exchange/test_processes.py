@@ -23,7 +23,7 @@ NewExchange = Callable[..., Exchange]
 PEER = """
 import sys, threading
 import numpy as np, pyarrow as pa
-from firesteel.jobgraph import DistributionPattern, Partitioner
+from firesteel.common.job_graph import DistributionPattern, Partitioner
 from taskexecutor.executor.exchange import Exchange, Locations
 exchange = Exchange(host="127.0.0.1", window_bytes=int(sys.argv[1]), batch_rows=10**9, partition_timeout_s=10)
 common = dict(job_id="job", result_id="result", producers=1, consumers=1)

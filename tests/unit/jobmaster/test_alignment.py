@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.ids import AttemptId
+from firesteel.common.job_graph import JobVertex
+from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from firesteel.errors import ErrorInfo
-from firesteel.ids import AttemptId
-from firesteel.jobgraph import JobVertex
-from firesteel.states import ExecutionState
-from jobmaster import commands, events
-from jobmaster.coordinators import BadOptions
-from jobmaster.coordinators.alignment import Announcement, WatermarkAlignment
-from jobmaster.coordinators.base import UnexpectedMessage
-from jobmaster.coordinators.messages import Resend, WatermarkLimit, WatermarkReported
-from jobmaster.settings import JobSettings
+from jobmaster.core import commands, events
+from jobmaster.core.coordinators import BadOptions
+from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
+from jobmaster.core.coordinators.base import UnexpectedMessage
+from jobmaster.core.coordinators.messages import Resend, WatermarkLimit, WatermarkReported
+from jobmaster.core.settings import JobSettings
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 FAST, SLOW = operator_id("fast"), operator_id("slow")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
-from firesteel.ids import AttemptId, OperatorId, TaskExecutorId
-from jobmaster import commands, convert
-from jobmaster.coordinators.messages import WatermarkLimit, WatermarkReported
+from jobmaster import convert
+from jobmaster.core import commands
+from jobmaster.core.coordinators.messages import WatermarkLimit, WatermarkReported
 
 
 def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.ids import AttemptId
-from jobmaster.coordinators import BadOptions, CollectCoordinator, FileSourceEnumerator, SequenceSourceEnumerator, create
-from jobmaster.coordinators.base import Spool as SpoolWanted
-from jobmaster.coordinators.base import UnexpectedMessage
-from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, SplitAssigned, SplitRequested, SplitsExhausted
-from jobmaster.coordinators.splits import SplitEnumerator
+from firesteel.common.ids import AttemptId
+from jobmaster.core.coordinators import BadOptions, CollectCoordinator, FileSourceEnumerator, SequenceSourceEnumerator, create
+from jobmaster.core.coordinators.base import Spool as SpoolWanted
+from jobmaster.core.coordinators.base import UnexpectedMessage
+from jobmaster.core.coordinators.messages import ChunkAcknowledged, ChunkCollected, SplitAssigned, SplitRequested, SplitsExhausted
+from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.paths import PathProblem, list_files
 from jobmaster.spool import Spool, SpoolProblem
 from jobmaster.testing import vertex

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.resources import UNKNOWN
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
-from firesteel.ids import TaskExecutorId
-from firesteel.resources import UNKNOWN
-from firesteel.states import ExecutionState, JobStatus
-from jobmaster import commands, events
-from jobmaster.coordinators.messages import ChunkAcknowledged, ChunkCollected, Resend, SplitAssigned, SplitRequested
-from jobmaster.execution_graph import Execution
-from jobmaster.settings import JobSettings
-from jobmaster.slot_pool import Requirement
+from jobmaster.core import commands, events
+from jobmaster.core.coordinators.messages import ChunkAcknowledged, ChunkCollected, Resend, SplitAssigned, SplitRequested
+from jobmaster.core.execution_graph import Execution
+from jobmaster.core.settings import JobSettings
+from jobmaster.core.slot_pool import Requirement
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from firesteel.ids import IdSource
-from firesteel.jobgraph import JobGraph, Partitioner
-from firesteel.states import ExecutionState, IllegalTransition, JobStatus
-from jobmaster.execution_graph import ExecutionGraph, InvalidJobGraph, build
-from jobmaster.execution_graph.result import PartitionState
+from firesteel.common.ids import IdSource
+from firesteel.common.job_graph import JobGraph, Partitioner
+from firesteel.common.states import ExecutionState, IllegalTransition, JobStatus
+from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build
+from jobmaster.core.execution_graph.result import PartitionState
 from jobmaster.testing import job, vertex
 
 

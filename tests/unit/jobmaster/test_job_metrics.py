@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from firesteel.states import ExecutionState
+from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details
 from jobmaster.job_metrics import samples
-from jobmaster.settings import JobSettings
 from jobmaster.testing import World, job, vertex
 
 

@@ -12,15 +12,15 @@ from collections import Counter
 
 import pytest
 
-from firesteel.driver import Tick
+from firesteel.common.driver import Tick
+from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
-from firesteel.ids import AllocationId, AttemptId, TaskExecutorId
-from firesteel.jobgraph import JobGraph
-from firesteel.states import ExecutionState, JobStatus
-from jobmaster import commands, events
-from jobmaster.coordinators.messages import SplitAssigned, SplitRequested
-from jobmaster.settings import JobSettings
-from jobmaster.slot_pool import SlotOffer
+from jobmaster.core import commands, events
+from jobmaster.core.coordinators.messages import SplitAssigned, SplitRequested
+from jobmaster.core.settings import JobSettings
+from jobmaster.core.slot_pool import SlotOffer
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState

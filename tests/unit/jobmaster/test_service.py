@@ -22,10 +22,10 @@ from firesteel._proto import (
     resource_manager_pb2_grpc,
     tasks_pb2,
 )
-from firesteel.jobgraph import JobGraph
-from firesteel.process import Child, spawn
-from firesteel.rpc.convert import job_graph_to_proto, profile_to_proto
-from firesteel.rpc.server import aio_channel, bind, new_server
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.process import Child, spawn
+from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
+from firesteel.common.rpc.server import aio_channel, bind, new_server
 from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
 
 EPOCH = 7

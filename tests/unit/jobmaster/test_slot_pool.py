@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from firesteel.ids import IdSource, TaskExecutorId
-from firesteel.resources import UNKNOWN, ResourceProfile
-from jobmaster.execution_graph import InvalidJobGraph, build
-from jobmaster.slot_pool import Requirement, SlotPool
-from jobmaster.slot_sharing import ExecutionSlotSharingGroup, share_slots
+from firesteel.common.ids import IdSource, TaskExecutorId
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from jobmaster.core.execution_graph import InvalidJobGraph, build
+from jobmaster.core.slot_pool import Requirement, SlotPool
+from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup, share_slots
 from jobmaster.testing import SLOT_PROFILE, job, offer, vertex
 
 ONE, OTHER = TaskExecutorId("te-1"), TaskExecutorId("te-2")

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firesteel.common.job_graph import Operator
 from firesteel.errors import FiresteelError
-from firesteel.jobgraph import Operator
 from firesteel.operator import Output, StreamOperator
 from firesteel.plan.specs import CustomSpec
 from firesteel.testing import OperatorHarness

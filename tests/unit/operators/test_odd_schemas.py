@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel import CoProcessFunction
-from firesteel.jobgraph import Partitioner
+from firesteel.common.job_graph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import CoProcessSpec, FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.testing import OperatorHarness

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.common.job_graph import Partitioner
 from firesteel.elements import Watermark
-from firesteel.jobgraph import Partitioner
 from firesteel.operator import StreamOperator
-from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
     RunningAggregateSpec,
     SessionSpec,
@@ -27,9 +27,9 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioners import make_routing
-from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
 from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.window_aggregate import window_operator
 from taskexecutor.executor.task.node import NodeTarget
 from tests.unit.operators import stateful_processors as examples
 

@@ -30,10 +30,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from firesteel import Environment, Watermarks
+from firesteel.common.job_graph import JobGraph, Operator
 from firesteel.connectors import PartitionPlan, PythonCommit, PythonSink, PythonSource
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, InvalidProgram
-from firesteel.jobgraph import JobGraph, Operator
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import build_sink
 from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, PARTITION_SCHEMA, check_sink, check_source

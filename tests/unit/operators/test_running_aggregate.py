@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import keyed_partials
-from taskexecutor.executor.operators.grouping import group, members
-from taskexecutor.executor.operators.keyed_partials import DensePartials, KeyedPartials
-from taskexecutor.executor.operators.partials import merge_partials
-from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.aggregation import keyed_partials
+from taskexecutor.executor.operators.aggregation.grouping import group, members
+from taskexecutor.executor.operators.aggregation.keyed_partials import DensePartials, KeyedPartials
+from taskexecutor.executor.operators.aggregation.partials import merge_partials
+from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 
 MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
 

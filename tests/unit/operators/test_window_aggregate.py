@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.elements import Watermark
-from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import window_panes
-from taskexecutor.executor.operators.window_aggregate import window_operator
+from taskexecutor.executor.operators.aggregation import window_panes
+from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
 from taskexecutor.executor.task.node import NodeTarget
 
 SIZE_US = 10

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.plan.aggregates import parse_aggregates
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import SessionSpec, SlidingSpec, TumblingSpec, WindowAggregateSpec, WindowSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import window_contents, window_sessions
-from taskexecutor.executor.operators.window_aggregate import window_operator
-from taskexecutor.executor.operators.window_contents import PartialContents
-from taskexecutor.executor.operators.window_sessions import SessionWindows
+from taskexecutor.executor.operators.aggregation import window_contents, window_sessions
+from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
+from taskexecutor.executor.operators.aggregation.window_contents import PartialContents
+from taskexecutor.executor.operators.aggregation.window_sessions import SessionWindows
 
 TIME = pa.timestamp("us", "UTC")
 ITEMS = parse_aggregates(["count(*) AS n", "collect_list(x) AS xs"])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.job_graph import Partitioner
 from firesteel.errors import InvalidProgram
-from firesteel.jobgraph import Partitioner
 from firesteel.plan.chaining import chains, is_chainable
 from firesteel.plan.specs import CustomSpec
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamGraph, StreamNode

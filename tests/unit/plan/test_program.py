@@ -10,11 +10,11 @@ import cloudpickle
 import pytest
 
 from firesteel import CoProcessFunction, Environment, ResourceProfile, Tumbling, Watermarks
+from firesteel.common.job_graph import JobGraph, Partitioner
+from firesteel.common.resources import UNKNOWN
 from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSink, FileSource, PrintSink, SequenceSource
 from firesteel.errors import InvalidProgram
-from firesteel.jobgraph import JobGraph, Partitioner
 from firesteel.operator import StreamOperator
-from firesteel.resources import UNKNOWN
 
 
 def flights(env: Environment) -> object:

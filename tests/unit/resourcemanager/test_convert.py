@@ -6,10 +6,10 @@ import pytest
 
 from firesteel._proto import common_pb2
 from firesteel._proto import resource_manager_pb2 as pb
-from firesteel.ids import AllocationId, Epoch
+from firesteel.common.ids import AllocationId, Epoch
 from resourcemanager import convert
-from resourcemanager import events as e
-from resourcemanager.events import Connection
+from resourcemanager.core import events as e
+from resourcemanager.core.events import Connection
 from resourcemanager.testing import SLOT, Harness, job_id
 
 HERE = Connection(1)

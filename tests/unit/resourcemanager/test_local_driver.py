@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from resourcemanager.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
+from resourcemanager.core.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
 from resourcemanager.local_driver import LocalDriver
 
-STUB = "import time; from firesteel.process import *; watch_lifeline(); announce_ready(); time.sleep(60)"
+STUB = "import time; from firesteel.common.process import *; watch_lifeline(); announce_ready(); time.sleep(60)"
 PATIENCE_S = 20.0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.ids import TaskExecutorId
-from firesteel.resources import UNKNOWN, ResourceProfile
-from resourcemanager.events import Requirement
-from resourcemanager.jobs import unmet
-from resourcemanager.matching import Need, Offer, Plan, match_slots
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from resourcemanager.core.events import Requirement
+from resourcemanager.core.jobs import unmet
+from resourcemanager.core.matching import Need, Offer, Plan, match_slots
 from resourcemanager.testing import GIB, SLOT, job_id
 
 BIG = ResourceProfile(cpu_cores=2.0, heap_bytes=3 * GIB, off_heap_bytes=GIB)

@@ -12,13 +12,13 @@ import pytest
 
 from firesteel._proto import common_pb2, resource_manager_pb2_grpc
 from firesteel._proto import resource_manager_pb2 as pb
-from firesteel.ids import Epoch, IdSource
-from firesteel.rpc.convert import profile_to_proto
-from firesteel.rpc.server import aio_channel, bind, new_server
+from firesteel.common.ids import Epoch, IdSource
+from firesteel.common.rpc.convert import profile_to_proto
+from firesteel.common.rpc.server import aio_channel, bind, new_server
+from resourcemanager.core.core import SlotManager
+from resourcemanager.core.settings import Settings
 from resourcemanager.driver import NoDriver
-from resourcemanager.service import ResourceManagerService
-from resourcemanager.settings import Settings
-from resourcemanager.slot_manager import SlotManager
+from resourcemanager.shell import ResourceManagerService
 from resourcemanager.testing import SLOT
 
 EXECUTOR, JOB = "e" * 32, "1" * 32

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from firesteel.ids import AllocationId, Epoch
-from firesteel.resources import ResourceProfile
-from firesteel.states import IllegalTransition
-from resourcemanager import events as e
-from resourcemanager.slot_manager import InvariantViolated
-from resourcemanager.slots import SlotState
+from firesteel.common.ids import AllocationId, Epoch
+from firesteel.common.resources import ResourceProfile
+from firesteel.common.states import IllegalTransition
+from resourcemanager.core import events as e
+from resourcemanager.core.core import InvariantViolated
+from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
 
 FREE, PENDING, ALLOCATED, UNCLEAR = SlotState.FREE, SlotState.PENDING, SlotState.ALLOCATED, SlotState.UNCLEAR

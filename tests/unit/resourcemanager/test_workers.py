@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from firesteel.ids import AllocationId
-from firesteel.resources import ResourceProfile
-from resourcemanager import events as e
-from resourcemanager.events import WorkerId
+from firesteel.common.ids import AllocationId
+from firesteel.common.resources import ResourceProfile
+from resourcemanager.core import events as e
+from resourcemanager.core.events import WorkerId
 from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
 
 

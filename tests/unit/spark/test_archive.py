@@ -6,9 +6,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from taskexecutor.executor.spark import archive
-from taskexecutor.executor.spark.launch import class_path, spark_home
-from taskexecutor.executor.spark.mllib import _OnImport, forget
+from taskexecutor.executor.spark.jvm import archive
+from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
+from taskexecutor.executor.spark.jvm.mllib import _OnImport, forget
 
 
 def test_copies_of_jars_go_without_signatures_and_the_costly_extension(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from taskexecutor.executor.spark.launch import _TEST_HELPERS, _TestHelpers
+from taskexecutor.executor.spark.jvm.launch import _TEST_HELPERS, _TestHelpers
 
 
 def test_the_test_helpers_are_imported_when_they_are_wanted(monkeypatch) -> None:

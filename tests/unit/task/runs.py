@@ -9,11 +9,11 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.ids import AttemptId, JobId, OperatorId, ResultId, VertexId, stable_id
+from firesteel.common.job_graph import JobEdge, JobVertex, Operator, Partitioner
+from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from firesteel.ids import AttemptId, JobId, OperatorId, ResultId, VertexId, stable_id
-from firesteel.jobgraph import JobEdge, JobVertex, Operator, Partitioner
 from firesteel.operator import StreamOperator
-from firesteel.states import ExecutionState
 from firesteel.testing import MemoryExchange
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 

@@ -12,14 +12,14 @@ import pytest
 
 from firesteel import Watermarks
 from firesteel._proto import tasks_pb2
+from firesteel.common.ids import stable_id
+from firesteel.common.job_graph import Operator
+from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_TIMESTAMP_US, MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from firesteel.ids import stable_id
-from firesteel.jobgraph import Operator
 from firesteel.plan.specs import AlignmentSpec, AssignWatermarksSpec, SourceSpec
-from firesteel.states import ExecutionState
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
-from taskexecutor.executor.task.alignment import Alignment
+from taskexecutor.executor.timing.watermark_alignment import Alignment
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
 SPEC = AlignmentSpec(group="g", max_drift_us=10_000, update_interval_us=1_000_000)

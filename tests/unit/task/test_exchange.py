@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from firesteel.jobgraph import Partitioner
-from firesteel.states import ExecutionState
+from firesteel.common.job_graph import Partitioner
+from firesteel.common.states import ExecutionState
 from firesteel.testing import Journal, RecordingOperator, RecordingSource
 from taskexecutor.executor.exchange import Exchange, Locations
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex

@@ -7,8 +7,8 @@ import threading
 import pyarrow as pa
 import pytest
 
+from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_WATERMARK, EndOfData, EndOfPartition, Watermark
-from firesteel.states import ExecutionState
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator, RecordingSource
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 

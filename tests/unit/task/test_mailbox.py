@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from firesteel._proto import tasks_pb2
+from firesteel.common.ids import stable_id
+from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition
-from firesteel.ids import stable_id
 from firesteel.operator import SourceOperator
-from firesteel.states import ExecutionState
 from firesteel.testing import Journal, MemoryExchange, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.mailbox import Mailbox

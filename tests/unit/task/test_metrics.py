@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition, Watermark
-from firesteel.states import ExecutionState
 from firesteel.testing import Journal, RecordingOperator
-from taskexecutor.executor.task.clock import TaskClock, TimeKind
 from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
+from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
 

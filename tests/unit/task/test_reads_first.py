@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition, Watermark
-from firesteel.states import ExecutionState
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator, RecordingSource
 from taskexecutor.executor.exchange import Exchange, Locations
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskexecutor.executor.exchange.partitioners import groups_of_subtask, key_groups
-from taskexecutor.executor.task.state import (
+from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
     KeyedStateEntry,
     KeyGroupRange,
@@ -20,7 +20,7 @@ from taskexecutor.executor.task.state import (
     TaskOperatorState,
     key_group_range,
 )
-from taskexecutor.executor.task.state.key_groups import key_group
+from taskexecutor.executor.state.key_groups import key_group
 
 VALUES: list[tuple[Any, pa.DataType]] = [
     (0, pa.int64()),

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from firesteel import CoProcessFunction, Environment
+from firesteel.common.ids import AttemptId, stable_id
+from firesteel.common.job_graph import JobGraph, JobVertex
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import PartitionPlan, PythonSource
 from firesteel.datastream import DataStream
 from firesteel.errors import ErrorInfo
-from firesteel.ids import AttemptId, stable_id
-from firesteel.jobgraph import JobGraph, JobVertex
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import SourceSpec
-from firesteel.states import ExecutionState
 from firesteel.testing import MemoryExchange
 from taskexecutor.executor.connectors.python_data_source import PARTITION_SCHEMA
 from taskexecutor.executor.operators import build

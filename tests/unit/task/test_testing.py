@@ -11,7 +11,7 @@ from firesteel._proto import tasks_pb2
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, StreamStatus
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
-from taskexecutor.executor.task.state import KeyedStateEntry, RestoredOperatorState
+from taskexecutor.executor.state import KeyedStateEntry, RestoredOperatorState
 from tests.unit.task.runs import SCHEMA, batch
 
 

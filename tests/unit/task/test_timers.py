@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskexecutor.executor.task.timers import OperatorTimers, TaskTimers, Timer, TimerQueue, TimerServiceState
+from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers, Timer, TimerQueue, TimerServiceState
 
 
 class Fired:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.elements import MAX_TIMESTAMP_US, MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from taskexecutor.executor.task.watermarks import WatermarkValve
+from taskexecutor.executor.timing.watermarks import WatermarkValve
 
 IDLE, ACTIVE = StreamStatus(True), StreamStatus(False)
 

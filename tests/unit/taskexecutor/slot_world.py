@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from firesteel.driver import Tick
-from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId, TaskExecutorId
-from firesteel.resources import UNKNOWN, ResourceProfile
-from firesteel.states import ExecutionState
-from taskexecutor import messages as m
-from taskexecutor.fit import Environment
-from taskexecutor.slot_table import SlotTable
-from taskexecutor.slots import SlotState
-from taskexecutor.table import Settings
+from firesteel.common.driver import Tick
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId, TaskExecutorId
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.states import ExecutionState
+from taskexecutor.core import messages as m
+from taskexecutor.core.core import SlotTable
+from taskexecutor.core.fit import Environment
+from taskexecutor.core.slots import SlotState
+from taskexecutor.core.table import Settings
 
 MIB = 2**20
 DEFAULT = ResourceProfile(cpu_cores=1, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB, network_bytes=128 * MIB)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.errors import FiresteelError
-from firesteel.jobgraph import Blob, BlobKind
-from taskexecutor import messages as m
+from taskexecutor.core import messages as m
 from taskexecutor.executor.cleaning import forget_modules
 from taskexecutor.job_files import JobFiles, lay_files, unpack
 

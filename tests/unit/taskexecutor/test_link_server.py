@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
-from firesteel.ids import ExecutorId
-from firesteel.rpc.server import aio_channel
+from firesteel.common.ids import ExecutorId
+from firesteel.common.rpc.server import aio_channel
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 from taskexecutor.link_server import LinkServer
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from firesteel.ids import Epoch, JobId
-from firesteel.jobgraph import Blob, BlobKind
-from firesteel.states import ExecutionState as E
-from taskexecutor import messages as m
-from taskexecutor.slots import SlotState as S
+from firesteel.common.ids import Epoch, JobId
+from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.states import ExecutionState as E
+from taskexecutor.core import messages as m
+from taskexecutor.core.slots import SlotState as S
 from tests.unit.taskexecutor.slot_world import DEFAULT, JM, JOB, MIB, SPARK, World
 
 BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from firesteel.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
-from firesteel.jobgraph import Blob, BlobKind
-from firesteel.states import ExecutionState
-from taskexecutor import messages as m
-from taskexecutor.slots import SlotState
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.states import ExecutionState
+from taskexecutor.core import messages as m
+from taskexecutor.core.slots import SlotState
 from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, SPARK, World
 
 JOBS = [JobId("j1"), JobId("j2")]

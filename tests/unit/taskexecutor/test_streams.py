@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from firesteel._proto import resource_manager_pb2
-from firesteel.rpc.link import FIRST_PAUSE_S
+from firesteel.common.rpc.link import FIRST_PAUSE_S
 from taskexecutor.streams import ResourceManagerStream
 from tests.integration.task_executor_masters import Masters
 

@@ -9,8 +9,8 @@ from firesteel.plan.specs import TransformWithStateSpec
 from taskexecutor.executor.operators.stateful.handle import ProcessorHandle, ProcessorTimers
 from taskexecutor.executor.operators.stateful.transform_with_state import close, initialise
 from taskexecutor.executor.operators.stateful.variables import CurrentKey
-from taskexecutor.executor.task.state import HashMapKeyedStateBackend, KeyGroupRange
-from taskexecutor.executor.task.timers import TaskTimers
+from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
+from taskexecutor.executor.timing.timers import TaskTimers
 
 
 def check_processor(spec: TransformWithStateSpec, name: str) -> None:

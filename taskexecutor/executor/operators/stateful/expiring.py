@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueS
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
 from taskexecutor.executor.operators.stateful.variables import CurrentKey, Value, Variable
-from taskexecutor.executor.task.state import KeyedState
+from taskexecutor.executor.state import KeyedState
 
 SWEEP_AT_MOST = 10_000  # keys looked at in one go
 SWEEP_INTERVAL_MS = 1_000  # between goes

@@ -18,7 +18,7 @@ from taskexecutor.executor.operators.stateful.expiring import ExpiringList, Expi
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
 from taskexecutor.executor.operators.stateful.variables import CurrentKey, ListVariable, MapVariable, ValueVariable, Variable
-from taskexecutor.executor.task.state import KeyedState
+from taskexecutor.executor.state import KeyedState
 
 NONE, PROCESSING_TIME, EVENT_TIME = "none", "processing_time", "event_time"
 

@@ -28,7 +28,7 @@ from taskexecutor.executor.operators.stateful.handle import EVENT_TIME, NONE, Pr
 from taskexecutor.executor.operators.stateful.rows import RowCollector, row_maker, shown_key, to_python
 from taskexecutor.executor.operators.stateful.variables import CurrentKey
 from taskexecutor.executor.spark.schemas import declared, missing_column
-from taskexecutor.executor.task.state import KeyedState
+from taskexecutor.executor.state import KeyedState
 
 _SWEEP = "sweep"  # namespace of the timers that remove expired state
 _ROWS, _INITIAL_STATE = 0, 1  # inputs

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueS
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
-from taskexecutor.executor.task.state import KeyedState
+from taskexecutor.executor.state import KeyedState
 
 Value = tuple[Any, ...]
 

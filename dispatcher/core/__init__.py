@@ -1,0 +1,1 @@
+"""Decides which jobs exist and which JobMaster process serves which job. No I/O, no clock."""

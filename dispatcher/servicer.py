@@ -1,0 +1,268 @@
+"""The gRPC servicer of proto/dispatcher.proto: checks what comes in, asks the shell, and says clearly what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+import sqlalchemy as sa
+import structlog
+
+import firesteel
+from dispatcher import convert
+from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
+from dispatcher.core.core import Job, unknown_job
+from dispatcher.core.messages import JobMasterDisconnected, Refusal
+from dispatcher.results import follow
+from dispatcher.shell import Shell, wait_for_change
+from firesteel._proto import common_pb2, dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2, resource_manager_pb2
+from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
+from firesteel.common import options
+from firesteel.common.ids import JobId, is_id
+from firesteel.common.rpc.server import aio_channel
+from firesteel.common.states import JobStatus
+from firesteel.errors import PayloadTooLarge
+
+log = structlog.get_logger(__name__)
+
+WATCH_COALESCE_S = 0.05  # changes that come together are told together
+WATCH_REFRESH_S = 0.5  # at least this often: record counts move without any state changing
+RESULTS_LOOK_S = 0.05
+RESOURCE_MANAGER_TIMEOUT_S = 2.0
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._connections = itertools.count(1)
+        self._resource_manager: grpc.aio.Channel | None = None
+
+    # ---- jobs
+
+    async def SubmitJob(self, request: dispatcher_pb2.SubmitJobRequest, context: _Context) -> dispatcher_pb2.SubmitJobResponse:
+        graph = request.job_graph
+        size_bytes, limit_bytes = request.ByteSize(), self._shell.conf.get(options.PAYLOAD_LIMIT)
+        if size_bytes > limit_bytes:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.PAYLOAD_LIMIT.key});'
+                " put large data into files instead of into functions",
+            )
+        try:
+            convert.check_job_graph(graph)
+        except convert.BadMessage as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        missing = self._shell.blobs.missing(blob.hash for blob in graph.blobs)
+        if missing:
+            names = ", ".join(blob.name for blob in graph.blobs if blob.hash in missing)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"upload the job's files first; missing: {names}")
+        if self._shell.store_problem:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(self._shell.store_problem))
+        try:
+            refusal = await self._shell.submit(graph)
+        except sa.exc.SQLAlchemyError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(str(getattr(error, "orig", error))))
+        await _refuse(context, refusal)
+        log.info("job submitted", job_id=graph.job_id, name=graph.name, size_bytes=size_bytes)
+        return dispatcher_pb2.SubmitJobResponse(job_id=graph.job_id)
+
+    async def ListJobs(self, request: dispatcher_pb2.ListJobsRequest, context: _Context) -> dispatcher_pb2.ListJobsResponse:
+        return dispatcher_pb2.ListJobsResponse(jobs=[convert.overview_to_proto(job) for job in self._shell.core.jobs.values()])
+
+    async def GetJobDetails(self, request: job_master_pb2.JobDetailsRequest, context: _Context) -> job_master_pb2.JobDetails:
+        return await self._shell.details(await self._job(request.job_id, context))
+
+    async def WatchJob(
+        self, request: job_master_pb2.JobDetailsRequest, context: _Context
+    ) -> AsyncIterator[job_master_pb2.JobDetails]:
+        job = await self._job(request.job_id, context)
+        with self._shell.watch(job.job_id) as change:
+            while True:
+                change.clear()
+                details = await self._shell.details(job)
+                yield details
+                if JobStatus(details.status).globally_terminal:
+                    return
+                if not job.status.globally_terminal:
+                    await asyncio.sleep(WATCH_COALESCE_S)
+                    await wait_for_change(change, WATCH_REFRESH_S - WATCH_COALESCE_S)
+                    await self._unless_stopping(context)
+
+    async def CancelJob(self, request: job_master_pb2.CancelJobRequest, context: _Context) -> job_master_pb2.CancelJobResponse:
+        job = await self._job(request.job_id, context)
+        await _refuse(context, await self._shell.cancel(job.job_id))
+        return job_master_pb2.CancelJobResponse()
+
+    async def FetchResults(
+        self, request: dispatcher_pb2.FetchResultsRequest, context: _Context
+    ) -> AsyncIterator[dispatcher_pb2.ResultChunk]:
+        job = await self._job(request.job_id, context)
+        if not is_id(request.operator_id):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{request.operator_id[:80]!r} is not the id of an operator: expected 32 lower-case hex characters",
+            )
+        if self._shell.core.is_forgotten(job.job_id):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"the rows of job {job.job_id} are gone: {self._shell.forgotten_why}")
+        path = self._shell.spool(job.job_id) / f"{request.operator_id}.chunks"
+
+        async def wait() -> None:
+            await self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S)
+            await self._unless_stopping(context)
+
+        chunks = follow(path, max(0, request.offset), ended=lambda: job.status.globally_terminal, wait=wait)
+        async for index, chunk in chunks:
+            yield dispatcher_pb2.ResultChunk(index=index, ipc_stream=chunk)
+
+    async def _unless_stopping(self, context: _Context) -> None:
+        if self._shell.stopping:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher stops")
+
+    async def _job(self, job_id: str, context: _Context) -> Job:
+        job = self._shell.core.find(JobId(job_id))
+        if job is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_job(job_id[:80]))
+            raise AssertionError("abort raises")
+        return job
+
+    # ---- files
+
+    async def MissingBlobs(
+        self, request: dispatcher_pb2.MissingBlobsRequest, context: _Context
+    ) -> dispatcher_pb2.MissingBlobsResponse:
+        try:
+            return dispatcher_pb2.MissingBlobsResponse(hashes=self._shell.blobs.missing(request.hashes))
+        except BadBlob as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise AssertionError("abort raises") from None
+
+    async def UploadBlob(self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context) -> common_pb2.BlobRef:
+        try:
+            return await self._receive(chunks)
+        except (PayloadTooLarge, DiskFull) as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except BadBlob as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except OSError as error:
+            await context.abort(grpc.StatusCode.INTERNAL, f"the file could not be stored: {error}")
+        raise AssertionError("abort raises")
+
+    async def _receive(self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk]) -> common_pb2.BlobRef:
+        stream = aiter(chunks)
+        first = await anext(stream, None)
+        if first is None:
+            raise BadBlob("an upload without any content: expected the file's hash in its first chunk")
+        with self._shell.blobs.begin(first.hash) as upload:
+            await asyncio.to_thread(upload.write, first.data)
+            async for chunk in stream:
+                await asyncio.to_thread(upload.write, chunk.data)
+            await asyncio.to_thread(upload.finish)
+            return common_pb2.BlobRef(hash=first.hash, size_bytes=upload.size_bytes)
+
+    async def DownloadBlob(
+        self, request: dispatcher_pb2.DownloadBlobRequest, context: _Context
+    ) -> AsyncIterator[dispatcher_pb2.BlobChunk]:
+        try:
+            file = await asyncio.to_thread(open, self._shell.blobs.path(request.hash), "rb")
+        except BadBlob as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return
+        except FileNotFoundError:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no file {request.hash} on this cluster; upload it first")
+            return
+        with file:
+            head = request.hash
+            while (data := await asyncio.to_thread(file.read, CHUNK_BYTES)) or head:
+                yield dispatcher_pb2.BlobChunk(hash=head, data=data)
+                head = ""
+
+    # ---- the cluster
+
+    async def GetClusterOverview(
+        self, request: dispatcher_pb2.ClusterOverviewRequest, context: _Context
+    ) -> dispatcher_pb2.ClusterOverview:
+        core = self._shell.core
+        overview = dispatcher_pb2.ClusterOverview(
+            version=firesteel.__version__,
+            resource_manager_address=self._shell.resource_manager,
+            jobs_running=core.running(),
+            jobs_finished=core.count(JobStatus.FINISHED),
+            jobs_canceled=core.count(JobStatus.CANCELED),
+            jobs_failed=core.count(JobStatus.FAILED),
+        )
+        if self._resource_manager is None:
+            self._resource_manager = aio_channel(self._shell.resource_manager)
+        try:
+            asked = ResourceManagerStub(self._resource_manager).GetOverview(
+                resource_manager_pb2.ResourceOverviewRequest(), timeout=RESOURCE_MANAGER_TIMEOUT_S
+            )
+            overview.resources.CopyFrom(await asked)
+        except grpc.aio.AioRpcError as error:
+            overview.resource_manager_problem = (
+                f"the ResourceManager at {self._shell.resource_manager} does not answer ({error.code().name})"
+            )
+        return overview
+
+    # ---- JobMasters
+
+    async def ConnectJobMaster(
+        self, messages: AsyncIterator[dispatcher_pb2.JobMasterToDispatcher], context: _Context
+    ) -> AsyncIterator[dispatcher_pb2.DispatcherToJobMaster]:
+        connection = next(self._connections)
+        outgoing = self._shell.open_stream(connection)
+        interval_s = self._shell.conf.get(options.HEARTBEAT_INTERVAL)
+        reading = asyncio.create_task(self._read(aiter(messages), connection))
+        try:
+            while not reading.done():
+                sending = asyncio.create_task(outgoing.get())
+                await asyncio.wait({reading, sending}, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
+                if sending.done():
+                    if (message := sending.result()) is None:
+                        return  # this Dispatcher stops
+                    yield message
+                else:
+                    sending.cancel()
+                    if not reading.done():
+                        yield dispatcher_pb2.DispatcherToJobMaster(heartbeat=common_pb2.Heartbeat())
+            if (error := reading.exception()) is not None:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            reading.cancel()
+            self._shell.close_stream(connection)
+            self._shell.post(JobMasterDisconnected(connection=connection))
+
+    async def _read(self, messages: Any, connection: int) -> None:
+        """Posts what the JobMaster says; returns when it ends the stream or has been silent too long."""
+        timeout_s = self._shell.conf.get(options.HEARTBEAT_TIMEOUT)
+        registered = False
+        while True:
+            try:
+                message = await asyncio.wait_for(anext(messages), timeout_s)
+            except (StopAsyncIteration, TimeoutError, grpc.aio.AioRpcError):
+                return
+            match message.WhichOneof("message"):
+                case "register":
+                    event = convert.registered_from_proto(message.register, connection)
+                    registered = True
+                    log.info("a JobMaster registered", job_master_id=event.job_master_id, pid=event.pid, address=event.address)
+                    self._shell.post(event)
+                case "status" if registered:
+                    self._shell.post(convert.status_from_proto(message.status, connection))
+                case "heartbeat" if registered:
+                    pass
+                case other:
+                    raise convert.BadMessage(f"expected a JobMaster's registration first, but it sent {other}")
+
+
+async def _refuse(context: _Context, refusal: Refusal | None) -> None:
+    if refusal is not None:
+        await context.abort(convert.GRPC_STATUS[refusal.kind], refusal.message)
+
+
+def _store_problem(reason: str) -> str:
+    return f"the cluster's job store cannot be written ({reason}); nothing was submitted, try again when that is mended"

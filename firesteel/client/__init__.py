@@ -1,0 +1,1 @@
+"""Submitting and watching jobs: the client, the embedded cluster and the command line."""

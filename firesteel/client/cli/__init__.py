@@ -1,0 +1,44 @@
+"""The command line: `firesteel run job.py`, and what else Flink's users know by its verbs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import firesteel
+from firesteel.client.cli.cluster import cluster
+from firesteel.client.cli.jobs import cancel, list_jobs, show
+from firesteel.client.cli.run import info, run
+from firesteel.errors import FiresteelError
+
+EPILOG = """\b
+Examples:
+  firesteel run job.py                         run a job on a cluster of its own, on this machine
+  firesteel cluster start                      start a session cluster on localhost:6123
+  firesteel run -d -m localhost:6123 job.py    submit a job to it
+  firesteel list                               what runs there
+  firesteel show JOB                           its tasks, counters and errors
+  firesteel cancel JOB
+  firesteel cluster stop
+"""
+
+
+class _Group(click.Group):
+    """Errors that are meant for people are printed as one message, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FiresteelError as error:
+            raise click.ClickException("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+
+
+@click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(firesteel.__version__, prog_name="firesteel")
+def main() -> None:
+    """Runs PySpark pipelines as streaming jobs on session clusters of slots, as Apache Flink does."""
+
+
+for command in (run, info, list_jobs, show, cancel, cluster):
+    main.add_command(command)

@@ -1,0 +1,73 @@
+"""Options that several verbs share, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firesteel.common import options
+from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.ids import is_id
+
+if TYPE_CHECKING:
+    from firesteel.client.client import Client
+
+address_option = click.option(
+    "-m",
+    "--jobmanager",
+    "address",
+    metavar="HOST:PORT",
+    help="The cluster's address. [default: as configured; else that of the cluster `cluster start` started; else localhost:6123]",
+)
+
+
+def definitions_option(help: str = "A configuration value; may be given several times.") -> Callable[[Any], Any]:
+    return click.option("-D", "definitions", multiple=True, metavar="KEY=VALUE", help=help)
+
+
+def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
+    """The configured values with `-D` above them; unknown keys are warned of. Raises ConfigurationError."""
+    conf = Configuration.load(overrides=parse_definitions(definitions))
+    for warning in conf.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    return conf
+
+
+def default_address(conf: Configuration) -> str:
+    """As configured; if nothing is, where the cluster in the default directory of this machine listens."""
+    from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
+
+    if not {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
+        try:
+            return ClusterDirectory(default_directory()).read().dispatcher_address
+        except NoCluster:
+            pass
+    return f"{conf.get(options.RPC_ADDRESS)}:{conf.get(options.RPC_PORT)}"
+
+
+def connect(address: str | None) -> Client:
+    """Raises ClusterUnreachable."""
+    from firesteel.client.client import Client
+
+    conf = configuration()
+    return Client(address or default_address(conf), conf=conf)
+
+
+def resolve_job(client: Client, job: str) -> str:
+    """A whole id as it is; the beginning of one, or a name, when it means exactly one job. Raises JobNotFound."""
+    from firesteel.errors import JobNotFound
+
+    if is_id(job):
+        return job
+    jobs = client.list_jobs()
+    found = [j for j in jobs if j.job_id.startswith(job.lower()) or j.name == job]
+    if len(found) > 1:  # a name that ended jobs had too means the one that runs
+        found = [j for j in found if not j.status.globally_terminal] or found
+    if len(found) == 1:
+        return found[0].job_id
+    if found:
+        ids = ", ".join(j.job_id for j in found)
+        raise JobNotFound(f"{job!r} means {len(found)} jobs ({ids}); give the whole id of one")
+    raise JobNotFound(f"there is no job {job!r} on the cluster at {client.address}; `firesteel list -a` shows those it knows")

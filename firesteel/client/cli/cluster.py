@@ -1,0 +1,114 @@
+"""cluster start, status, stop: a session cluster on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from firesteel.client.cli.arguments import configuration, default_address, definitions_option
+from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
+from firesteel.common import options
+from firesteel.common.config import Configuration
+
+if TYPE_CHECKING:
+    from firesteel.client.client import Client
+    from firesteel.client.job_details import ClusterOverview
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where its state and logs are. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
+)
+
+SLOTS_TIMEOUT_S = 180.0
+
+
+@click.group()
+def cluster() -> None:
+    """Starts, shows and stops a session cluster on this machine."""
+
+
+@cluster.command(
+    epilog="\b\nExamples:\n  firesteel cluster start\n  firesteel cluster start --task-executors 4 --slots 1\n"
+    "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124"
+)
+@click.option("--task-executors", type=click.IntRange(min=0), default=2, show_default=True, help="How many to keep running.")
+@click.option("--slots", type=click.IntRange(min=1), help="Slots of each, one PySpark executor per slot. [default: 2]")
+@directory_option
+@definitions_option()
+@click.option("--wait/--no-wait", default=True, help="Whether to wait until all slots are warm. [default: wait]")
+def start(task_executors: int, slots: int | None, directory: Path | None, definitions: tuple[str, ...], wait: bool) -> None:
+    """Starts a cluster, and returns when the Spark sessions of all its slots are warm."""
+    from firesteel.client.client import Client
+    from firesteel.client.cluster import start_detached
+
+    conf = configuration(definitions)
+    if slots is not None:
+        conf = conf.with_overrides({options.TASK_SLOTS.key: str(slots)})
+    where = ClusterDirectory(directory or default_directory())
+    begin = time.monotonic()
+    state = start_detached(where, conf, task_executors=task_executors)
+    click.echo(f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}.")
+    if wait:
+        with Client(state.dispatcher_address, conf=conf) as client:
+            _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)
+    _show_next_steps(state, where, directory)
+
+
+def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: float) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from firesteel.client.cli.render import console
+    from firesteel.client.cluster import wait_for_slots
+
+    columns = (BarColumn(), TextColumn("{task.completed} of {task.total} slots warm"), TimeElapsedColumn())
+    out = console()
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task("", total=slots)
+
+        def update(overview: ClusterOverview) -> None:
+            bar.update(task, completed=min(slots, overview.slots_warm))
+
+        wait_for_slots(client, slots, logs=where.logs, timeout_s=SLOTS_TIMEOUT_S, progress=update)
+    click.echo(f"{slots} of {slots} slots warm after {time.monotonic() - begin:.1f} s.")
+
+
+def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Path | None) -> None:
+    found = default_address(Configuration.load()) == state.dispatcher_address
+    at = "" if found else f" -m {state.dispatcher_address}"
+    dir_option = "" if directory is None else f" --dir {where.path}"
+    click.echo(
+        "\nNext:\n"
+        f"  firesteel run -m {state.dispatcher_address} job.py\n"
+        f"  firesteel list{at}\n"
+        f"  firesteel cluster stop{dir_option}"
+    )
+
+
+@cluster.command()
+@directory_option
+def status(directory: Path | None) -> None:
+    """Shows the cluster's processes, slots and jobs."""
+    from firesteel.client.cli import render
+    from firesteel.client.client import Client
+
+    where = ClusterDirectory(directory or default_directory())
+    state = where.read()
+    with Client(state.dispatcher_address) as client:
+        overview = client.cluster_overview()
+    console = render.console()
+    for part in render.cluster(state, overview, where.logs):
+        console.print(part)
+
+
+@cluster.command()
+@directory_option
+def stop(directory: Path | None) -> None:
+    """Stops the cluster with all of its jobs, and returns when every process is gone."""
+    where = ClusterDirectory(directory or default_directory())
+    state = where.stop()
+    click.echo(f"Cluster stopped: {state.dispatcher_address}, on {where.path}.")

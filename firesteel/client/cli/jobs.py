@@ -1,0 +1,95 @@
+"""list, show, cancel: what is known of jobs on a cluster, and ending one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.common.states import JobStatus
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.client.job_details import JobOverview
+
+CANCEL_WAIT_S = 30.0  # cancelling takes as long as the tasks take to close; then it goes on without us
+
+_SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
+
+
+@click.command("list", epilog="\b\nExamples:\n  firesteel list\n  firesteel list -a -m cluster.example:6123")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also jobs that have ended.")
+@click.option("-r", "--running", is_flag=True, help="Only running jobs.")
+@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not begun to run.")
+@address_option
+def list_jobs(everything: bool, running: bool, scheduled: bool, address: str | None) -> None:
+    """Lists running and scheduled jobs."""
+    with connect(address) as client:
+        jobs = client.list_jobs()
+    if not (running or scheduled):
+        running = scheduled = True
+    if running or everything:
+        now = [j for j in jobs if not j.status.globally_terminal and j.status not in _SCHEDULED]
+        _section("Running/Restarting Jobs", now, "No running jobs.")
+    if scheduled or everything:
+        _section("Scheduled/Initializing Jobs", [j for j in jobs if j.status in _SCHEDULED], "No scheduled jobs.")
+    if everything:
+        _section("Terminated Jobs", [j for j in jobs if j.status.globally_terminal], "No terminated jobs.")
+
+
+def _section(title: str, jobs: Iterable[JobOverview], none: str) -> None:
+    lines = [job_line(job) for job in sorted(jobs, key=lambda job: job.start_ms)]
+    if not lines:
+        click.echo(none)
+        return
+    click.echo(f" {title} ".center(62, "-"))
+    for line in lines:
+        click.echo(line)
+    click.echo("-" * 62)
+
+
+def job_line(job: JobOverview) -> str:
+    """As Flink writes it; scripts grep it."""
+    began = time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(job.start_ms / 1000))
+    return f"{began} : {job.job_id} : {job.name} ({job.status.name})"
+
+
+@click.command(epilog="\b\nExamples:\n  firesteel cancel 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n  firesteel cancel 8a3f")
+@click.argument("job", metavar="JOB")
+@address_option
+def cancel(job: str, address: str | None) -> None:
+    """Cancels a job, given by its id, the beginning of it, or its name."""
+    with connect(address) as client:
+        job_id = resolve_job(client, job)
+        click.echo(f"Cancelling job {job_id}.")
+        client.cancel(job_id)
+        deadline = time.monotonic() + CANCEL_WAIT_S
+        for details in client.watch_job(job_id):
+            if details.status is JobStatus.CANCELED:
+                click.echo(f"Cancelled job {job_id}.")
+                return
+            if details.status.globally_terminal:
+                raise FiresteelError(f"job {job_id} was not cancelled: it is {details.status.name}")
+            if time.monotonic() > deadline:
+                break
+    click.echo(f"Job {job_id} is still {details.status.name}; `firesteel show {job_id}` tells when it has ended.", err=True)
+    sys.exit(1)
+
+
+@click.command(epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'")
+@click.argument("job", metavar="JOB")
+@click.option("--full", is_flag=True, help="Also the runtime's whole tracebacks and the plans on Spark.")
+@address_option
+def show(job: str, full: bool, address: str | None) -> None:
+    """Shows a job's vertices, subtasks, attempts, slots and counters, and what went wrong in it."""
+    from firesteel.client.cli import render
+
+    with connect(address) as client:
+        details = client.job_details(resolve_job(client, job))
+    console = render.console()
+    for part in render.job(details, full=full, width=console.width):
+        console.print(part)

@@ -1,0 +1,202 @@
+"""run and info: executing a job file, or showing what it would execute."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from firesteel.client.cli.arguments import address_option, configuration, default_address, definitions_option
+from firesteel.common import options
+from firesteel.common.config import Configuration, parse_definitions
+from firesteel.errors import FiresteelError, JobCanceled, JobFailed
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
+TARGETS = ("local", "remote", "kubernetes-application")
+
+_PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
+_job_file = click.argument("job_file", metavar="job.py", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_job_arguments = click.argument("job_arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+_parallelism = click.option("-p", "--parallelism", type=click.IntRange(min=1), help="Of operators that set none.")
+
+
+@click.command(
+    context_settings=_PROGRAM,
+    epilog="\b\nExamples:\n"
+    "  firesteel run job.py --input data.csv                   on a cluster of its own, ended with the job\n"
+    "  firesteel run -p 4 --task-executors 2 --slots 2 job.py\n"
+    "  firesteel run -m localhost:6123 job.py                  on a session cluster; stays until the job ends\n"
+    "  firesteel run -d -m localhost:6123 job.py               the same, but only submits it\n"
+    "  firesteel run --py-files lib.py,tools.zip --py-archives model.zip#model job.py\n"
+    "  firesteel run -D spark.sql.ansi.enabled=false -D slot.request.timeout='30 s' job.py",
+)
+@click.option("-d", "--detached", is_flag=True, help="Return when the job is submitted.")
+@_parallelism
+@click.option("-t", "--target", type=click.Choice(TARGETS), help="Where to run. [default: local, or remote with -m]")
+@address_option
+@definitions_option("A configuration value of the job (and of its own cluster); may be given several times.")
+@click.option("--py-files", metavar="FILES", help="Comma-separated .py, .zip, .whl files or folders, for the job's sys.path.")
+@click.option("--py-archives", metavar="ARCHIVES", help="Comma-separated archives to unpack for the job: a.zip#dir,...")
+@click.option("--py-requirements", metavar="FILE", help="A requirements.txt, installed for the job.")
+@click.option("--task-executors", type=click.IntRange(min=1), help="Of a local run. [default: 2]")
+@click.option("--slots", type=click.IntRange(min=1), help="Per TaskExecutor of a local run. [default: as configured, 2]")
+@_job_file
+@_job_arguments
+def run(
+    detached: bool,
+    parallelism: int | None,
+    target: str | None,
+    address: str | None,
+    definitions: tuple[str, ...],
+    py_files: str | None,
+    py_archives: str | None,
+    py_requirements: str | None,
+    task_executors: int | None,
+    slots: int | None,
+    job_file: Path,
+    job_arguments: tuple[str, ...],
+) -> None:
+    """Runs a job file: a Python program that builds a pipeline and calls env.execute().
+
+    Without -m or -t, the job gets a cluster of its own on this machine. Attached, the states of its tasks and their record
+    counts are shown; Ctrl-C asks for its cancellation, a second Ctrl-C leaves. Exit code: 0 the job finished, 1 it failed,
+    130 it was cancelled by Ctrl-C.
+    """
+    from firesteel.client.cli.program import check_syntax, run_program
+    from firesteel.client.cli.progress import progress_display
+    from firesteel.client.execution_context import ExecutionContext
+
+    conf = configuration(definitions)
+    remote = _is_remote(target, address)
+    if detached and not remote:
+        raise FiresteelError(
+            "-d needs a cluster that outlives this command: give its address with -m, or start one with `firesteel cluster start`"
+        )
+    if remote and (task_executors or slots):
+        raise FiresteelError("--task-executors and --slots are those of a local run; a cluster's are set when it is started")
+    check_syntax(job_file)
+    files = _files(conf, py_files, py_archives, py_requirements)
+    display = progress_display()
+    context = ExecutionContext(
+        mode="remote" if remote else "embedded",
+        conf=conf,
+        address=(address or default_address(conf)) if remote else "",
+        overrides=_job_overrides(definitions, parallelism),
+        attached=not detached,
+        on_submitted=lambda job_id, name: _submitted(job_id, display, attached=not detached),
+        progress=display.update,
+        on_cancel_asked=display.cancelling,
+    ).with_files(*files)
+    if remote:
+        context.client()  # a wrong address is known before the program does its own work
+    else:
+        context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
+    try:
+        with display:
+            run_program(job_file, job_arguments, context)
+    except JobCanceled as error:
+        if display.interrupted:
+            click.echo(f"Cancelled job {error.job_id}.")
+            sys.exit(INTERRUPTED)
+        raise
+    except JobFailed as error:
+        raise _traceback_first(error, context.address) from error
+    except KeyboardInterrupt:
+        if remote and display.interrupted:
+            click.echo(f"Left while job {context.executed[-1]} is being cancelled; see `firesteel list -a -m {context.address}`.")
+        sys.exit(INTERRUPTED)
+
+
+@click.command(
+    context_settings=_PROGRAM, epilog="\b\nExamples:\n  firesteel info job.py\n  firesteel info -p 8 job.py --input data.csv"
+)
+@_parallelism
+@definitions_option()
+@_job_file
+@_job_arguments
+def info(parallelism: int | None, definitions: tuple[str, ...], job_file: Path, job_arguments: tuple[str, ...]) -> None:
+    """Shows a job's plan without running it.
+
+    Which operators are chained into one vertex, which of them run on Spark, how vertices are connected.
+    """
+    from firesteel.client.cli import render
+    from firesteel.client.cli.program import check_syntax, run_program
+    from firesteel.client.execution_context import ExecutionContext
+
+    console = render.console()
+
+    def show(graph: Any) -> None:
+        for part in render.plan(graph):
+            console.print(part)
+
+    check_syntax(job_file)
+    context = ExecutionContext(
+        mode="plan-only",
+        conf=configuration(definitions),
+        overrides=_job_overrides(definitions, parallelism),
+        on_job_graph=show,
+    )
+    run_program(job_file, job_arguments, context)
+
+
+def _is_remote(target: str | None, address: str | None) -> bool:
+    if target == "kubernetes-application":
+        raise FiresteelError("-t kubernetes-application is not there yet; use -t local, or -t remote with -m HOST:PORT")
+    if target == "local" and address is not None:
+        raise FiresteelError("-t local runs on a cluster of its own, -m names another one: give only one of them")
+    return target == "remote" or address is not None
+
+
+def _job_overrides(definitions: tuple[str, ...], parallelism: int | None) -> dict[str, str]:
+    overrides = parse_definitions(definitions)
+    if parallelism is not None:
+        overrides[options.PARALLELISM.key] = str(parallelism)
+    return overrides
+
+
+def _files(
+    conf: Configuration, files: str | None, archives: str | None, requirements: str | None
+) -> tuple[list[str], list[str], str | None]:
+    """What the options name, else what the configuration does."""
+    return (
+        _listed(files) if files is not None else conf.get(options.PYTHON_FILES),
+        _listed(archives) if archives is not None else conf.get(options.PYTHON_ARCHIVES),
+        requirements or conf.get(options.PYTHON_REQUIREMENTS) or None,
+    )
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: int | None) -> Any:
+    from firesteel.client.execution_context import TASK_EXECUTORS, EmbeddedCluster
+
+    return EmbeddedCluster(conf, task_executors=task_executors or TASK_EXECUTORS, slots=slots)
+
+
+def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:
+    """Prints the user's own frames, which are what they can mend; what is left to say is one line, and where to look on.
+
+    `address`: of the cluster that still knows the job; empty if it is gone with the run.
+    """
+    cause = failure.error
+    error: FiresteelError = failure
+    if cause is not None and cause.user_traceback:
+        click.echo(cause.user_traceback.rstrip(), err=True)
+        name = f" ({failure.job_name})" if failure.job_name else ""
+        where = f" in {cause.task_name}" if cause.task_name else ""
+        error = FiresteelError(f"job {failure.job_id}{name} failed{where}: {cause.summary}")
+        for note in getattr(failure, "__notes__", ()):
+            error.add_note(note)
+    if address:
+        error.add_note(f"See `firesteel show -m {address} {failure.job_id}` for all of its tasks.")
+    return error
+
+
+def _submitted(job_id: str, display: Any, *, attached: bool) -> None:
+    click.echo(f"Job has been submitted with JobID {job_id}")
+    if attached:
+        display.begin()

@@ -1,0 +1,286 @@
+"""The client of a Firesteel cluster: submits jobs, watches and cancels them, fetches what they collected.
+
+    with Client("localhost:6123") as client:
+        for job in client.list_jobs():
+            print(job.job_id, job.name, job.status.name)
+
+Every error is a firesteel.errors error that says in one sentence what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pyarrow as pa
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from firesteel._proto import dispatcher_pb2, job_master_pb2
+from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
+from firesteel.client import files as user_files
+from firesteel.client.files import UserFile
+from firesteel.client.job_details import ClusterOverview, JobDetails, JobOverview, cluster_overview, job_details, job_overview
+from firesteel.common import options
+from firesteel.common.config import Configuration
+from firesteel.common.job_graph import Blob, JobGraph
+from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.server import channel
+from firesteel.common.states import JobStatus
+from firesteel.errors import (
+    ClusterUnreachable,
+    FiresteelError,
+    JobCanceled,
+    JobFailed,
+    JobNotFound,
+    PayloadTooLarge,
+    SubmissionRejected,
+)
+
+if TYPE_CHECKING:
+    from firesteel.client.execution import JobResult
+    from firesteel.client.execution_context import ExecutionContext
+
+CONNECT_TIMEOUT_S = 2.0
+CALL_TIMEOUT_S = 30.0
+RECONNECT_TIMEOUT_S = 15.0  # how long a watch survives without a Dispatcher: it may just be restarting
+_DISPATCHER = "firesteel.v1.Dispatcher"
+_START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
+
+
+class Client:
+    """Connected when it is made: raises ClusterUnreachable within about three seconds otherwise."""
+
+    def __init__(self, address: str, *, conf: Configuration | None = None) -> None:
+        self.address = checked_address(address)
+        self._conf = conf or Configuration.load()
+        _check_somebody_listens(self.address)
+        self._channel = channel(self.address)
+        try:
+            _check_is_dispatcher(self._channel, self.address)
+        except BaseException:
+            self._channel.close()
+            raise
+        self._dispatcher: Any = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+
+    # ---- jobs
+
+    def submit(self, job_graph: JobGraph, files: Sequence[UserFile] = ()) -> str:
+        """Uploads those files that the cluster lacks, submits the job, and returns its id.
+
+        Raises PayloadTooLarge before anything is sent, SubmissionRejected with the cluster's reason.
+        """
+        with tempfile.TemporaryDirectory(prefix="firesteel-files-") as scratch:
+            prepared = [user_files.prepared(file, Path(scratch)) for file in files]
+            for _, blob in prepared:
+                self._check_blob_size(blob)
+            graph = dataclasses.replace(job_graph, blobs=(*job_graph.blobs, *(blob for _, blob in prepared)))
+            request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
+            self._check_payload_size(graph, request.ByteSize())
+            self._upload_missing({blob.hash: path for path, blob in prepared})
+        try:
+            response = self._dispatcher.SubmitJob(request, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._error(error, submitting=True) from None
+        return str(response.job_id)
+
+    def list_jobs(self) -> list[JobOverview]:
+        """All jobs that the cluster knows, oldest first."""
+        response = self._call(self._dispatcher.ListJobs, dispatcher_pb2.ListJobsRequest())
+        return [job_overview(job) for job in response.jobs]
+
+    def job_details(self, job_id: str) -> JobDetails:
+        """Raises JobNotFound."""
+        return job_details(self._call(self._dispatcher.GetJobDetails, job_master_pb2.JobDetailsRequest(job_id=job_id)))
+
+    def watch_job(self, job_id: str) -> Iterator[JobDetails]:
+        """The job's details now, at every change, and at least once a second; the last ones are of a terminal state."""
+        last_heard = time.monotonic()
+        while True:
+            try:
+                for message in self._dispatcher.WatchJob(job_master_pb2.JobDetailsRequest(job_id=job_id)):
+                    last_heard = time.monotonic()
+                    details = job_details(message)
+                    yield details
+                    if details.status.globally_terminal:
+                        return
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S:
+                    raise self._error(error) from None
+            time.sleep(0.1)
+
+    def wait(self, job_id: str) -> JobDetails:
+        """Until the job has FINISHED. Raises JobFailed (the user's traceback first) or JobCanceled."""
+        last = deque(self.watch_job(job_id), maxlen=1).pop()
+        raise_unless_finished(last)
+        return last
+
+    def cancel(self, job_id: str) -> None:
+        """Asks for it; the job is CANCELED a little later. Raises JobNotFound, or FiresteelError if it has ended already."""
+        self._call(self._dispatcher.CancelJob, job_master_pb2.CancelJobRequest(job_id=job_id))
+
+    # ---- results
+
+    def fetch_results(self, job_id: str, operator_id: str, *, offset: int = 0) -> Iterator[pa.RecordBatch]:
+        """The batches that a CollectSink received, as they come, until the job ends. `offset`: chunks to leave out.
+
+        A RecordBatch without rows may be among them: it tells the schema.
+        """
+        last_heard = time.monotonic()
+        while True:
+            request = dispatcher_pb2.FetchResultsRequest(job_id=job_id, operator_id=operator_id, offset=offset)
+            try:
+                for chunk in self._dispatcher.FetchResults(request):
+                    last_heard = time.monotonic()
+                    yield from _batches(chunk.ipc_stream)
+                    offset = chunk.index + 1
+                return
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S:
+                    raise self._error(error) from None
+                time.sleep(0.1)
+
+    def fetch_table(self, job_id: str, operator_id: str) -> pa.Table:
+        """All of a CollectSink's rows; waits for the job's end."""
+        batches = list(self.fetch_results(job_id, operator_id))
+        return pa.Table.from_batches(batches) if batches else pa.table({})
+
+    # ---- the cluster
+
+    def cluster_overview(self) -> ClusterOverview:
+        return cluster_overview(self._call(self._dispatcher.GetClusterOverview, dispatcher_pb2.ClusterOverviewRequest()))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _check_payload_size(self, graph: JobGraph, size_bytes: int) -> None:
+        limit_bytes = self._conf.get(options.PAYLOAD_LIMIT)
+        if size_bytes <= limit_bytes:
+            return
+        largest = max((o for v in graph.vertices for o in v.operators), key=lambda o: len(o.spec), default=None)
+        hint = f"; the largest operator is {largest.name!r} with {len(largest.spec):,} bytes" if largest else ""
+        raise PayloadTooLarge(
+            f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.PAYLOAD_LIMIT.key}){hint}:'
+            " do not capture large data in functions, ship it with --py-files or read it from files"
+        )
+
+    def _check_blob_size(self, blob: Blob) -> None:
+        limit_bytes = self._conf.get(options.BLOB_LIMIT)
+        if blob.size_bytes > limit_bytes:
+            raise PayloadTooLarge(
+                f"{blob.name} has {blob.size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.BLOB_LIMIT.key});"
+                " ship less, or raise the limit on the cluster and here"
+            )
+
+    def _upload_missing(self, paths: dict[str, Path]) -> None:
+        if not paths:
+            return
+        answer = self._call(self._dispatcher.MissingBlobs, dispatcher_pb2.MissingBlobsRequest(hashes=list(paths)))
+        for blob_hash in answer.hashes:
+            try:
+                self._dispatcher.UploadBlob(_upload(blob_hash, paths[blob_hash]))
+            except grpc.RpcError as error:
+                raise self._error(error, submitting=True) from None
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+
+    def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
+        code, text = error.code(), error.details() or error.code().name
+        match code:
+            case grpc.StatusCode.UNAVAILABLE:
+                return ClusterUnreachable(f"the cluster at {self.address} does not answer any more; {_START_HINT}")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return ClusterUnreachable(f"the cluster at {self.address} did not answer within {CALL_TIMEOUT_S:g} s; try again")
+            case grpc.StatusCode.NOT_FOUND:
+                return JobNotFound(text)
+            case grpc.StatusCode.RESOURCE_EXHAUSTED if "limit" in text or "larger than max" in text:
+                return PayloadTooLarge(text)
+            case _:
+                return SubmissionRejected(text) if submitting else FiresteelError(text)
+
+
+def raise_unless_finished(details: JobDetails) -> None:
+    if details.status is JobStatus.FAILED:
+        raise JobFailed(details.job_id, details.name, details.exceptions[0] if details.exceptions else None)
+    if details.status is JobStatus.CANCELED:
+        raise JobCanceled(details.job_id, details.name)
+
+
+def execute(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
+    """Runs a job as the context says; what `Environment.execute` calls."""
+    from firesteel.client.execution import run_job
+
+    return run_job(job_graph, context)
+
+
+# ---- connecting
+
+
+def checked_address(address: str) -> str:
+    """HOST:PORT, as it is. Raises ClusterUnreachable for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ClusterUnreachable(f"{address!r} is not an address; expected HOST:PORT, for example -m localhost:6123")
+    return address
+
+
+def _check_somebody_listens(address: str) -> None:
+    """A refused connection is known in milliseconds, where gRPC would try until its deadline."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except socket.gaierror:
+        raise ClusterUnreachable(f"there is no host {host!r} (in the address {address}); check -m") from None
+    except OSError as error:
+        reason = "timed out" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        raise ClusterUnreachable(f"nothing answers at {address} ({reason}); {_START_HINT}") from None
+
+
+def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:
+    health: Any = health_pb2_grpc.HealthStub(connection)
+    try:
+        health.Check(health_pb2.HealthCheckRequest(service=_DISPATCHER), timeout=CONNECT_TIMEOUT_S)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            problem = f"the process at {address} is not a cluster's Dispatcher"
+        else:
+            problem = f"what answers at {address} is not a Firesteel cluster"
+        raise ClusterUnreachable(f"{problem}; {_START_HINT}") from None
+
+
+def _upload(blob_hash: str, path: Path) -> Iterator[dispatcher_pb2.BlobChunk]:
+    head = blob_hash
+    for data in user_files.chunks(path):
+        yield dispatcher_pb2.BlobChunk(hash=head, data=data)
+        head = ""
+    if head:  # an empty file
+        yield dispatcher_pb2.BlobChunk(hash=head)
+
+
+def _batches(ipc_stream: bytes) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(ipc_stream) as reader:
+        empty = True
+        for batch in reader:
+            empty = False
+            yield batch
+        if empty:
+            yield pa.RecordBatch.from_pylist([], schema=reader.schema)

@@ -1,0 +1,127 @@
+"""Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, and keeps them running.
+
+Every process of the cluster hangs on the supervisor's lifeline: when it ends, however it ends, they all do. A dead
+Dispatcher or ResourceManager is started again on its old port, so whoever spoke to it just reconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+import firesteel
+from firesteel.client.cluster.directory import CLUSTER_ID, ClusterDirectory, ClusterState
+from firesteel.common import options
+from firesteel.common.config import Configuration
+from firesteel.common.ids import random_id
+from firesteel.common.process import Child, StartFailed, spawn
+
+log = structlog.get_logger(__name__)
+
+STOP_GRACE_S = 5.0
+RESTART_PAUSE_S = (0.1, 10.0)  # first and longest pause before a service that keeps dying is started again
+STEADY_S = 10.0  # a service that lived this long begins with the first pause again
+
+
+class Supervisor:
+    """`directory` must be acquired. `port`: the Dispatcher's, 0 for any free one."""
+
+    def __init__(self, *, conf: Configuration, directory: ClusterDirectory, task_executors: int, port: int) -> None:
+        self._conf = conf
+        self._directory = directory
+        self._task_executors = task_executors
+        self._host = conf.get(options.BIND_HOST)
+        self._dispatcher_port = port or free_port(self._host)
+        self._resource_manager_port = conf.get(options.RM_PORT) or free_port(self._host)
+        self._children: dict[str, Child] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self.cluster_id = random_id()
+        os.environ[CLUSTER_ID] = self.cluster_id
+
+    async def start(self) -> ClusterState:
+        """Returns when both services serve; the TaskExecutors are still warming up then. Raises StartFailed."""
+        started = await asyncio.gather(self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True)
+        for failure in started:
+            if isinstance(failure, BaseException):
+                await self.stop()
+                raise failure
+        self._keepers = [asyncio.create_task(self._keep(service)) for service in ("resourcemanager", "dispatcher")]
+        state = ClusterState(
+            cluster_id=self.cluster_id,
+            supervisor_pid=os.getpid(),
+            dispatcher_address=self._dispatcher_address,
+            resource_manager_address=self._resource_manager_address,
+            task_executors=self._task_executors,
+            slots_per_task_executor=self._conf.get(options.TASK_SLOTS),
+            started_ms=time.time_ns() // 1_000_000,
+            version=firesteel.__version__,
+        )
+        self._directory.write(state)
+        return state
+
+    async def stop(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._children.values()))
+
+    async def _keep(self, service: str) -> None:
+        """Starts the service again whenever it ends."""
+        pause_s, longest_s = RESTART_PAUSE_S
+        while True:
+            started = time.monotonic()
+            code = await self._children[service].wait()
+            if time.monotonic() - started > STEADY_S:
+                pause_s = RESTART_PAUSE_S[0]
+            while True:
+                log.error("a service has ended and is started again", service=service, exit_code=code, pause_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
+                try:
+                    await self._spawn(service)
+                    break
+                except (StartFailed, OSError) as error:
+                    log.error("a service could not be started", service=service, reason=str(error))
+
+    async def _spawn(self, service: str) -> None:
+        child = await spawn(
+            [sys.executable, "-m", service, *self._arguments(service), *self._conf.to_arguments()],
+            log_path=self._directory.logs / f"{service}.log",
+            cwd=self._directory.path,
+        )
+        self._children[service] = child
+        log.info("service started", service=service, pid=child.pid, **child.ready)
+
+    def _arguments(self, service: str) -> Sequence[str]:
+        common = ["--host", self._host, "--dir", str(self._directory.path)]
+        if service == "resourcemanager":
+            own = ["--port", str(self._resource_manager_port), "--task-executors", str(self._task_executors)]
+        else:
+            own = ["--port", str(self._dispatcher_port), "--resource-manager", self._resource_manager_address]
+        return [*common, *own]
+
+    @property
+    def _dispatcher_address(self) -> str:
+        return f"{self._host}:{self._dispatcher_port}"
+
+    @property
+    def _resource_manager_address(self) -> str:
+        return f"{self._host}:{self._resource_manager_port}"
+
+
+def free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def import_path() -> str:
+    """PYTHONPATH under which the services are found, also when Firesteel runs from its sources and not installed."""
+    home = str(Path(firesteel.__file__).resolve().parent.parent)
+    return os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,98 @@
+"""The rows of a job, batch by batch, while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import pyarrow as pa
+
+from firesteel.client.client import Client, raise_unless_finished
+from firesteel.client.execution_context import ExecutionContext, StopProgram
+from firesteel.common.job_graph import JobGraph
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Batch = TypeVar("Batch", pa.RecordBatch, "pd.DataFrame")
+BatchKind = Literal["arrow", "pandas"]
+
+
+class CollectedBatches(Generic[Batch]):
+    """An iterator over what a stream brings, as it comes; batches without rows are left out.
+
+    It ends when the job has finished, and raises JobFailed or JobCanceled if it does not. Leaving its `with` block, or
+    `close()`, cancels a job that still runs:
+
+        with stream.execute_and_collect(iterate="arrow") as batches:
+            for batch in batches:
+                ...
+
+    Rows wait on the cluster's disk until they are fetched; a slow reader does not slow the job down.
+    """
+
+    def __init__(self, client: Client, job_id: str, operator_id: str, convert: Callable[[pa.RecordBatch], Batch]) -> None:
+        self.job_id = job_id
+        self._client = client
+        self._convert = convert
+        self._batches = client.fetch_results(job_id, operator_id)
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._ended:
+            raise StopIteration
+        for batch in self._batches:
+            if batch.num_rows:
+                return self._convert(batch)
+        self._ended = True
+        raise_unless_finished(self._client.job_details(self.job_id))
+        raise StopIteration
+
+    def close(self) -> None:
+        """Cancels the job if it still runs, and waits until it has ended. May be called twice."""
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.suppress(FiresteelError):  # it has ended by itself just now
+            self._client.cancel(self.job_id)
+        for _ in self._client.watch_job(self.job_id):
+            pass
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> CollectedBatches[Batch]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def run_collecting(job_graph: JobGraph, operator_id: str, context: ExecutionContext, kind: BatchKind) -> CollectedBatches[Any]:
+    """Submits the job and returns at once. Raises whatever keeps it from being submitted."""
+    context.executed.append(job_graph.job_id)
+    if context.mode == "plan-only":
+        if context.on_job_graph is not None:
+            context.on_job_graph(job_graph)
+        raise StopProgram
+    if not context.attached:
+        raise FiresteelError("a detached job's rows cannot be read by its program: run it without -d, or give it another sink")
+    client = context.client()
+    job_id = client.submit(job_graph, context.files)
+    if context.on_submitted is not None:
+        context.on_submitted(job_id, job_graph.name)
+    return CollectedBatches(client, job_id, operator_id, _pandas if kind == "pandas" else _arrow)
+
+
+def _arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _pandas(batch: pa.RecordBatch) -> pd.DataFrame:
+    return batch.to_pandas()

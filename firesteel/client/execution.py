@@ -1,0 +1,192 @@
+"""Runs one job for the program that built it, and tells it how that went."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.client.client import Client, raise_unless_finished
+from firesteel.client.execution_context import ExecutionContext, StopProgram
+from firesteel.client.job_details import JobDetails
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import FiresteelError, JobFailed
+
+
+@dataclass(kw_only=True)
+class JobResult:
+    """Of a job that has FINISHED, or that runs detached."""
+
+    job_id: str
+    name: str
+    duration_s: float  # from submission to its end, as this program saw it; 0 when detached
+    job_graph: JobGraph = field(repr=False)
+    details: JobDetails | None = field(default=None, repr=False)  # None: detached
+    cluster_start_s: float = 0.0  # embedded: until the services were up
+    _client: Client | None = field(default=None, repr=False)
+
+    def table(self, sink: Any = None) -> pa.Table:
+        """The rows of a CollectSink, given by what `sink_to` returned or by operator id; of the only one, if None."""
+        return self._connected().fetch_table(self.job_id, self._collecting(sink))
+
+    def results(self, sink: Any = None) -> Iterator[pa.RecordBatch]:
+        """As `table`, batch by batch."""
+        return self._connected().fetch_results(self.job_id, self._collecting(sink))
+
+    def print_timing(self) -> None:
+        """Where the time went, for people."""
+        if self.details is None:
+            print(f"Job {self.job_id} runs detached; `firesteel show {self.job_id}` shows where its time goes.")
+            return
+        from firesteel.client.cli.render import console, timing
+
+        console().print(timing(self))
+
+    def parts_s(self) -> dict[str, float]:
+        """How long each part of the job took, in order: seconds by name."""
+        if self.details is None:
+            return {}
+        details = self.details
+        entered = [a.entered_ms for v in details.vertices for s in v.subtasks if (a := s.current) is not None]
+        parts = {"starting the cluster's services": self.cluster_start_s} if self.cluster_start_s else {}
+        deploying = max((ms for e in entered if (ms := e.get(ExecutionState.DEPLOYING))), default=0)
+        running = max((ms for e in entered if (ms := e.get(ExecutionState.RUNNING))), default=0)
+        last = details.end_ms or running
+        if deploying and running:
+            parts["waiting for slots and analysing the plan"] = (deploying - details.start_ms) / 1000
+            parts["opening the tasks"] = (running - deploying) / 1000
+            parts["running"] = (last - running) / 1000
+        else:
+            parts["running"] = (last - details.start_ms) / 1000
+        return parts
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise FiresteelError(f"job {self.job_id} runs detached: its results cannot be read here")
+        return self._client
+
+    def _collecting(self, sink: Any) -> str:
+        collecting = [o.operator_id for v in self.job_graph.vertices for o in v.operators if o.coordinator_kind == "collect"]
+        if isinstance(sink, str):
+            operator_id = sink
+        elif sink is not None:
+            from firesteel.plan.job_graph_generator import operator_id_of
+
+            operator_id = operator_id_of(sink._node)
+        elif len(collecting) == 1:
+            operator_id = collecting[0]
+        else:
+            raise FiresteelError(f"the job has {len(collecting)} collecting sinks; say which one's rows are wanted")
+        if operator_id not in collecting:
+            raise FiresteelError(f"{sink!r} is not a collecting sink of job {self.job_id}")
+        return operator_id
+
+
+def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
+    """Raises JobFailed, JobCanceled, or whatever kept the job from being submitted."""
+    context.executed.append(job_graph.job_id)
+    if context.mode == "plan-only":
+        if context.on_job_graph is not None:
+            context.on_job_graph(job_graph)
+        raise StopProgram
+    client = context.client()
+    begin = time.monotonic()
+    job_id = client.submit(job_graph, context.files)
+    if context.on_submitted is not None:
+        context.on_submitted(job_id, job_graph.name)
+    if not context.attached:
+        return JobResult(job_id=job_id, name=job_graph.name, duration_s=0.0, job_graph=job_graph)
+    details = _watch(client, job_id, context)
+    duration_s = time.monotonic() - begin
+    embedded = context.embedded_cluster
+    try:
+        raise_unless_finished(details)
+    except JobFailed as failure:
+        if embedded is not None:
+            failure.add_note(f"The logs of this run are kept in {embedded.cluster().keep_logs()}")
+        raise
+    return JobResult(
+        job_id=job_id,
+        name=job_graph.name,
+        duration_s=duration_s,
+        job_graph=job_graph,
+        details=details,
+        cluster_start_s=embedded.cluster().start_duration_s if embedded is not None else 0.0,
+        _client=client,
+    )
+
+
+def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails:
+    """Until the job has ended. Ctrl-C asks for its cancellation; pressed again, it leaves (KeyboardInterrupt)."""
+    news: queue.Queue[JobDetails | BaseException] = queue.Queue()
+
+    def read() -> None:
+        try:
+            for details in client.watch_job(job_id):
+                news.put(details)
+        except BaseException as error:
+            news.put(error)
+
+    threading.Thread(target=read, name=f"watch-{job_id}", daemon=True).start()
+    with _counted_interrupts() as interrupts:
+        asked = False
+        while True:
+            if interrupts.count and not asked:  # also when both came at once
+                asked = True
+                _ask_to_cancel(client, job_id, context)
+            if interrupts.count >= 2:
+                raise KeyboardInterrupt
+            try:
+                item = news.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            if context.progress is not None:
+                context.progress(item)
+            if item.status.globally_terminal:
+                return item
+
+
+def _ask_to_cancel(client: Client, job_id: str, context: ExecutionContext) -> None:
+    if context.on_cancel_asked is not None:
+        context.on_cancel_asked(job_id)
+    try:
+        client.cancel(job_id)
+    except FiresteelError as error:
+        if client.job_details(job_id).status is JobStatus.CANCELED:
+            return
+        print(f"{error}", file=sys.stderr)  # it ended by itself just now: the watch tells how
+
+
+@dataclass
+class _Interrupts:
+    count: int = 0
+
+
+@contextlib.contextmanager
+def _counted_interrupts() -> Iterator[_Interrupts]:
+    """Ctrl-C is counted instead of raised in the middle of something; only the main thread may change that."""
+    interrupts = _Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+
+    def count(number: int, frame: FrameType | None) -> None:
+        interrupts.count += 1
+
+    before = signal.signal(signal.SIGINT, count)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,147 @@
+"""How the program that now runs is to be executed: decided by `firesteel run`, picked up by `Environment.execute`."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from firesteel.client.files import UserFile, python_archive, python_file, python_requirements
+from firesteel.common.config import Configuration
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.client.client import Client
+    from firesteel.client.cluster import LocalCluster
+    from firesteel.client.job_details import JobDetails
+    from firesteel.common.job_graph import JobGraph
+
+Mode = Literal["embedded", "remote", "plan-only"]
+
+TASK_EXECUTORS = 2  # of an embedded cluster
+
+
+class StopProgram(BaseException):
+    """Ends the program where it executes a job, when only its plan is wanted. Not an error: programs do not catch it."""
+
+
+class EmbeddedCluster:
+    """A cluster of this process, brought up in the background: it warms up while the program still does its own work."""
+
+    def __init__(self, conf: Configuration, *, task_executors: int = TASK_EXECUTORS, slots: int | None = None) -> None:
+        from firesteel.client.cluster import LocalCluster
+
+        self._cluster = LocalCluster(conf, task_executors=task_executors, slots=slots)
+        self._failure: BaseException | None = None
+        self._client: Client | None = None
+        self._starting = threading.Thread(target=self._start, name="embedded-cluster", daemon=True)
+        self._starting.start()
+
+    def _start(self) -> None:
+        try:
+            self._cluster.start()
+        except BaseException as error:
+            self._failure = error
+
+    def cluster(self) -> LocalCluster:
+        """Waits until it is up. Raises FiresteelError if it cannot be."""
+        while self._starting.is_alive():
+            self._starting.join(0.1)  # in steps: Ctrl-C is heard
+        if self._failure is not None:
+            raise FiresteelError(f"the embedded cluster did not start: {self._failure}") from self._failure
+        return self._cluster
+
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = self.cluster().client()
+        return self._client
+
+    def close(self) -> None:
+        self._starting.join()
+        self._cluster.stop()
+
+
+@dataclass(kw_only=True)
+class ExecutionContext:
+    mode: Mode
+    conf: Configuration = field(default_factory=Configuration.load)
+    address: str = ""  # remote: the Dispatcher's
+    overrides: dict[str, str] = field(default_factory=dict)  # win over the job's own configuration
+    files: tuple[UserFile, ...] = ()
+    attached: bool = True
+    on_submitted: Callable[[str, str], None] | None = None  # job id, name
+    progress: Callable[[JobDetails], None] | None = None  # attached: at every change, and now and then
+    on_cancel_asked: Callable[[str], None] | None = None  # Ctrl-C was pressed
+    on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
+    embedded_cluster: EmbeddedCluster | None = None
+    executed: list[str] = field(default_factory=list)  # ids of the jobs so far; shared with what `with_files` returns
+    _client: list[Client] = field(default_factory=list)
+
+    @classmethod
+    def embedded(cls) -> ExecutionContext:
+        """For a program that Python runs by itself: one cluster per process, ended with it."""
+        global _own
+        if _own is None:
+            conf = Configuration.load()
+            _own = cls(mode="embedded", conf=conf, embedded_cluster=EmbeddedCluster(conf))
+            atexit.register(close_embedded)
+        return _own
+
+    def with_files(
+        self, files: list[str] | tuple[str, ...] = (), archives: list[str] | tuple[str, ...] = (), requirements: str | None = None
+    ) -> ExecutionContext:
+        """The same, with the program's own files besides."""
+        own = [python_file(path) for path in files] + [python_archive(path) for path in archives]
+        own += [python_requirements(requirements)] if requirements else []
+        return dataclasses.replace(self, files=(*self.files, *own))
+
+    def client(self) -> Client:
+        """Of the cluster that runs the program's jobs. Raises ClusterUnreachable."""
+        if self.embedded_cluster is not None:
+            return self.embedded_cluster.client()
+        if not self._client:
+            from firesteel.client.client import Client
+
+            self._client.append(Client(self.address, conf=self.conf))
+        return self._client[0]
+
+    def close(self) -> None:
+        for client in self._client:
+            client.close()
+        self._client.clear()
+        if self.embedded_cluster is not None:
+            self.embedded_cluster.close()
+            self.embedded_cluster = None
+
+
+_current: ExecutionContext | None = None  # of the whole process: a program may execute from any of its threads
+_own: ExecutionContext | None = None
+
+
+def current() -> ExecutionContext | None:
+    return _current
+
+
+@contextmanager
+def active(context: ExecutionContext) -> Iterator[ExecutionContext]:
+    """Makes it the current one, and closes it in the end."""
+    global _current
+    before, _current = _current, context
+    try:
+        yield context
+    finally:
+        _current = before
+        context.close()
+
+
+def close_embedded() -> None:
+    """Ends the cluster of a program that Python runs by itself; the next `execute` would start another."""
+    global _own
+    if _own is not None:
+        atexit.unregister(close_embedded)
+        own, _own = _own, None
+        own.close()

@@ -1,0 +1,258 @@
+"""What a cluster tells of its jobs and itself, as users of `firesteel.Client` and the command line see it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from firesteel._proto import common_pb2, dispatcher_pb2, job_master_pb2, resource_manager_pb2
+from firesteel.common.rpc.convert import error_from_proto
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ErrorInfo
+
+_NO_WATERMARK = -(2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOverview:
+    job_id: str
+    name: str
+    status: JobStatus
+    start_ms: int
+    end_ms: int  # 0: not ended
+    tasks_by_state: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMetrics:
+    """Cumulative since the attempt began; times in milliseconds."""
+
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    watermark_us: int | None = None  # None: none yet
+    busy_ms: float = 0.0
+    idle_ms: float = 0.0
+    back_pressured_ms: float = 0.0
+    spark_ms: float = 0.0
+    python_ms: float = 0.0
+    exchange_ms: float = 0.0
+    late_records_dropped: int = 0
+    bundles: int = 0  # runs of plans on Spark
+    bundle_records: int = 0  # what went into them
+    last_bundle_records: int = 0
+    aligning_ms: float = 0.0  # of idle_ms: stopped until others of the alignment group catch up
+
+    def __add__(self, other: TaskMetrics) -> TaskMetrics:
+        """Amounts added; the lower watermark; the larger of the last bundles."""
+        watermarks = [m.watermark_us for m in (self, other) if m.watermark_us is not None]
+        amounts = {name: getattr(self, name) + getattr(other, name) for name in _AMOUNTS}
+        amounts["last_bundle_records"] = max(self.last_bundle_records, other.last_bundle_records)
+        return TaskMetrics(watermark_us=min(watermarks, default=None), **amounts)
+
+
+_AMOUNTS = tuple(name for name in TaskMetrics.__dataclass_fields__ if name != "watermark_us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One execution of one subtask."""
+
+    attempt_id: str
+    number: int
+    state: ExecutionState
+    host: str
+    task_executor_id: str
+    slot_index: int
+    entered_ms: dict[ExecutionState, int]  # when it came into each state
+    metrics: TaskMetrics
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtask:
+    index: int
+    attempts: tuple[Attempt, ...]  # the current one last
+
+    @property
+    def current(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorDetails:
+    operator_id: str
+    uid: str
+    name: str
+    kind: str
+    runs_on_spark: bool
+    plan: str
+    group: int = 0  # operators of a vertex with the same number are one at run time: one plan on Spark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vertex:
+    vertex_id: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
+    operators: tuple[OperatorDetails, ...]
+    subtasks: tuple[Subtask, ...]
+    input_vertex_ids: tuple[str, ...]
+
+    @property
+    def states(self) -> Counter[ExecutionState]:
+        return Counter(s.current.state for s in self.subtasks if s.current is not None)
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        """Of all its subtasks' current attempts together."""
+        return sum((s.current.metrics for s in self.subtasks if s.current is not None), TaskMetrics())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDetails:
+    job_id: str
+    name: str
+    status: JobStatus
+    start_ms: int
+    end_ms: int = 0  # 0: not ended
+    entered_ms: tuple[tuple[JobStatus, int], ...] = ()  # in order; a status may come again
+    vertices: tuple[Vertex, ...] = ()
+    exceptions: tuple[ErrorInfo, ...] = ()  # newest first
+    waiting_for: str = ""
+
+    @property
+    def states(self) -> Counter[ExecutionState]:
+        return sum((vertex.states for vertex in self.vertices), Counter[ExecutionState]())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorOverview:
+    task_executor_id: str
+    address: str
+    host: str
+    pid: int
+    slots: int
+    slots_free: int
+    slots_warm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOverview:
+    version: str
+    resource_manager_address: str
+    resource_manager_problem: str  # empty: it answers
+    slots_total: int
+    slots_free: int
+    slots_warm: int  # their processes are up with their SparkSessions
+    slots_missing: int
+    jobs_running: int
+    jobs_finished: int
+    jobs_canceled: int
+    jobs_failed: int
+    task_executors: tuple[TaskExecutorOverview, ...] = field(default=())
+
+
+# ---- from messages
+
+
+def job_overview(message: dispatcher_pb2.JobOverview) -> JobOverview:
+    return JobOverview(
+        job_id=message.job_id,
+        name=message.name,
+        status=JobStatus(message.status),
+        start_ms=message.start_ms,
+        end_ms=message.end_ms,
+        tasks_by_state=dict(message.tasks_by_state),
+    )
+
+
+def job_details(message: job_master_pb2.JobDetails) -> JobDetails:
+    return JobDetails(
+        job_id=message.job_id,
+        name=message.name,
+        status=JobStatus(message.status),
+        start_ms=message.start_ms,
+        end_ms=message.end_ms,
+        entered_ms=tuple((JobStatus(t.state), t.timestamp_ms) for t in message.timestamps),
+        vertices=tuple(map(_vertex, message.vertices)),
+        exceptions=tuple(map(error_from_proto, message.exceptions)),
+        waiting_for=message.waiting_for,
+    )
+
+
+def cluster_overview(message: dispatcher_pb2.ClusterOverview) -> ClusterOverview:
+    resources = message.resources
+    return ClusterOverview(
+        version=message.version,
+        resource_manager_address=message.resource_manager_address,
+        resource_manager_problem=message.resource_manager_problem,
+        slots_total=resources.slots_total,
+        slots_free=resources.slots_free,
+        slots_warm=resources.slots_warm,
+        slots_missing=resources.slots_missing,
+        jobs_running=message.jobs_running,
+        jobs_finished=message.jobs_finished,
+        jobs_canceled=message.jobs_canceled,
+        jobs_failed=message.jobs_failed,
+        task_executors=tuple(map(_task_executor, resources.task_executors)),
+    )
+
+
+def _task_executor(message: resource_manager_pb2.TaskExecutorInfo) -> TaskExecutorOverview:
+    return TaskExecutorOverview(
+        task_executor_id=message.task_executor_id,
+        address=message.address,
+        host=message.host,
+        pid=message.pid,
+        slots=len(message.slots),
+        slots_free=sum(not slot.allocation_id for slot in message.slots),
+        slots_warm=sum(slot.warm for slot in message.slots),
+    )
+
+
+def _vertex(message: job_master_pb2.VertexDetails) -> Vertex:
+    return Vertex(
+        vertex_id=message.vertex_id,
+        name=message.name,
+        parallelism=message.parallelism,
+        max_parallelism=message.max_parallelism,
+        slot_sharing_group=message.slot_sharing_group,
+        operators=tuple(
+            OperatorDetails(
+                operator_id=o.operator_id,
+                uid=o.uid,
+                name=o.name,
+                kind=o.kind,
+                runs_on_spark=o.runs_on_spark,
+                plan=o.plan,
+                group=o.group,
+            )
+            for o in message.operators
+        ),
+        subtasks=tuple(Subtask(index=s.subtask, attempts=tuple(map(_attempt, s.attempts))) for s in message.subtasks),
+        input_vertex_ids=tuple(message.input_vertex_ids),
+    )
+
+
+def _attempt(message: job_master_pb2.ExecutionDetails) -> Attempt:
+    return Attempt(
+        attempt_id=message.attempt_id,
+        number=message.attempt,
+        state=ExecutionState(message.state),
+        host=message.host,
+        task_executor_id=message.task_executor_id,
+        slot_index=message.slot_index,
+        entered_ms={ExecutionState(t.state): t.timestamp_ms for t in message.timestamps},
+        metrics=_metrics(message.metrics),
+        error=error_from_proto(message.error) if message.HasField("error") else None,
+    )
+
+
+def _metrics(message: common_pb2.TaskMetrics) -> TaskMetrics:
+    amounts = {name: getattr(message, name) for name in _AMOUNTS}
+    watermark = message.watermark_us
+    return TaskMetrics(watermark_us=None if watermark in (0, _NO_WATERMARK) else watermark, **amounts)

@@ -1,0 +1,271 @@
+"""Configuration: Flink's keys from a YAML file (nested or flat), overridden by `-D key=value`.
+
+Values are kept as the text they were written as and become typed when asked for through an `Option`. Everything that
+has an option is checked when the configuration is made, so a bad value is found at the start and never later.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from firesteel.common.options import OPTIONS, Option
+from firesteel.errors import FiresteelError
+
+T = TypeVar("T")
+
+CONF_DIR = "FIRESTEEL_CONF_DIR"
+# Keys that are not options of ours: Spark's own, and what the services tell each other.
+_PASSED_ON = ("spark.", "firesteel.")
+
+
+class ConfigurationError(FiresteelError):
+    """A bad value, or a file that cannot be read; names key, value and what is allowed."""
+
+
+class Configuration:
+    """An immutable set of keys with values. `warnings` names keys that mean nothing to Firesteel."""
+
+    __slots__ = ("_typed", "_values", "warnings")
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values = {key: _text(value) for key, value in (values or {}).items()}
+        self._typed: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        for key, text in self._values.items():
+            if key in OPTIONS:
+                self._typed[key] = parse(OPTIONS[key], text)
+            elif not key.startswith(_PASSED_ON):
+                self.warnings.append(_unknown(key))
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Configuration:
+        """The file at `path`, or $FIRESTEEL_CONF_DIR/config.yaml if that variable is set, then the overrides.
+
+        Raises ConfigurationError for a file that is not there or is no mapping, and for bad values.
+        """
+        if path is None and os.environ.get(CONF_DIR):
+            path = Path(os.environ[CONF_DIR]) / "config.yaml"
+        values = _read(Path(path)) if path is not None else {}
+        return cls({**values, **(overrides or {})})
+
+    def get(self, option: Option[T]) -> T:
+        value = self._typed.get(option.key, option.default)
+        return list(value) if isinstance(value, list) else value  # type: ignore[return-value]
+
+    def is_set(self, option: Option[Any]) -> bool:
+        return option.key in self._values
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Configuration:
+        return Configuration({**self._values, **overrides})
+
+    def to_dict(self) -> dict[str, str]:
+        """Only what was set, as text: `Configuration(conf.to_dict())` is equal to `conf`."""
+        return dict(self._values)
+
+    def spark(self) -> dict[str, str]:
+        """What goes to a slot's SparkSession: all of `spark.*` that was set."""
+        return {key: text for key, text in self._values.items() if key.startswith("spark.")}
+
+    def to_arguments(self) -> list[str]:
+        """As repeated `-D key=value`, for a process to be started."""
+        return [part for key, text in self._values.items() for part in ("-D", f"{key}={text}")]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Configuration({self._values!r})"
+
+
+def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str]:
+    """`-D key=value` arguments as a mapping. Raises ConfigurationError for one without a key or `=`."""
+    values: dict[str, str] = {}
+    for definition in definitions:
+        key, equals, value = definition.partition("=")
+        if not equals or not key.strip():
+            raise ConfigurationError(f"-D {definition}: expected key=value, for example -D taskmanager.numberOfTaskSlots=2")
+        values[key.strip()] = value.strip()
+    return values
+
+
+# -- files
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        # Every scalar stays the text it is: `1m`, `on` and `12:30` are ours to understand, not YAML's.
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the configuration {path} is not YAML: {error}") from None
+    if content is None or content == "":
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"the configuration {path} must be a mapping of keys to values, not a {type(content).__name__}")
+    values: dict[str, str] = {}
+    _flatten(content, "", values, path)
+    return values
+
+
+def _flatten(node: Mapping[str, Any], prefix: str, values: dict[str, str], path: Path) -> None:
+    for name, value in node.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            _flatten(value, f"{key}.", values, path)
+        elif key in values:
+            raise ConfigurationError(f"the configuration {path} sets {key} twice")
+        else:
+            values[key] = _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return json.dumps([str(item) for item in value], ensure_ascii=False)
+    return str(value)
+
+
+# -- values
+
+_DURATION_UNITS_S = {
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 1e-3),  # as in Flink: bare is ms
+    **dict.fromkeys(("us", "µs", "micro", "micros", "microsecond", "microseconds"), 1e-6),
+    **dict.fromkeys(("ns", "nano", "nanos", "nanosecond", "nanoseconds"), 1e-9),
+}
+_SIZE_UNITS_BYTES = {
+    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
+    **dict.fromkeys(("k", "kb", "kib", "kibibytes"), 2**10),
+    **dict.fromkeys(("m", "mb", "mib", "mebibytes"), 2**20),
+    **dict.fromkeys(("g", "gb", "gib", "gibibytes"), 2**30),
+    **dict.fromkeys(("t", "tb", "tib", "tebibytes"), 2**40),
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)")
+
+_ALLOWED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "duration": "a duration such as 500 ms, 10 s, 3 min or 1 d",
+    "size": "a size such as 64 kb, 1024m or 2 gb",
+    "list": "a list: a;b;c or [a, b, c]",
+    "string": "a text",
+}
+
+
+def parse(option: Option[T], text: str) -> T:
+    """The typed value of an option. Raises ConfigurationError naming key, value and what is allowed."""
+    try:
+        value = _PARSERS[option.kind](text, option)
+    except ValueError:
+        raise _bad_value(option, text) from None
+    if option.minimum is not None and value < option.minimum:
+        raise _bad_value(option, text)
+    if option.maximum is not None and value > option.maximum:
+        raise _bad_value(option, text)
+    return value  # type: ignore[no-any-return]
+
+
+def _bad_value(option: Option[Any], text: str) -> ConfigurationError:
+    if option.kind == "enum":
+        allowed = "one of " + ", ".join(option.choices)
+    else:
+        allowed = _ALLOWED[option.kind]
+        if option.minimum is not None:
+            allowed += f" of at least {option.minimum:g}"
+        if option.maximum is not None:
+            allowed += f" of at most {f'{option.maximum / 2**20:g} mb' if option.kind == 'size' else f'{option.maximum:g}'}"
+    return ConfigurationError(f"{option.key}: {text!r} is not allowed; expected {allowed}")
+
+
+def _number(text: str, option: Option[Any]) -> float:
+    value = float(text)
+    if value != value or abs(value) == float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _bool(text: str, option: Option[Any]) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError(text)
+    return lowered == "true"
+
+
+def _enum(text: str, option: Option[Any]) -> str:
+    for choice in option.choices:
+        if text.lower() == choice.lower():
+            return choice
+    raise ValueError(text)
+
+
+def _list(text: str, option: Option[Any]) -> list[str]:
+    if text.startswith("["):
+        try:
+            items = json.loads(text)  # as we write it: any text at all
+        except ValueError:
+            items = _yaml_list(text)
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ValueError(text)
+        return items
+    return [item.strip() for item in re.split(r"[;,]", text) if item.strip()]
+
+
+def _yaml_list(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        raise ValueError(text) from None
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds. A bare number is milliseconds, as in Flink. Raises ValueError."""
+    return _quantity(text, _DURATION_UNITS_S)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes; every unit is a power of 1024, as in Flink. Raises ValueError."""
+    return int(_quantity(text, _SIZE_UNITS_BYTES))
+
+
+def _quantity(text: str, units: Mapping[str, float]) -> float:
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    if match is None or match.group(2) not in units:
+        raise ValueError(text)
+    return float(match.group(1)) * units[match.group(2)]
+
+
+_PARSERS: dict[str, Any] = {
+    "string": lambda text, option: text,
+    "int": lambda text, option: int(text),
+    "float": _number,
+    "bool": _bool,
+    "enum": _enum,
+    "list": _list,
+    "duration": lambda text, option: parse_duration_s(text),
+    "size": lambda text, option: parse_size_bytes(text),
+}
+
+
+def _unknown(key: str) -> str:
+    nearest = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.6)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"unknown configuration key {key}, it has no effect{hint}"

@@ -1,0 +1,135 @@
+"""The JobGraph: what a program becomes and what the cluster is asked to run (spec 002).
+
+Domain types only. `firesteel.common.rpc.convert` turns them into their messages and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+
+
+class DistributionPattern(Enum):
+    POINTWISE = 0
+    ALL_TO_ALL = 1
+
+
+class Partitioner(Enum):
+    FORWARD = 0
+    REBALANCE = 1
+    RESCALE = 2
+    HASH = 3
+    BROADCAST = 4
+
+    @property
+    def pattern(self) -> DistributionPattern:
+        pointwise = self in (Partitioner.FORWARD, Partitioner.RESCALE)
+        return DistributionPattern.POINTWISE if pointwise else DistributionPattern.ALL_TO_ALL
+
+
+class ResultType(Enum):
+    PIPELINED = 0  # producer and consumer run together; same region
+    BLOCKING = 1  # kept by the TaskExecutor; a region's boundary
+
+
+class BlobKind(Enum):
+    FILE = 0
+    ARCHIVE = 1
+    REQUIREMENTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A user file, shipped by the hash of its content (xxhash3-128, 32 hex)."""
+
+    hash: str
+    name: str  # base name
+    kind: BlobKind
+    size_bytes: int
+    target_dir: str = ""  # archives only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    operator_id: OperatorId
+    name: str
+    kind: str  # "Source", "Transform", ...: the spec's class without "Spec"
+    spec: bytes  # cloudpickle of firesteel.plan.specs.<kind>Spec; opened in slots only
+    uid: str = ""
+    # Per input: the operators of the same chain that feed it, by index; () where JobEdges feed it.
+    inputs: tuple[tuple[int, ...], ...] = ()
+    coordinator_kind: str = ""
+    coordinator_options_json: str = ""
+    runs_on_spark: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobVertex:
+    """One task per subtask runs this chain of operators (a DAG, in topological order)."""
+
+    vertex_id: VertexId
+    name: str
+    parallelism: int
+    max_parallelism: int
+    operators: tuple[Operator, ...]
+    slot_sharing_group: str = "default"
+    co_location_group: str = ""
+    resource_group: str = ""
+    resources: ResourceProfile = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEdge:
+    """Connects an operator of one vertex to an input of an operator of another, through one intermediate result."""
+
+    result_id: ResultId
+    source_vertex_id: VertexId
+    source_operator: int
+    target_vertex_id: VertexId
+    target_operator: int
+    target_input: int
+    partitioner: Partitioner
+    key_columns: tuple[str, ...] = ()
+    result_type: ResultType = ResultType.PIPELINED
+    side_output_tag: str = ""
+
+    @property
+    def pattern(self) -> DistributionPattern:
+        return self.partitioner.pattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGraph:
+    job_id: JobId
+    name: str
+    vertices: tuple[JobVertex, ...]  # topological order
+    edges: tuple[JobEdge, ...]
+    config: dict[str, str] = field(default_factory=dict)
+    blobs: tuple[Blob, ...] = ()
+    batch: bool = False
+
+    def vertex(self, vertex_id: VertexId) -> JobVertex:
+        return next(v for v in self.vertices if v.vertex_id == vertex_id)
+
+
+def pointwise_consumers(producer: int, producers: int, consumers: int) -> range:
+    """Which consumers read from `producer` on a POINTWISE edge.
+
+    Both sides are cut into runs of (almost) equal length, so that i feeds i where both are equal, and
+    `consumer in pointwise_consumers(p, ...)` exactly when `p in pointwise_producers(consumer, ...)`.
+    """
+    if producers <= consumers:
+        return range(-(-producer * consumers // producers), -(-(producer + 1) * consumers // producers))
+    index = producer * consumers // producers
+    return range(index, index + 1)
+
+
+def pointwise_producers(consumer: int, producers: int, consumers: int) -> range:
+    """Which producers a consumer reads from on a POINTWISE edge (see `pointwise_consumers`)."""
+    if producers <= consumers:
+        index = consumer * producers // consumers
+        return range(index, index + 1)
+    return range(-(-consumer * producers // consumers), -(-(consumer + 1) * producers // consumers))

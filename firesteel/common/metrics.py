@@ -1,0 +1,320 @@
+"""Prometheus metrics under Flink's names (conventions.md, "Metrics").
+
+Counters, meters and gauges are all exposed as *gauge*, histograms as *summary*, as Flink's reporter does; so this is a
+collector of our own and not prometheus_client's Counter, which would append `_total`.
+
+Cardinality is bounded from the start: an allow-list of metric names (globs) and a drop-list of labels. Series that
+become equal because a label is dropped are merged: amounts are added, everything else takes the largest.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias
+
+import psutil
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample as PrometheusSample
+
+from firesteel.common import options
+from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.errors import FiresteelError
+
+log = structlog.get_logger(__name__)
+
+QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+SUMMARY_WINDOW = 1024  # a summary's quantiles are over this many last observations
+MAX_CONNECTIONS = 32  # at once; a scraper needs one
+REQUEST_TIMEOUT_S = 5.0
+
+Sample: TypeAlias = tuple[str, Mapping[str, str], float]  # name, labels, value
+Source: TypeAlias = Callable[[], Iterable[Sample]]
+_Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Gauge:
+    """One series. Thread-safe."""
+
+    __slots__ = ("_lock", "_value")
+
+    def __init__(self) -> None:
+        self._value = 0.0
+        self._lock = threading.Lock()
+
+    def set(self, value: float) -> None:
+        self._value = float(value)
+
+    def inc(self, amount: float = 1.0) -> None:
+        with self._lock:
+            self._value += amount
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+
+class Summary:
+    """Quantiles over the last observations, count and sum over all of them. Thread-safe."""
+
+    __slots__ = ("_count", "_lock", "_sum", "_window")
+
+    def __init__(self) -> None:
+        self._window: deque[float] = deque(maxlen=SUMMARY_WINDOW)
+        self._count = 0
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        with self._lock:
+            self._window.append(value)
+            self._count += 1
+            self._sum += value
+
+    def snapshot(self) -> tuple[list[tuple[float, float]], int, float]:
+        """((quantile, value)..., count, sum); no quantiles before the first observation."""
+        with self._lock:
+            values, count, total = sorted(self._window), self._count, self._sum
+        if not values:
+            return [], count, total
+        # Nearest rank: the smallest value that at least this share of the observations does not exceed.
+        return [(q, values[max(0, math.ceil(q * len(values)) - 1)]) for q in QUANTILES], count, total
+
+
+class Registry(Collector):
+    """All metrics of one process."""
+
+    def __init__(self, *, allow: Sequence[str] = (), drop_labels: Iterable[str] = ()) -> None:
+        """`allow`: globs of full metric names, all if empty; `drop_labels`: label names that are left out."""
+        self._allow = tuple(allow)
+        self._drop_labels = frozenset(drop_labels)
+        self._gauges: dict[tuple[str, _Labels], Gauge] = {}
+        self._summaries: dict[tuple[str, _Labels], Summary] = {}
+        self._sources: list[Source] = []
+        self._failed_sources: set[int] = set()
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+        self._exposed = CollectorRegistry(auto_describe=False)
+        self._exposed.register(self)
+
+    @classmethod
+    def from_configuration(cls, conf: Configuration) -> Registry:
+        allow, drop_labels = conf.get(options.METRICS_INCLUDES), conf.get(options.METRICS_DROP_LABELS)
+        return cls(allow=allow, drop_labels=drop_labels)
+
+    def gauge(self, name: str, labels: Mapping[str, str] | None = None) -> Gauge:
+        """The series of this name and these labels; the same object for the same ones."""
+        with self._lock:
+            return self._gauges.setdefault((name, _key(labels or {})), Gauge())
+
+    def summary(self, name: str, labels: Mapping[str, str] | None = None) -> Summary:
+        with self._lock:
+            return self._summaries.setdefault((name, _key(labels or {})), Summary())
+
+    def remove(self, labels: Mapping[str, str]) -> None:
+        """Forgets every series that has all of these labels, as when a job has ended."""
+        gone = set(_key(labels))
+        with self._lock:
+            self._gauges = {key: gauge for key, gauge in self._gauges.items() if not gone <= set(key[1])}
+            self._summaries = {key: summary for key, summary in self._summaries.items() if not gone <= set(key[1])}
+
+    def add_source(self, source: Source) -> None:
+        """`source` is asked at every scrape, from the scraping thread. One that raises is left out, and logged once."""
+        with self._lock:
+            self._sources.append(source)
+
+    def remove_source(self, source: Source) -> None:
+        with self._lock:
+            self._sources = [other for other in self._sources if other != source]
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, dict[_Labels, float]] = {}
+        for name, labels, value in self._samples():
+            if not self._allowed(name):
+                continue
+            series = families.setdefault(name, {})
+            key = self._without_dropped(labels)
+            series[key] = _merged(name, series[key], value) if key in series else value
+        for name, series in sorted(families.items()):
+            family = GaugeMetricFamily(name, name)
+            family.samples = [PrometheusSample(name, dict(key), value) for key, value in series.items()]
+            yield family
+        yield from self._summary_families(taken=set(families))
+
+    def render(self) -> bytes:
+        """The text that a scrape gets."""
+        return bytes(generate_latest(self._exposed))
+
+    def serve(self, host: str, port_option: str) -> int:
+        """Serves /metrics in daemon threads and returns the port it got.
+
+        `port_option`: a port, a range `9249-9349` that is tried in turn, or 0 for any free one.
+        Raises ConfigurationError for anything else, FiresteelError if every port is taken.
+        """
+        ports = parse_ports(port_option)
+        for port in ports:
+            try:
+                server = _Server((host, port), self)
+            except OSError:
+                continue
+            self._server = server
+            threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
+            return int(server.server_address[1])
+        raise FiresteelError(
+            f"no free port for metrics in {port_option} on {host}; "
+            f"set {options.METRICS_PORT.key} to another port, to a range, or to 0 for any free one"
+        )
+
+    def close(self) -> None:
+        """Stops serving."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+    def _samples(self) -> Iterator[tuple[str, _Labels, float]]:
+        with self._lock:
+            gauges, sources = list(self._gauges.items()), list(self._sources)
+        for (name, labels), gauge in gauges:
+            yield _name(name), labels, gauge.value
+        for source in sources:
+            try:
+                yield from [(_name(name), _key(labels), float(value)) for name, labels, value in source()]
+            except Exception:  # one bad source must not hide all other metrics
+                if id(source) not in self._failed_sources:
+                    self._failed_sources.add(id(source))
+                    log.warning("a metrics source failed and is left out", source=repr(source), exc_info=True)
+
+    def _summary_families(self, taken: set[str]) -> Iterator[Metric]:
+        with self._lock:
+            summaries = list(self._summaries.items())
+        families: dict[str, dict[_Labels, Summary]] = {}
+        for (name, labels), summary in summaries:
+            if self._allowed(_name(name)) and _name(name) not in taken:
+                families.setdefault(_name(name), {}).setdefault(self._without_dropped(labels), summary)
+        for name, series in sorted(families.items()):
+            family = Metric(name, name, "summary")
+            for key, summary in series.items():
+                quantiles, count, total = summary.snapshot()
+                for quantile, value in quantiles:
+                    family.add_sample(name, {**dict(key), "quantile": f"{quantile:g}"}, value)
+                family.add_sample(f"{name}_count", dict(key), count)
+                family.add_sample(f"{name}_sum", dict(key), total)
+            yield family
+
+    def _allowed(self, name: str) -> bool:
+        return not self._allow or any(fnmatch.fnmatchcase(name, pattern) for pattern in self._allow)
+
+    def _without_dropped(self, labels: _Labels) -> _Labels:
+        return tuple((name, value) for name, value in labels if name not in self._drop_labels)
+
+
+def add_process_metrics(registry: Registry, *, scope: str, labels: Mapping[str, str]) -> None:
+    """The Status metrics of this Python process; its resident memory stands in for a JVM's heap.
+
+    `scope`: "jobmanager" (Dispatcher, ResourceManager, JobMaster) or "taskmanager".
+    """
+    process = psutil.Process()
+    registry.add_source(lambda: process_samples(process, scope=scope, labels=labels))
+
+
+def process_samples(process: psutil.Process, *, scope: str, labels: Mapping[str, str]) -> list[Sample]:
+    prefix = f"flink_{scope}_Status_JVM_"
+    with process.oneshot():
+        memory = process.memory_info()
+        threads = process.num_threads()
+        # As Java does: the share of all cores, 0..1, since the last time it was asked.
+        load = process.cpu_percent(None) / 100.0 / (psutil.cpu_count() or 1)
+    return [
+        (f"{prefix}CPU_Load", labels, load),
+        (f"{prefix}Memory_Heap_Used", labels, float(memory.rss)),
+        (f"{prefix}Memory_Heap_Committed", labels, float(memory.rss)),
+        (f"{prefix}Memory_Heap_Max", labels, float(psutil.virtual_memory().total)),
+        (f"{prefix}Threads_Count", labels, float(threads)),
+    ]
+
+
+def parse_ports(text: str) -> range:
+    """The ports of `9249`, `9249-9349` or `0`."""
+    match = re.fullmatch(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?", text)
+    first = int(match.group(1)) if match else -1
+    last = int(match.group(2) or first) if match else -1
+    if match is None or not first <= last <= 65535:
+        raise ConfigurationError(
+            f"{options.METRICS_PORT.key}: {text!r} is not allowed; expected a port, a range such as 9249-9349, or 0"
+        )
+    return range(first, last + 1)
+
+
+# Names whose values of several series add up to one that means something.
+_AMOUNT = re.compile(r"_(?:num|total|pending|commits|taskSlots)[A-Za-z]*$")
+
+
+def _merged(name: str, one: float, other: float) -> float:
+    return one + other if _AMOUNT.search(name) else max(one, other)
+
+
+def _key(labels: Mapping[str, str]) -> _Labels:
+    return tuple(sorted((str(name), str(value)) for name, value in labels.items()))
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_:]", "_", name)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # the default of 5 makes a burst of connections wait a second each
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], registry: Registry) -> None:
+        self.registry = registry
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)  # HTTPServer's own looks the host's name up, which may take seconds
+        self.server_address = self.socket.getsockname()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):  # somebody holds connections open: not at our expense
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a metrics request failed", client=str(client_address), exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S  # of each read: a silent client goes
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path.split("?", 1)[0] not in ("/", "/metrics"):
+            self.send_error(404)
+            return
+        body = self.server.registry.render()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("metrics request", message=format % args)

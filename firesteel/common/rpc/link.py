@@ -1,0 +1,146 @@
+"""Long-lived streams to a master that are opened again whenever they break.
+
+A link only carries messages. What is sent while it is down is dropped; what has to be said anew after a reconnection is
+said by its owner, in `on_up`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
+
+import grpc
+import structlog
+
+from firesteel.common.rpc.server import aio_channel
+
+log = structlog.get_logger(__name__)
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+CONNECT_TIMEOUT_S = 3.0
+
+
+class RemoteProtocolError(Exception):
+    """The peer sent something that has no meaning here; the message names its fault. The link is opened anew."""
+
+
+class Link(Generic[Sent, Received]):
+    """Connects, talks, connects again, until `close`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        address: str,
+        open_stream: Callable[[grpc.aio.Channel, AsyncIterator[Sent]], Any],  # calls the stub's streaming method
+        heartbeat: Callable[[], Sent | None],  # what to say when nothing was said for an interval, if anything
+        on_up: Callable[[], None],
+        on_message: Callable[[Received], None],
+        on_down: Callable[[str, float], None],  # why, and seconds since the link was last up
+        heartbeat_interval_s: float,
+        heartbeat_timeout_s: float,
+    ) -> None:
+        self.address = address
+        self._name = name
+        self._open_stream = open_stream
+        self._heartbeat = heartbeat
+        self._on_up = on_up
+        self._on_message = on_message
+        self._on_down = on_down
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._outbox: asyncio.Queue[Sent | None] | None = None  # None in it: that was all
+        self._heard = False
+        self._over = False  # the peer wants no more of us, or we of it
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, message: Sent) -> bool:
+        """False if the link is down: the owner says it again in `on_up`, if it still matters."""
+        if self._outbox is None:
+            return False
+        self._outbox.put_nowait(message)
+        return True
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self.run(), name=f"link-{self._name}")
+
+    def end(self) -> None:
+        """It is not opened again when it breaks next: the peer has said goodbye."""
+        self._over = True
+
+    async def close(self, flush_s: float = 0.0) -> None:
+        """Ends the link; what was sent before gets `flush_s` to reach the peer."""
+        self._over = True
+        if self._task is None:
+            return
+        if self._outbox is not None and flush_s > 0:
+            self._outbox.put_nowait(None)
+            await asyncio.wait([self._task], timeout=flush_s)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def run(self) -> None:
+        """Until closed or cancelled."""
+        loop = asyncio.get_running_loop()
+        last_up, pause_s, told = loop.time(), FIRST_PAUSE_S, ""
+        while True:
+            cause = await self._once()
+            if self._heard:
+                last_up, pause_s = loop.time(), FIRST_PAUSE_S
+            if self._over:
+                return
+            if self._heard or cause != told:  # once per outage, not once per attempt
+                log.warning("link is down, connecting again", peer=self._name, address=self.address, cause=cause)
+            told = cause
+            self._on_down(cause, loop.time() - last_up)
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+    async def _once(self) -> str:
+        """One connection; returns why it ended."""
+        self._heard = False
+        try:
+            async with aio_channel(self.address) as channel:
+                await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
+                outbox: asyncio.Queue[Sent | None] = asyncio.Queue()
+                call = self._open_stream(channel, self._outgoing(outbox))
+                self._outbox = outbox
+                try:
+                    self._on_up()
+                    return await self._listen(call)
+                finally:
+                    self._outbox = None
+                    call.cancel()
+        except TimeoutError:
+            return f"nothing heard for {self._heartbeat_timeout_s:g} s" if self._heard else "no answer"
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except RemoteProtocolError as error:
+            return str(error)
+
+    async def _listen(self, call: Any) -> str:
+        while True:
+            message = await asyncio.wait_for(call.read(), self._heartbeat_timeout_s)
+            if message is EOF:
+                return "the peer ended the stream"
+            self._heard = True
+            self._on_message(message)
+
+    async def _outgoing(self, outbox: asyncio.Queue[Sent | None]) -> AsyncIterator[Sent]:
+        while True:
+            try:
+                message = await asyncio.wait_for(outbox.get(), self._heartbeat_interval_s)
+                if message is None:
+                    return
+            except TimeoutError:
+                message = self._heartbeat()
+            if message is not None:
+                yield message

@@ -1,0 +1,231 @@
+"""SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay": parsed, checked, and split in two halves where possible.
+
+The partial half is Spark SQL and runs on the rows; partials merge column by column (`aggregate_split`); the final half is
+arithmetic on merged partials (`finals`). What cannot be split is left whole: it needs the rows. No Spark is needed to parse.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import TokenType
+
+from firesteel.errors import InvalidProgram
+from firesteel.plan.aggregates.calls import Call, tokens_of
+from firesteel.plan.aggregates.spark_functions import FUNCTIONS
+from firesteel.plan.aggregates.split import NotSplittable, Split, aggregate_name, ordered_by_time
+from firesteel.plan.specs import AggregateExpression
+
+_RESERVED = ("window_start", "window_end", "_rows")
+_SELECT = "SELECT "
+_MISSING_ARGUMENT = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>")
+_EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions"
+
+
+def parse_aggregates(expressions: Sequence[str], *, time_column: str = "") -> tuple[AggregateExpression, ...]:
+    """Parses the items of `aggregate(...)`. `time_column` is what first() and last() go by; "" if there is no event time.
+
+    Raises InvalidProgram, with a caret under the place where one is known.
+    """
+    if not expressions:
+        raise InvalidProgram('aggregate() needs at least one expression, such as "count(*) AS flights"')
+    parsed = [_parse_one(text, index, time_column) for index, text in enumerate(expressions)]
+    seen: set[str] = set()
+    for item in parsed:
+        if item.name.lower() in seen:
+            raise InvalidProgram(f"aggregate(): two expressions are named {item.name!r}; give each a name of its own with AS")
+        if item.name.lower() in _RESERVED:
+            raise InvalidProgram(f"aggregate(): {item.name!r} is a column that every window has; choose another name")
+        seen.add(item.name.lower())
+    return tuple(parsed)
+
+
+def unsplittable(aggregates: Sequence[AggregateExpression]) -> list[AggregateExpression]:
+    return [item for item in aggregates if not item.splittable]
+
+
+def point_at(text: str, name: str) -> str:
+    """The line of `text` with a caret under the first place where `name` stands as a word; "" if there is none."""
+    found = re.search(rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE)
+    return _caret(text, found.start()) if found else ""
+
+
+def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
+    if not isinstance(text, str):
+        raise InvalidProgram(f"aggregate() takes SQL expressions as text, not {type(text).__name__}")
+    tree = _sql_tree(text)
+    _check_functions(text)
+    name = ""
+    if isinstance(tree, exp.Alias):
+        name, tree = tree.alias, tree.this
+    _check_aggregates(text, tree)
+    name = name or _derived_name(text, tree)
+
+    def no_event_time(call: Call) -> InvalidProgram:
+        by = "min_by" if call.name.startswith("first") else "max_by"
+        return InvalidProgram(
+            f"aggregate(): {call.name}() goes by event time, and there is none here; use {by}(value, column)\n"
+            f"{_caret(text, call.start)}"
+        )
+
+    whole = ordered_by_time(_without_alias(text), time_column, no_event_time)
+    split = Split(f"_p{index}", whole)
+    try:
+        final = split.final_of(_sql_tree(whole)).sql(dialect="spark")
+    except NotSplittable:
+        return AggregateExpression(sql=text, name=name, partial={}, merge={}, final="", whole=whole)
+    return AggregateExpression(
+        sql=text, name=name, partial=split.partial, merge=split.merge, final=final, exact=split.exact, whole=whole
+    )
+
+
+def _sql_tree(text: str) -> exp.Expression:
+    if not text.strip():
+        raise InvalidProgram("aggregate(): an empty expression")
+    try:
+        select = sqlglot.parse_one(f"{_SELECT}{text}", dialect="spark")
+    except ParseError as error:
+        detail = error.errors[0] if error.errors else {}
+        # sqlglot points at the last character of the token that it could not take.
+        ends_at = _offset(f"{_SELECT}{text}", detail.get("line", 1), detail.get("col", 0)) - len(_SELECT)
+        starts_at = max(0, ends_at - max(1, len(detail.get("highlight") or "")))
+        message = re.sub(r"\s+", " ", str(detail.get("description") or "it is not SQL")).strip().rstrip(".")
+        message = _MISSING_ARGUMENT.sub(lambda found: f"{_sql_name(found[1])}() needs one more argument", message)
+        raise InvalidProgram(f"aggregate(): this does not parse: {message}\n{_caret(text, min(starts_at, len(text)))}") from None
+    except TokenError:
+        raise InvalidProgram(
+            f"aggregate(): this does not parse: an unfinished text or name\n{_caret(text, _unclosed(text))}"
+        ) from None
+    if not isinstance(select, exp.Select) or {key for key, value in select.args.items() if value} - {"expressions", "kind"}:
+        raise InvalidProgram(f"aggregate(): this is not one expression:\n{_caret(text, 0)}")
+    if len(select.expressions) != 1:
+        raise InvalidProgram(
+            f"aggregate(): give each expression as a text of its own:\n{_caret(text, text.find(',') if ',' in text else 0)}"
+        )
+    tree: exp.Expression = select.expressions[0]
+    return tree
+
+
+def _sql_name(class_name: str) -> str:
+    kind = getattr(exp, class_name)
+    return aggregate_name(kind()) or kind.sql_name().lower() if issubclass(kind, exp.Func) else class_name.lower()
+
+
+# -- checks
+
+
+def _check_functions(text: str) -> None:
+    """Every name with a parenthesis behind it is a function of Spark's."""
+    tokens = tokens_of(text)
+    for previous, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        if token.token_type is not TokenType.VAR or following.token_type is not TokenType.L_PAREN:
+            continue
+        name = token.text.lower()
+        if name in FUNCTIONS or (name == "group" and previous is not None and previous.text.lower() == "within"):
+            continue
+        near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]}?" if near else "; it is none of Spark's functions"
+        raise InvalidProgram(f"aggregate(): unknown function {token.text}{hint}\n{_caret(text, token.start)}")
+
+
+def _check_aggregates(text: str, tree: exp.Expression) -> None:
+    """Columns are inside aggregates, aggregates not inside each other, and there is at least one."""
+    found = 0
+    pending: list[exp.Expression] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, exp.Window):
+            raise _wrong(text, node, "OVER has no place here: the window is the stream's")
+        if isinstance(node, (exp.Select, exp.Subquery)):
+            raise _wrong(text, node, "a query has no place here")
+        if aggregate_name(node) is not None:
+            found += 1
+            _check_arguments(text, node)
+        elif isinstance(node, (exp.Filter, exp.WithinGroup)):
+            pending.append(node.this)
+        elif isinstance(node, exp.Column):
+            raise _wrong(text, node, f"column {node.sql(dialect='spark')} must be inside an aggregate ({_EXAMPLES})")
+        elif not isinstance(node, exp.Lambda):
+            pending.extend(node.iter_expressions())
+    if not found:
+        raise _wrong(text, tree, f"it aggregates nothing; use {_EXAMPLES}")
+
+
+def _check_arguments(text: str, call: exp.Expression) -> None:
+    name = aggregate_name(call)
+    arguments = list(call.iter_expressions())
+    for argument in arguments:
+        for node in argument.find_all(exp.Expression):
+            if aggregate_name(node) is not None or isinstance(node, (exp.Window, exp.Select)):
+                raise _wrong(text, node, f"{name} of an aggregate or query")
+    if name != "count" and any(isinstance(argument, exp.Star) for argument in arguments):
+        raise _wrong(text, call, f"{name}(*) has no meaning; name a column")
+
+
+# -- names and errors
+
+
+def _derived_name(text: str, tree: exp.Expression) -> str:
+    """`count(*)` is called count, `avg(dep_delay)` avg_dep_delay; anything more needs a name."""
+    if isinstance(tree, exp.Count) and isinstance(tree.this, exp.Star):
+        return "count"
+    if isinstance(tree, exp.AggFunc) and isinstance(tree.this, exp.Column) and len(list(tree.iter_expressions())) == 1:
+        return f"{tokens_of(text)[0].text.lower()}_{tree.this.name}"
+    raise InvalidProgram(f'aggregate(): give the expression a name: "{text} AS ..."')
+
+
+def _without_alias(text: str) -> str:
+    """The expression as it is written, up to its AS. Called for texts that parse."""
+    depth, tokens = 0, tokens_of(text)
+    for token in tokens:
+        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        if token.token_type is TokenType.ALIAS and depth == 0:
+            return text[: token.start].rstrip()
+    named = isinstance(_sql_tree(text), exp.Alias)  # a name without AS: "count(*) n"
+    return text[: tokens[-1].start].rstrip() if named else text
+
+
+def _wrong(text: str, tree: exp.Expression, why: str) -> InvalidProgram:
+    return InvalidProgram(f"aggregate(): {why}\n{_caret(text, _place(text, tree))}")
+
+
+def _place(text: str, tree: exp.Expression) -> int:
+    """Where `tree` begins in `text`, as well as sqlglot lets us know."""
+    starts = [node.meta["start"] for node in tree.walk() if "start" in node.meta]
+    start = min(starts) - len(_SELECT) if starts else len(text)
+    if isinstance(tree, (exp.Func, exp.Window)):  # its name stands before its first part
+        call = tree.this if isinstance(tree, exp.Window) else tree
+        words = (
+            [call.name] if isinstance(call, exp.Anonymous) else [*getattr(call, "sql_names", list)(), aggregate_name(call) or ""]
+        )
+        for word in words:
+            found = text.lower().rfind(f"{word.lower()}(", 0, start) if word else -1
+            if found >= 0:
+                return found
+        if not starts:
+            return 0
+    return max(0, min(start, len(text)))
+
+
+def _caret(text: str, column: int) -> str:
+    """The line of `text` that `column` is in, and a caret under the place."""
+    before = text[:column]
+    line_start = before.rfind("\n") + 1
+    line_end = text.find("\n", column)
+    line = text[line_start : line_end if line_end >= 0 else len(text)]
+    return f"  {line}\n  {' ' * (column - line_start)}^"
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    lines = text.split("\n")
+    return sum(len(part) + 1 for part in lines[: line - 1]) + column
+
+
+def _unclosed(text: str) -> int:
+    return max((text.rfind(quote) for quote in "'\"`" if text.count(quote) % 2), default=0)

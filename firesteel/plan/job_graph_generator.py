@@ -1,0 +1,138 @@
+"""From the StreamGraph to the JobGraph that is submitted: one vertex per chain, one intermediate result per edge between them."""
+
+from __future__ import annotations
+
+import cloudpickle
+
+from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId, stable_id
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
+from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.plan.chaining import chains
+from firesteel.plan.sequences import generate_on_spark
+from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
+
+
+def build_job_graph(
+    stream_graph: StreamGraph,
+    *,
+    job_id: JobId,
+    name: str,
+    default_parallelism: int,
+    default_max_parallelism: int,
+    chaining_enabled: bool,
+    config: dict[str, str],
+) -> JobGraph:
+    """Decides what the program left open, chains it, and pickles each operator's spec.
+
+    Operator ids are stable: from the uid where there is one, otherwise from the operator's place in the program.
+    """
+    if not stream_graph.nodes:
+        raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
+    graph = stream_graph.resolved(default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism)
+    grouped = chains(graph, enabled=chaining_enabled)
+    generate_on_spark(graph, grouped)
+    operator_ids = {node: operator_id_of(node) for node in graph.nodes}
+    place: dict[StreamNode, tuple[VertexId, int]] = {}
+    vertices = []
+    for chain in grouped:
+        vertex_id = VertexId(stable_id("vertex", *(operator_ids[n] for n in chain)))
+        place.update({node: (vertex_id, i) for i, node in enumerate(chain)})
+        vertices.append(_vertex(graph, chain, vertex_id, operator_ids))
+    _check_heaps(vertices)
+    edges = tuple(
+        _job_edge(edge, place, number)
+        for number, edge in enumerate(graph.edges)
+        if place[edge.source][0] != place[edge.target][0]
+    )
+    return JobGraph(job_id=job_id, name=name, vertices=tuple(vertices), edges=edges, config=config)
+
+
+def _check_heaps(vertices: list[JobVertex]) -> None:
+    """Every slot is to be large enough for its Spark. What shares a slot adds up, as far as it is parallel."""
+    for vertex in vertices:
+        sharing = (vertex.slot_sharing_group, vertex.resource_group)
+        slot = UNKNOWN
+        for other in vertices:
+            if (other.slot_sharing_group, other.resource_group) == sharing and other.parallelism >= vertex.parallelism:
+                slot = slot + other.resources
+        if not slot.unknown and slot.heap_bytes < MINIMUM_HEAP_BYTES:
+            raise InvalidProgram(
+                f"{vertex.name!r} asks for slots with a heap of {slot.heap_bytes / 2**20:,.0f} MiB, but a slot's Spark needs "
+                f"{MINIMUM_HEAP_BYTES / 2**20:,.0f} MiB or more: raise heap_bytes in its ResourceProfile"
+            )
+
+
+def operator_id_of(node: StreamNode) -> OperatorId:
+    words = ("uid", node.uid) if node.uid else ("position", str(node.index), node.kind)
+    return OperatorId(stable_id(*words))
+
+
+def _vertex(graph: StreamGraph, chain: list[StreamNode], vertex_id: VertexId, ids: dict[StreamNode, OperatorId]) -> JobVertex:
+    head = chain[0]
+    assert head.parallelism is not None
+    assert head.max_parallelism is not None
+    assert head.slot_sharing_group is not None
+    resources: ResourceProfile = UNKNOWN
+    for node in chain:
+        resources = resources + node.resources
+    operators = []
+    for node in chain:
+        inputs = tuple(
+            tuple(chain.index(e.source) for e in graph.in_edges(node) if e.target_input == i and e.source in chain)
+            for i in range(node.inputs)
+        )
+        operators.append(
+            Operator(
+                operator_id=ids[node],
+                uid=node.uid,
+                name=node.name,
+                kind=node.kind,
+                spec=_pickled(node),
+                inputs=inputs,
+                coordinator_kind=node.coordinator_kind,
+                coordinator_options_json=node.coordinator_options_json,
+                runs_on_spark=node.runs_on_spark,
+            )
+        )
+    return JobVertex(
+        vertex_id=vertex_id,
+        name=" -> ".join(node.name for node in chain),
+        parallelism=head.parallelism,
+        max_parallelism=head.max_parallelism,
+        operators=tuple(operators),
+        slot_sharing_group=head.slot_sharing_group,
+        co_location_group=head.co_location_group,
+        resource_group=head.resource_group,
+        resources=resources,
+    )
+
+
+def _pickled(node: StreamNode) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(node.spec)
+        return pickled
+    except Exception as error:
+        raise InvalidProgram(
+            f"operator {node} cannot be shipped: {error}; its function refers to something that cannot be pickled "
+            "(a SparkSession, a lock, an open file): create that inside the function"
+        ) from error
+
+
+def _job_edge(edge: StreamEdge, place: dict[StreamNode, tuple[VertexId, int]], number: int) -> JobEdge:
+    source_vertex, source_operator = place[edge.source]
+    target_vertex, target_operator = place[edge.target]
+    if edge.partitioner is None:
+        raise FiresteelError("the stream graph was not resolved before chaining")
+    key = edge.key_columns if edge.partitioner is Partitioner.HASH else ()
+    return JobEdge(
+        result_id=ResultId(stable_id("result", source_vertex, target_vertex, str(number))),
+        source_vertex_id=source_vertex,
+        source_operator=source_operator,
+        target_vertex_id=target_vertex,
+        target_operator=target_operator,
+        target_input=edge.target_input,
+        partitioner=edge.partitioner,
+        key_columns=key,
+        side_output_tag=edge.side_output_tag,
+    )

@@ -1,0 +1,1 @@
+"""Decides everything about one job. No I/O, no clock."""

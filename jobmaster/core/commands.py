@@ -1,0 +1,163 @@
+"""What a job wants done: everything that `JobMasterCore` answers with. The shell carries it out, in order."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from firesteel.common.ids import AllocationId, AttemptId, OperatorId, ResultId, TaskExecutorId, VertexId
+from firesteel.common.states import JobStatus
+from jobmaster.core.coordinators.messages import OperatorMessage
+from jobmaster.core.slot_pool import Requirement
+
+
+class TaskToDeploy(NamedTuple):
+    """A tuple, not a dataclass: they come by the ten thousand."""
+
+    attempt_id: AttemptId
+    vertex_id: VertexId
+    subtask: int
+    attempt: int
+    allocation_id: AllocationId
+
+
+class OutputOf(NamedTuple):
+    """One of an operator's outputs."""
+
+    operator_id: OperatorId
+    side_output_tag: str = ""  # empty: the main output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResultLocations:
+    """Where the partitions of one result are. One object per result, shared by all commands: serialise it once."""
+
+    result_id: ResultId
+    addresses: tuple[str, ...]  # distinct Flight addresses
+    address_index: array[int]  # by producer subtask: index into addresses
+    attempts: array[int]  # by producer subtask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclareRequirements:
+    sequence: int  # strictly increasing
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSlots:
+    task_executor_id: TaskExecutorId
+    accepted: tuple[AllocationId, ...]
+    rejected: tuple[AllocationId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSlots:
+    task_executor_id: TaskExecutorId
+    allocation_ids: tuple[AllocationId, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzeJob:
+    task_executor_id: TaskExecutorId
+    allocation_id: AllocationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeployTasks:
+    """All tasks that start now on one TaskExecutor."""
+
+    task_executor_id: TaskExecutorId
+    tasks: tuple[TaskToDeploy, ...]
+    vertices: tuple[VertexId, ...]  # those that occur in tasks
+    locations: tuple[ResultLocations, ...]  # of every input of those vertices
+    schemas: dict[OutputOf, bytes] = field(repr=False)  # the job's, shared by all commands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTasks:
+    task_executor_id: TaskExecutorId
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOperatorMessage:
+    task_executor_id: TaskExecutorId
+    operator_id: OperatorId
+    subtask: int
+    attempt_id: AttemptId
+    message: OperatorMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DismissTaskExecutor:
+    """Say goodbye and close the stream: the job has nothing there any more."""
+
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPaths:
+    """Find the files that these paths and globs name. Results in PathsListed or PathsMissing."""
+
+    operator_id: OperatorId
+    paths: tuple[str, ...]
+    watched: bool = False  # again and again: none need be there yet, but the directories must
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolChunk:
+    """Append one chunk of collected rows. Results in ChunkSpooled or ChunkNotSpooled."""
+
+    operator_id: OperatorId
+    attempt_id: AttemptId
+    sequence: int
+    ipc_stream: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportStatus:
+    """The job has a new status: tell the Dispatcher at once; of a terminal one, with all that shall stay."""
+
+    status: JobStatus
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportProgress:
+    """Task states changed, the status did not: tell the Dispatcher soon; many such reports may become one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """A line for the log."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+    fields: dict[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The job is over and stored: end the process."""
+
+
+Command: TypeAlias = (
+    DeclareRequirements
+    | AnswerSlots
+    | FreeSlots
+    | AnalyzeJob
+    | DeployTasks
+    | CancelTasks
+    | SendOperatorMessage
+    | DismissTaskExecutor
+    | ListPaths
+    | SpoolChunk
+    | ReportStatus
+    | ReportProgress
+    | Say
+    | Exit
+)

@@ -1,0 +1,152 @@
+"""All coordinators of a job, and the way of messages to them and of their answers back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.job_graph import JobGraph
+from jobmaster.core.commands import Command, ListPaths, Say, SendOperatorMessage, SpoolChunk
+from jobmaster.core.coordinators import Coordinator, create
+from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
+from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.core.coordinators.messages import OperatorMessage, Resend, WatermarkReported
+from jobmaster.core.execution_graph import Execution
+
+Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
+
+
+class Coordinators:
+    def __init__(
+        self, by_operator: dict[OperatorId, Coordinator] | None = None, alignment: WatermarkAlignment | None = None
+    ) -> None:
+        self.by_operator = by_operator or {}
+        self.alignment = alignment or WatermarkAlignment()
+
+    @classmethod
+    def of(cls, job_graph: JobGraph) -> Coordinators:
+        """Raises BadOptions, naming the operator."""
+        created = ((o.operator_id, create(o)) for vertex in job_graph.vertices for o in vertex.operators)
+        by_operator = {operator_id: coordinator for operator_id, coordinator in created if coordinator is not None}
+        return cls(by_operator, WatermarkAlignment.of(job_graph))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the job may start, as far as they are concerned."""
+        return all(coordinator.ready for coordinator in self.by_operator.values())
+
+    def listings(self) -> list[Command]:
+        """What must be listed before they are ready."""
+        return [
+            _listing(operator_id, coordinator)
+            for operator_id, coordinator in self.by_operator.items()
+            if coordinator.paths_to_list
+        ]
+
+    def paths_listed(self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Attempts) -> list[Command]:
+        answers = self.by_operator[operator_id].paths_listed(files, now)
+        return [
+            self._command(execution, operator_id, answer)
+            for attempt_id, answer in answers
+            if (execution := attempts.get(attempt_id)) is not None
+        ]
+
+    def next_deadline(self) -> float | None:
+        deadlines = [coordinator.next_deadline() for coordinator in self.by_operator.values()]
+        deadlines.append(self.alignment.next_deadline())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def tick(self, now: float, attempts: Attempts) -> list[Command]:
+        listings = [
+            _listing(operator_id, coordinator) for operator_id, coordinator in self.by_operator.items() if coordinator.tick(now)
+        ]
+        return [*listings, *self._announced(self.alignment.tick(now), attempts)]
+
+    def receive(
+        self, execution: Execution, operator_id: OperatorId, message: OperatorMessage, now: float, attempts: Attempts
+    ) -> list[Command]:
+        """A message from a live attempt."""
+        coordinator = self.by_operator.get(operator_id)
+        attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
+        try:
+            if isinstance(message, WatermarkReported):
+                return self._announced(self.alignment.reported(operator_id, subtask, attempt_id, message, now), attempts)
+            if coordinator is None:
+                raise UnexpectedMessage(f"operator {operator_id} has no coordinator")
+            answers = coordinator.receive(attempt_id, subtask, message)
+        except UnexpectedMessage as error:
+            return [Say(level="warning", text="message to a coordinator dropped", fields={"cause": str(error)})]
+        return [self._command(execution, operator_id, answer) for answer in answers]
+
+    def spooled(self, execution: Execution, operator_id: OperatorId, sequence: int, problem: str) -> list[Command]:
+        answers = self.by_operator[operator_id].spooled(execution.attempt_id, sequence, problem)
+        return [self._command(execution, operator_id, answer) for answer in answers]
+
+    def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
+        """The stream to these broke and is there again: what was under way, either way, may be lost."""
+        commands = []
+        for execution in executions:
+            for operator_id in self._of(execution):
+                if operator_id in self.alignment:
+                    self.alignment.reconnected(operator_id, execution.vertex.subtask)
+                commands.append(self._command(execution, operator_id, Resend()))
+        return commands
+
+    def attempt_finished(self, execution: Execution, now: float, attempts: Attempts) -> list[Command]:
+        """Others of its alignment group need not wait for it."""
+        return [
+            command
+            for operator_id in self._of(execution)
+            if operator_id in self.alignment
+            for command in self._announced(self.alignment.finished(operator_id, execution.vertex.subtask, now), attempts)
+        ]
+
+    def attempt_ended(self, execution: Execution) -> None:
+        """It failed or was cancelled."""
+        for operator_id in self._of(execution):
+            if operator_id in self.by_operator:
+                self.by_operator[operator_id].attempt_ended(execution.attempt_id)
+            if operator_id in self.alignment:
+                self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
+
+    def start_over(self) -> None:
+        for coordinator in self.by_operator.values():
+            coordinator.start_over()
+        self.alignment.start_over()
+
+    def _of(self, execution: Execution) -> list[OperatorId]:
+        """The task's operators that are coordinated."""
+        if not self.by_operator and not self.alignment:
+            return []
+        operators = execution.vertex.job_vertex.vertex.operators
+        return [o.operator_id for o in operators if o.operator_id in self.by_operator or o.operator_id in self.alignment]
+
+    def _announced(self, announcements: Iterable[Announcement], attempts: Attempts) -> list[Command]:
+        return [
+            self._command(execution, operator_id, limit)
+            for operator_id, attempt_id, limit in announcements
+            if (execution := attempts.get(attempt_id)) is not None
+        ]
+
+    def _command(self, execution: Execution, operator_id: OperatorId, answer: OperatorMessage | Spool) -> Command:
+        if isinstance(answer, Spool):
+            return SpoolChunk(
+                operator_id=operator_id,
+                attempt_id=execution.attempt_id,
+                sequence=answer.sequence,
+                ipc_stream=answer.ipc_stream,
+            )
+        if execution.slot is None:
+            return Say(level="warning", text="answer of a coordinator dropped: its task has no slot")
+        return SendOperatorMessage(
+            task_executor_id=execution.slot.task_executor_id,
+            operator_id=operator_id,
+            subtask=execution.vertex.subtask,
+            attempt_id=execution.attempt_id,
+            message=answer,
+        )
+
+
+def _listing(operator_id: OperatorId, coordinator: Coordinator) -> ListPaths:
+    return ListPaths(operator_id=operator_id, paths=tuple(coordinator.paths_to_list), watched=coordinator.watched)

@@ -1,0 +1,190 @@
+"""What can happen to a job: everything that `JobMasterCore.handle` takes, beside `Tick`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
+from firesteel.common.states import ExecutionState
+from firesteel.errors import ErrorInfo
+from jobmaster.core.coordinators.messages import OperatorMessage
+from jobmaster.core.slot_pool import SlotOffer
+
+
+class TaskUpdate(NamedTuple):
+    """One task's new state. A tuple, not a dataclass: they come by the ten thousand."""
+
+    attempt_id: AttemptId
+    state: ExecutionState
+    error: ErrorInfo | None = None  # FAILED only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted:
+    """The shell is up: begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorConnected:
+    """A TaskExecutor's stream was opened, or opened again; it tells all that it holds for the job."""
+
+    task_executor_id: TaskExecutorId
+    connection: int  # increasing; a newer one supersedes
+    host: str
+    slots: tuple[SlotOffer, ...]
+    tasks: tuple[TaskUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorDisconnected:
+    task_executor_id: TaskExecutorId
+    connection: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorSeen:
+    """A heartbeat, or anything else that shows it is alive and changes nothing."""
+
+    task_executor_id: TaskExecutorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorLost:
+    """The ResourceManager's verdict: it is dead."""
+
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsOffered:
+    task_executor_id: TaskExecutorId
+    slots: tuple[SlotOffer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLost:
+    task_executor_id: TaskExecutorId
+    allocation_id: AllocationId
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatesReported:
+    task_executor_id: TaskExecutorId
+    updates: tuple[TaskUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorMessageReceived:
+    task_executor_id: TaskExecutorId
+    operator_id: OperatorId
+    attempt_id: AttemptId
+    message: OperatorMessage
+
+
+class OperatorAnalysis(NamedTuple):
+    operator_id: OperatorId
+    schema: bytes  # Arrow IPC schema of its output; empty for sinks
+    plan: str  # for people; may be empty
+    side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAnalyzed:
+    task_executor_id: TaskExecutorId
+    operators: tuple[OperatorAnalysis, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisFailed:
+    """The plan cannot run: an unknown column, a user function that raises, ..."""
+
+    task_executor_id: TaskExecutorId
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathsListed:
+    operator_id: OperatorId
+    files: tuple[str, ...]  # in the order in which they shall be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathsMissing:
+    """A source path matches nothing, or could not be listed."""
+
+    operator_id: OperatorId
+    problem: str  # names the path and what to do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSpooled:
+    operator_id: OperatorId
+    attempt_id: AttemptId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkNotSpooled:
+    operator_id: OperatorId
+    attempt_id: AttemptId
+    sequence: int
+    problem: str  # e.g. a full disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceManagerConnected:
+    """The stream to the ResourceManager is (again) open: it must be told what the job needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesShort:
+    """The ResourceManager cannot meet the requirements with what exists."""
+
+    sequence: int  # of the declaration judged
+    missing: int
+    growing: int  # slots a driver is bringing up
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalStatusStored:
+    """The Dispatcher has stored the terminal status: this process may go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherLost:
+    """The Dispatcher stayed away for too long: nobody could ever be told how the job ended."""
+
+
+Event: TypeAlias = (
+    JobStarted
+    | CancelRequested
+    | TaskExecutorConnected
+    | TaskExecutorDisconnected
+    | TaskExecutorSeen
+    | TaskExecutorLost
+    | SlotsOffered
+    | SlotLost
+    | TaskStatesReported
+    | OperatorMessageReceived
+    | JobAnalyzed
+    | AnalysisFailed
+    | PathsListed
+    | PathsMissing
+    | ChunkSpooled
+    | ChunkNotSpooled
+    | ResourceManagerConnected
+    | ResourcesShort
+    | TerminalStatusStored
+    | DispatcherLost
+)

@@ -1,0 +1,65 @@
+"""JobGraph -> ExecutionGraph: an ExecutionVertex per parallel subtask, an IntermediateResult per edge (spec 002)."""
+
+from __future__ import annotations
+
+from firesteel.common.ids import AttemptId, IdSource
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.states import ExecutionState, JobStatus
+from jobmaster.core.execution_graph.graph import ExecutionGraph
+from jobmaster.core.execution_graph.result import IntermediateResult
+from jobmaster.core.execution_graph.vertex import INDEX, ExecutionJobVertex, ExecutionVertex
+
+
+class InvalidJobGraph(Exception):
+    """The client sent a graph that cannot be expanded; the message names the vertex or edge."""
+
+
+def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
+    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. Raises InvalidJobGraph."""
+    check(job_graph)
+    graph = ExecutionGraph(job_graph, now_ms)
+    created = (ExecutionState.CREATED, now_ms)
+    attempts = graph.attempts
+    for vertex in job_graph.vertices:
+        job_vertex = ExecutionJobVertex(graph, vertex)
+        for subtask in range(vertex.parallelism):
+            attempt_id = AttemptId(ids.next())
+            execution_vertex = ExecutionVertex(job_vertex, subtask, attempt_id, created)
+            job_vertex.vertices.append(execution_vertex)
+            attempts[attempt_id] = execution_vertex.current
+        job_vertex.counts[INDEX[ExecutionState.CREATED]] = vertex.parallelism
+        graph.vertices.append(job_vertex)
+        graph.by_id[vertex.vertex_id] = job_vertex
+    graph.counts[INDEX[ExecutionState.CREATED]] = graph.live = len(attempts)
+    for edge in job_graph.edges:
+        result = IntermediateResult(edge, graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id])
+        result.producer.outputs.append(result)
+        result.consumer.inputs.append(result)
+        graph.results.append(result)
+    graph.transition(JobStatus.CREATED, now_ms)
+    return graph
+
+
+def check(job_graph: JobGraph) -> None:
+    """Raises InvalidJobGraph unless vertices are unique, in topological order and joined by existing ends."""
+    if not job_graph.vertices:
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has no vertices: nothing would run")
+    position = {vertex.vertex_id: index for index, vertex in enumerate(job_graph.vertices)}
+    if len(position) != len(job_graph.vertices):
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has two vertices of the same id")
+    for vertex in job_graph.vertices:
+        if not 1 <= vertex.parallelism <= vertex.max_parallelism:
+            raise InvalidJobGraph(
+                f"vertex {vertex.name!r} has parallelism {vertex.parallelism}; it must be between 1 and its max "
+                f"parallelism {vertex.max_parallelism}"
+            )
+        if not vertex.operators:
+            raise InvalidJobGraph(f"vertex {vertex.name!r} has no operators")
+    for edge in job_graph.edges:
+        for vertex_id in (edge.source_vertex_id, edge.target_vertex_id):
+            if vertex_id not in position:
+                raise InvalidJobGraph(f"edge {edge.result_id} names vertex {vertex_id}, which the job does not have")
+        if position[edge.source_vertex_id] >= position[edge.target_vertex_id]:
+            raise InvalidJobGraph(f"edge {edge.result_id} goes backwards: vertices must be in topological order")
+    if len({edge.result_id for edge in job_graph.edges}) != len(job_graph.edges):
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has two edges of the same result id")

@@ -1,0 +1,73 @@
+"""IntermediateResult and its partitions: what one vertex produces for another along one JobEdge.
+
+Edges between subtasks are never stored. Who reads from whom follows from the pattern: everybody from everybody
+(ALL_TO_ALL), or a run of neighbours (POINTWISE). So a result costs O(producers), not O(producers x consumers).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from firesteel.common.job_graph import DistributionPattern, JobEdge, ResultType, pointwise_consumers, pointwise_producers
+from firesteel.common.states import ExecutionState
+
+if TYPE_CHECKING:
+    from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
+
+
+class PartitionState(Enum):
+    """How far one partition is; it follows from its producer's current execution."""
+
+    CREATED = 0  # its producer does not run yet
+    CONSUMABLE = 1  # pipelined and being produced, or produced in full
+    LOST = 2  # its producer ended without completing it
+
+
+class IntermediateResultPartition:
+    """What one producer subtask contributes to a result. Identified on the wire by (result id, subtask, attempt)."""
+
+    __slots__ = ("producer", "result")
+
+    def __init__(self, result: IntermediateResult, producer: ExecutionVertex) -> None:
+        self.result = result
+        self.producer = producer
+
+    @property
+    def state(self) -> PartitionState:
+        match self.producer.current.state:
+            case ExecutionState.FINISHED:
+                return PartitionState.CONSUMABLE
+            case ExecutionState.INITIALIZING | ExecutionState.RUNNING:
+                pipelined = self.result.edge.result_type is ResultType.PIPELINED
+                return PartitionState.CONSUMABLE if pipelined else PartitionState.CREATED
+            case ExecutionState.FAILED | ExecutionState.CANCELED | ExecutionState.CANCELING:
+                return PartitionState.LOST
+            case _:
+                return PartitionState.CREATED
+
+    @property
+    def consumers(self) -> range:
+        return self.result.consumers_of(self.producer.subtask)
+
+
+class IntermediateResult:
+    __slots__ = ("consumer", "edge", "partitions", "producer")
+
+    def __init__(self, edge: JobEdge, producer: ExecutionJobVertex, consumer: ExecutionJobVertex) -> None:
+        self.edge = edge
+        self.producer = producer
+        self.consumer = consumer
+        self.partitions = [IntermediateResultPartition(self, vertex) for vertex in producer.vertices]
+
+    def consumers_of(self, producer: int) -> range:
+        """Subtasks that read from this producer subtask."""
+        if self.edge.pattern is DistributionPattern.ALL_TO_ALL:
+            return range(self.consumer.parallelism)
+        return pointwise_consumers(producer, self.producer.parallelism, self.consumer.parallelism)
+
+    def producers_of(self, consumer: int) -> range:
+        """Subtasks that this consumer subtask reads from."""
+        if self.edge.pattern is DistributionPattern.ALL_TO_ALL:
+            return range(self.producer.parallelism)
+        return pointwise_producers(consumer, self.producer.parallelism, self.consumer.parallelism)

@@ -1,0 +1,132 @@
+"""When which subtasks get slots and are deployed (spec 003, "Eager" and "Lazy_From_Source" dispatching).
+
+A `SchedulingStrategy` says which subtasks to start, the `Scheduler` gets them there: CREATED -> SCHEDULED with a slot
+asked for each slot sharing group; when all of these slots are there, DEPLOYING, with one command per TaskExecutor.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Protocol
+
+from firesteel.common.ids import TaskExecutorId, VertexId
+from firesteel.common.states import ExecutionState
+from jobmaster.core.commands import DeployTasks, OutputOf, ResultLocations, TaskToDeploy
+from jobmaster.core.execution_graph import Execution, ExecutionGraph, ExecutionVertex, IntermediateResult
+from jobmaster.core.slot_pool import Slot, SlotPool
+from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup
+
+
+class SchedulingStrategy(Protocol):
+    """Which subtasks to start, and when. Lazy-from-source, for batch, is another one of these."""
+
+    def first(self, graph: ExecutionGraph) -> Iterable[ExecutionVertex]:
+        """What starts when the job does."""
+        ...
+
+    def after(self, graph: ExecutionGraph, finished: Execution) -> Iterable[ExecutionVertex]:
+        """What starts because this execution has finished."""
+        ...
+
+
+class EagerScheduling:
+    """Everything at once: streaming jobs, whose tasks need each other from the first record on."""
+
+    def first(self, graph: ExecutionGraph) -> Iterable[ExecutionVertex]:
+        return graph.execution_vertices()
+
+    def after(self, graph: ExecutionGraph, finished: Execution) -> Iterable[ExecutionVertex]:
+        return ()
+
+
+class Scheduler:
+    """Subtasks on their way from SCHEDULED to DEPLOYING. The core asks it to deploy once `has_all_slots`."""
+
+    def __init__(self, graph: ExecutionGraph, pool: SlotPool) -> None:
+        self._graph = graph
+        self._pool = pool
+        self.waiting: list[ExecutionVertex] = []  # SCHEDULED, not yet deployed
+
+    @property
+    def has_all_slots(self) -> bool:
+        return self._pool.pending_count == 0
+
+    def schedule(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> None:
+        groups: dict[int, ExecutionSlotSharingGroup] = {}
+        for vertex in vertices:
+            vertex.current.transition(ExecutionState.SCHEDULED, now_ms)
+            group = vertex.group
+            assert group is not None
+            group.running += 1
+            groups[id(group)] = group
+            self.waiting.append(vertex)
+        self._pool.request(groups.values(), now)
+
+    def first_slot(self) -> Slot:
+        """The slot of the first subtask that waits: the one that analyses the plan."""
+        group = self.waiting[0].group
+        assert group is not None
+        assert group.allocation_id is not None
+        return self._pool.slots[group.allocation_id]
+
+    def forget(self) -> None:
+        """The job is being ended: nothing that waits will be deployed."""
+        self.waiting.clear()
+
+    def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
+        """Everything that waits, one command per TaskExecutor. All of it must have its slot."""
+        slots = self._pool.slots
+        deploying = ExecutionState.DEPLOYING
+        executions = []
+        for vertex in self.waiting:
+            group, execution = vertex.group, vertex.current
+            assert group is not None
+            assert group.allocation_id is not None
+            execution.slot = slots[group.allocation_id]
+            execution.transition(deploying, now_ms)
+            executions.append(execution)
+        self.waiting.clear()
+        return self.deployments(executions, schemas)
+
+    def deployments(self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]) -> list[DeployTasks]:
+        """The commands that deploy these executions, which have their slots; to say it again if it was lost."""
+        batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
+        for execution in executions:
+            vertex, slot = execution.vertex, execution.slot
+            assert slot is not None
+            batch = batches.get(slot.task_executor_id)
+            if batch is None:
+                batch = batches[slot.task_executor_id] = ([], {})
+            vertex_id = vertex.job_vertex.vertex.vertex_id
+            batch[0].append(TaskToDeploy(execution.attempt_id, vertex_id, vertex.subtask, execution.attempt, slot.allocation_id))
+            batch[1][vertex_id] = None
+        located: dict[VertexId, tuple[ResultLocations, ...]] = {
+            vertex_id: tuple(locate(result) for result in self._graph.by_id[vertex_id].inputs)
+            for vertex_id in dict.fromkeys(v for _, vertices in batches.values() for v in vertices)
+        }
+        return [
+            DeployTasks(
+                task_executor_id=task_executor_id,
+                tasks=tuple(tasks),
+                vertices=tuple(vertices),
+                locations=tuple(locations for vertex_id in vertices for locations in located[vertex_id]),
+                schemas=schemas,
+            )
+            for task_executor_id, (tasks, vertices) in batches.items()
+        ]
+
+
+def locate(result: IntermediateResult) -> ResultLocations:
+    """Where the producers of a result run. All of them must have been given their slots."""
+    addresses: dict[str, int] = {}
+    address_index = array("I")
+    attempts = array("I")
+    for vertex in result.producer.vertices:
+        execution = vertex.current
+        assert execution.slot is not None, execution.story()
+        address_index.append(addresses.setdefault(execution.slot.data_address, len(addresses)))
+        attempts.append(execution.attempt)
+    return ResultLocations(
+        result_id=result.edge.result_id, addresses=tuple(addresses), address_index=address_index, attempts=attempts
+    )

@@ -1,0 +1,311 @@
+"""SlotPool: the slots this job has, and those it still needs (spec 003).
+
+It declares requirements (how many slots of which profile), takes offered slots into account, gives each slot to a
+slot sharing group, and keeps a freed slot for the job until it has been idle for a while (delayed release), so that a
+restart finds it still there. Surplus offers are rejected.
+
+What it declares, always: slots that groups want (held or awaited) plus idle slots that it still holds. So the
+ResourceManager neither refills a slot that is being released nor forgets one that is awaited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from firesteel.common.ids import AllocationId, ExecutorId, TaskExecutorId
+from firesteel.common.resources import ResourceProfile
+from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup, GroupKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOffer:
+    """A slot that a TaskExecutor holds for this job."""
+
+    allocation_id: AllocationId
+    slot_index: int
+    profile: ResourceProfile  # decided, never UNKNOWN
+    executor_id: ExecutorId  # the PySpark executor process in the slot
+    data_address: str  # its Arrow Flight address, host:port
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Slot:
+    """A slot in the pool. Exactly one of `group` and `idle_since` is set."""
+
+    allocation_id: AllocationId
+    slot_index: int
+    profile: ResourceProfile
+    executor_id: ExecutorId
+    data_address: str
+    task_executor_id: TaskExecutorId
+    host: str
+    requirement: ResourceProfile  # the declared profile that it counts for
+    group: ExecutionSlotSharingGroup | None = None
+    last_group: ExecutionSlotSharingGroup | None = None  # whose tasks ran in it last; stays when the slot is lost
+    idle_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferAnswer:
+    accepted: tuple[AllocationId, ...]
+    rejected: tuple[AllocationId, ...]
+    replaced: tuple[Slot, ...] = field(default=())  # known slots whose process is another one now: what ran there is gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    profile: ResourceProfile
+    count: int
+
+
+class SlotPool:
+    def __init__(self, *, idle_timeout_s: float) -> None:
+        self._idle_timeout_s = idle_timeout_s
+        self.slots: dict[AllocationId, Slot] = {}
+        self._idle: dict[AllocationId, Slot] = {}  # insertion order = the longest idle first
+        self._by_task_executor: dict[TaskExecutorId, dict[AllocationId, Slot]] = {}
+        self._pending: dict[ResourceProfile, dict[GroupKey, ExecutionSlotSharingGroup]] = {}
+        self._pending_by_previous: dict[TaskExecutorId, dict[GroupKey, ExecutionSlotSharingGroup]] = {}
+        self._required: Counter[ResourceProfile] = Counter()
+        self.pending_count = 0  # groups that wait for a slot
+        self._changed = False  # something was added or taken away since `take_requirements`
+        self._taken: dict[ResourceProfile, int] = {}  # what it told last
+
+    # ---- what the job wants
+
+    def request(self, groups: Iterable[ExecutionSlotSharingGroup], now: float) -> None:
+        """These groups need a slot each. Idle slots are given at once, first to those that ran in them before."""
+        waiting = [group for group in groups if not group.wanted]
+        for group in waiting:
+            group.wanted = True
+            self._require(group.profile, 1)
+        for prefers in (_same_slot, _same_task_executor, _any_slot):
+            if self._idle:
+                waiting = [group for group in waiting if not self._give_idle(group, prefers)]
+        for group in waiting:
+            self._wait(group)
+
+    def release(self, group: ExecutionSlotSharingGroup, now: float) -> None:
+        """The group needs no slot any more. Its slot stays in the pool, idle; a pending request is withdrawn."""
+        if not group.wanted:
+            return
+        group.wanted = False
+        self._require(group.profile, -1)
+        if group.allocation_id is None:
+            self._stop_waiting(group)
+            return
+        slot = self.slots[group.allocation_id]
+        self._part(slot, group)
+        slot.idle_since = now
+        self._idle[slot.allocation_id] = slot
+        self._require(slot.requirement, 1)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        return tuple(Requirement(profile=profile, count=count) for profile, count in self._required.items() if count)
+
+    def take_requirements(self) -> tuple[Requirement, ...] | None:
+        """The requirements if they changed since they were last taken, else None."""
+        if not self._changed:
+            return None
+        self._changed = False
+        required = {profile: count for profile, count in self._required.items() if count}
+        if required == self._taken:
+            return None
+        self._taken = required
+        return self.requirements()
+
+    # ---- what TaskExecutors tell
+
+    def offer(self, task_executor_id: TaskExecutorId, host: str, offers: Sequence[SlotOffer], now: float) -> OfferAnswer:
+        """Takes each slot that some waiting group can use; a slot already held is accepted again."""
+        accepted, rejected, replaced = [], [], []
+        for offer in offers:
+            known = self.slots.get(offer.allocation_id)
+            if known is not None and known.executor_id == offer.executor_id and known.task_executor_id == task_executor_id:
+                accepted.append(offer.allocation_id)
+                continue
+            if known is not None:
+                self.lose(offer.allocation_id)
+                replaced.append(known)
+            group = self._choose_pending(task_executor_id, offer.profile)
+            if group is None:
+                rejected.append(offer.allocation_id)
+                continue
+            slot = Slot(
+                allocation_id=offer.allocation_id,
+                slot_index=offer.slot_index,
+                profile=offer.profile,
+                executor_id=offer.executor_id,
+                data_address=offer.data_address,
+                task_executor_id=task_executor_id,
+                host=host,
+                requirement=group.profile,
+            )
+            self.slots[slot.allocation_id] = slot
+            self._by_task_executor.setdefault(task_executor_id, {})[slot.allocation_id] = slot
+            self._stop_waiting(group)
+            self._join(slot, group)
+            accepted.append(offer.allocation_id)
+        return OfferAnswer(accepted=tuple(accepted), rejected=tuple(rejected), replaced=tuple(replaced))
+
+    def lose(self, allocation_id: AllocationId) -> Slot | None:
+        """The slot is gone. A group that still wants one waits again; returns the slot as it was (None if unknown)."""
+        slot = self._drop(allocation_id)
+        if slot is None:
+            return None
+        group = slot.group
+        if group is not None:
+            self._part(slot, group)
+            self._wait(group)
+        return slot
+
+    def lose_task_executor(self, task_executor_id: TaskExecutorId) -> list[Slot]:
+        """All of its slots, now lost."""
+        lost = [self.lose(allocation_id) for allocation_id in list(self._by_task_executor.get(task_executor_id, ()))]
+        return [slot for slot in lost if slot is not None]
+
+    def slots_of(self, task_executor_id: TaskExecutorId) -> Iterable[AllocationId]:
+        return tuple(self._by_task_executor.get(task_executor_id, ()))
+
+    # ---- delayed release
+
+    def next_deadline(self) -> float | None:
+        if not self._idle:
+            return None
+        first = next(iter(self._idle.values()))
+        assert first.idle_since is not None
+        return first.idle_since + self._idle_timeout_s
+
+    def release_idle(self, now: float) -> list[Slot]:
+        """Slots idle for too long leave the pool: tell their TaskExecutors, after declaring the lower requirements."""
+        expired = []
+        for slot in self._idle.values():
+            assert slot.idle_since is not None
+            if slot.idle_since + self._idle_timeout_s > now:
+                break
+            expired.append(slot)
+        for slot in expired:
+            self._drop(slot.allocation_id)
+        return expired
+
+    def clear(self) -> list[Slot]:
+        """The job is over: nothing is required any more, all slots leave the pool."""
+        slots = list(self.slots.values())
+        for slot in slots:
+            if slot.group is not None:
+                slot.group.wanted = False
+                self._part(slot, slot.group)
+        for groups in list(self._pending.values()):
+            for group in list(groups.values()):
+                group.wanted = False
+        self.slots.clear()
+        self._idle.clear()
+        self._by_task_executor.clear()
+        self._pending.clear()
+        self._pending_by_previous.clear()
+        self.pending_count = 0
+        self._changed = True
+        self._required.clear()
+        return slots
+
+    # ---- inner steps
+
+    def _require(self, profile: ResourceProfile, change: int) -> None:
+        self._required[profile] += change
+        self._changed = True
+
+    def _give_idle(
+        self, group: ExecutionSlotSharingGroup, prefers: Callable[[SlotPool, ExecutionSlotSharingGroup], Slot | None]
+    ) -> bool:
+        slot = prefers(self, group)
+        if slot is None:
+            return False
+        del self._idle[slot.allocation_id]
+        slot.idle_since = None
+        self._require(slot.requirement, -1)
+        slot.requirement = group.profile
+        self._join(slot, group)
+        return True
+
+    def _join(self, slot: Slot, group: ExecutionSlotSharingGroup) -> None:
+        slot.group = slot.last_group = group
+        group.allocation_id = slot.allocation_id
+
+    def _part(self, slot: Slot, group: ExecutionSlotSharingGroup) -> None:
+        slot.group = None
+        group.allocation_id = None
+        group.previous_allocation_id = slot.allocation_id
+        group.previous_task_executor_id = slot.task_executor_id
+
+    def _wait(self, group: ExecutionSlotSharingGroup) -> None:
+        self._pending.setdefault(group.profile, {})[group.key] = group
+        if group.previous_task_executor_id is not None:
+            self._pending_by_previous.setdefault(group.previous_task_executor_id, {})[group.key] = group
+        self.pending_count += 1
+
+    def _stop_waiting(self, group: ExecutionSlotSharingGroup) -> None:
+        waiting = self._pending[group.profile]
+        del waiting[group.key]
+        if not waiting:
+            del self._pending[group.profile]
+        if group.previous_task_executor_id is not None:
+            self._pending_by_previous[group.previous_task_executor_id].pop(group.key, None)
+        self.pending_count -= 1
+
+    def _choose_pending(self, task_executor_id: TaskExecutorId, offered: ResourceProfile) -> ExecutionSlotSharingGroup | None:
+        """The group that ran there before, else one that asked for just this size, else one that asked for none.
+
+        What was asked for in bytes is allocated in just those bytes, so another size was meant for UNKNOWN; only when
+        no such group waits does the most demanding one that fits take it.
+        """
+        for group in self._pending_by_previous.get(task_executor_id, {}).values():
+            if group.profile.fits_in(offered):
+                return group
+        fitting = [profile for profile in self._pending if profile.fits_in(offered)]
+        if not fitting:
+            return None
+        best = max(fitting, key=lambda p: (p == offered, p.unknown, p.total_bytes, p.cpu_cores))
+        return next(iter(self._pending[best].values()))
+
+    def _drop(self, allocation_id: AllocationId) -> Slot | None:
+        slot = self.slots.pop(allocation_id, None)
+        if slot is None:
+            return None
+        siblings = self._by_task_executor[slot.task_executor_id]
+        del siblings[allocation_id]
+        if not siblings:
+            del self._by_task_executor[slot.task_executor_id]
+        if self._idle.pop(allocation_id, None) is not None:
+            self._require(slot.requirement, -1)
+        return slot
+
+    def _idle_of(self, task_executor_id: TaskExecutorId) -> Iterable[Slot]:
+        for slot in self._by_task_executor.get(task_executor_id, {}).values():
+            if slot.group is None:
+                yield slot
+
+    def _all_idle(self) -> Iterable[Slot]:
+        return self._idle.values()
+
+    def _idle_slot(self, allocation_id: AllocationId) -> Slot | None:
+        return self._idle.get(allocation_id)
+
+
+def _same_slot(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slot | None:
+    if group.previous_allocation_id is None:
+        return None
+    slot = pool._idle_slot(group.previous_allocation_id)
+    return slot if slot is not None and group.profile.fits_in(slot.profile) else None
+
+
+def _same_task_executor(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slot | None:
+    if group.previous_task_executor_id is None:
+        return None
+    slots = pool._idle_of(group.previous_task_executor_id)
+    return next((slot for slot in slots if group.profile.fits_in(slot.profile)), None)
+
+
+def _any_slot(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slot | None:
+    return next((slot for slot in pool._all_idle() if group.profile.fits_in(slot.profile)), None)

@@ -1,0 +1,89 @@
+"""Which TaskExecutors are connected, and the verdict which ones are dead (design, "Control messages")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.common.ids import TaskExecutorId
+
+
+@dataclass(slots=True)
+class _Peer:
+    connection: int
+    last_seen: float
+    broken_at: float | None = None  # when its stream broke; None while it is open
+
+
+class TaskExecutors:
+    """A broken stream that is not re-established in time is a death notice; the heartbeat timeout is for silent peers."""
+
+    def __init__(self, *, heartbeat_interval_s: float, heartbeat_timeout_s: float, reconnect_grace_s: float) -> None:
+        self._check_interval_s = heartbeat_interval_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._reconnect_grace_s = reconnect_grace_s
+        self._peers: dict[TaskExecutorId, _Peer] = {}
+        self._broken: set[TaskExecutorId] = set()
+        # Silence is looked for once per interval, not per peer: next_deadline is asked for after every event.
+        self._next_check = 0.0
+
+    def __contains__(self, task_executor_id: TaskExecutorId) -> bool:
+        return task_executor_id in self._peers
+
+    def all(self) -> list[TaskExecutorId]:
+        return list(self._peers)
+
+    @property
+    def any_broken(self) -> bool:
+        return bool(self._broken)
+
+    def connect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> bool:
+        """A stream was opened; False if a newer one is known already."""
+        known = self._peers.get(task_executor_id)
+        if known is not None and known.connection > connection:
+            return False
+        if not self._peers:
+            self._next_check = now + self._check_interval_s
+        self._peers[task_executor_id] = _Peer(connection, now)
+        self._broken.discard(task_executor_id)
+        return True
+
+    def disconnect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> None:
+        known = self._peers.get(task_executor_id)
+        if known is not None and known.connection == connection:
+            known.broken_at = now
+            self._broken.add(task_executor_id)
+
+    def seen(self, task_executor_id: TaskExecutorId, now: float) -> None:
+        known = self._peers.get(task_executor_id)
+        if known is not None:
+            known.last_seen = now
+
+    def remove(self, task_executor_id: TaskExecutorId) -> None:
+        self._peers.pop(task_executor_id, None)
+        self._broken.discard(task_executor_id)
+
+    def verdicts(self, now: float) -> list[tuple[TaskExecutorId, str]]:
+        """Those that are dead by now, with the reason. The caller removes them."""
+        dead = []
+        for task_executor_id in sorted(self._broken):
+            broken_at = self._peers[task_executor_id].broken_at
+            assert broken_at is not None
+            if broken_at + self._reconnect_grace_s <= now:
+                cause = f"its connection broke and was not re-established within {self._reconnect_grace_s:g} s"
+                dead.append((task_executor_id, cause))
+        if self._peers and self._next_check <= now:
+            self._next_check = now + self._check_interval_s
+            for task_executor_id, peer in self._peers.items():
+                if peer.broken_at is None and peer.last_seen + self._heartbeat_timeout_s <= now:
+                    dead.append((task_executor_id, f"no heartbeat for {self._heartbeat_timeout_s:g} s"))
+        return dead
+
+    def next_deadline(self) -> float | None:
+        if not self._peers:
+            return None
+        deadline = self._next_check
+        for task_executor_id in self._broken:
+            broken_at = self._peers[task_executor_id].broken_at
+            assert broken_at is not None
+            deadline = min(deadline, broken_at + self._reconnect_grace_s)
+        return deadline

@@ -1,0 +1,178 @@
+"""The JobMaster's gRPC service: TaskExecutors hold one stream each, the Dispatcher asks questions.
+
+Servicers decide nothing: they check that a message is meant for this job and this epoch (in one place, `_accepts`),
+convert it, and post it as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+import structlog
+
+from firesteel._proto import job_master_pb2, job_master_pb2_grpc, tasks_pb2
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.rpc.link import EOF, RemoteProtocolError
+from jobmaster import convert
+from jobmaster.core import events
+
+log = structlog.get_logger(__name__)
+
+
+class Job(Protocol):
+    """What the service needs of the job that runs in this process."""
+
+    job_id: str
+    epoch: int
+
+    def post(self, event: events.Event) -> None: ...
+
+    def details(self) -> job_master_pb2.JobDetails: ...
+
+    def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None: ...
+
+
+class Session:
+    """One open stream to a TaskExecutor. `None` in the outbox ends it after what was put before."""
+
+    def __init__(self, connection: int) -> None:
+        self.connection = connection
+        self.outbox: asyncio.Queue[job_master_pb2.JobMasterToTaskExecutor | None] = asyncio.Queue()
+
+
+class Sessions:
+    """The open streams, by TaskExecutor. Messages to one without a stream are dropped: the core says, or asks for, all
+    that still matters when it is back."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[TaskExecutorId, Session] = {}
+        self._connections = itertools.count(1)
+
+    def open(self, task_executor_id: TaskExecutorId) -> Session:
+        old = self.by_id.get(task_executor_id)
+        if old is not None:
+            self.close(task_executor_id, old)
+            old.outbox.put_nowait(None)
+        session = Session(next(self._connections))
+        self.by_id[task_executor_id] = session
+        return session
+
+    def close(self, task_executor_id: TaskExecutorId, session: Session) -> None:
+        if self.by_id.get(task_executor_id) is session:
+            del self.by_id[task_executor_id]
+
+    def send(self, task_executor_id: TaskExecutorId, message: job_master_pb2.JobMasterToTaskExecutor) -> None:
+        session = self.by_id.get(task_executor_id)
+        if session is not None:
+            session.outbox.put_nowait(message)
+
+    def dismiss(self, task_executor_id: TaskExecutorId, goodbye: job_master_pb2.JobMasterToTaskExecutor) -> None:
+        """Says goodbye and ends the stream; nothing more will be sent on it."""
+        session = self.by_id.pop(task_executor_id, None)
+        if session is not None:
+            session.outbox.put_nowait(goodbye)
+            session.outbox.put_nowait(None)
+
+
+class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
+    def __init__(self) -> None:
+        self.job: Job | None = None  # set when the Dispatcher has given this process its job
+        self.sessions = Sessions()
+        self.dropped = 0  # messages of other jobs or epochs
+        self.open_streams = 0
+
+    async def ConnectTaskExecutor(
+        self, request_iterator: AsyncIterator[job_master_pb2.TaskExecutorToJobMaster], context: Any
+    ) -> None:
+        first = await context.read()
+        if first is EOF:
+            return
+        job = self.job
+        if job is None or not self._accepts(job, first):
+            runs = f"it runs job {job.job_id}, epoch {job.epoch}" if job else "it has no job yet"
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"this JobMaster does not run job {first.job_id}, epoch {first.job_master_epoch}: {runs}",
+            )
+        assert job is not None  # abort has raised
+        if not first.HasField("hello"):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a TaskExecutorHello")
+        task_executor_id = TaskExecutorId(first.hello.task_executor_id)
+        session = self.sessions.open(task_executor_id)
+        self.open_streams += 1
+        try:
+            job.post(convert.connected(first.hello, session.connection))
+            await self._serve(job, task_executor_id, session, context)
+        except RemoteProtocolError as error:
+            log.warning("TaskExecutor broke the protocol", tm_id=task_executor_id, cause=str(error))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            self.open_streams -= 1
+            self.sessions.close(task_executor_id, session)
+            job.post(events.TaskExecutorDisconnected(task_executor_id=task_executor_id, connection=session.connection))
+
+    async def _serve(self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: Any) -> None:
+        """Reads and writes until the peer closes the stream or the session is ended from here."""
+        reader = asyncio.create_task(self._read(job, task_executor_id, context))
+        writer = asyncio.create_task(_write(session, context))
+        try:
+            done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            reader.cancel()
+            writer.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    async def _read(self, job: Job, task_executor_id: TaskExecutorId, context: Any) -> None:
+        while True:
+            message = await context.read()
+            if message is EOF:
+                return
+            if not self._accepts(job, message):
+                continue
+            kind = message.WhichOneof("message")
+            if kind in ("report", "task_states"):
+                job.keep_metrics(message)
+            job.post(convert.from_task_executor(task_executor_id, message))
+
+    def _accepts(self, job: Job, message: job_master_pb2.TaskExecutorToJobMaster) -> bool:
+        """Whether a message is for this job under this epoch; stale ones are dropped here and counted."""
+        if message.job_id == job.job_id and message.job_master_epoch == job.epoch:
+            return True
+        self.dropped += 1
+        return False
+
+    async def CancelJob(self, request: job_master_pb2.CancelJobRequest, context: Any) -> job_master_pb2.CancelJobResponse:
+        job = await self._job(request.job_id, context)
+        job.post(events.CancelRequested())
+        return job_master_pb2.CancelJobResponse()
+
+    async def GetJobDetails(self, request: job_master_pb2.JobDetailsRequest, context: Any) -> job_master_pb2.JobDetails:
+        return (await self._job(request.job_id, context)).details()
+
+    async def _job(self, job_id: str, context: Any) -> Job:
+        if self.job is None or self.job.job_id != job_id:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this JobMaster does not run job {job_id}")
+        assert self.job is not None
+        return self.job
+
+
+async def _write(session: Session, context: Any) -> None:
+    while True:
+        message = await session.outbox.get()
+        if message is None:
+            return
+        await context.write(message)
+
+
+def metrics_in(message: job_master_pb2.TaskExecutorToJobMaster) -> list[Any]:
+    """The TaskMetrics that a message carries."""
+    if message.HasField("report"):
+        return list(message.report.metrics)
+    changes: tasks_pb2.TaskStateChanges = message.task_states
+    return [change.metrics for change in changes.changes if change.HasField("metrics")]

@@ -1,0 +1,427 @@
+"""The SlotManager: a pure core. Events in, commands out; no I/O, no clock, no randomness.
+
+It owns what the ResourceManager believes of TaskExecutors, slots, JobMasters and workers, and holds to three rules:
+
+* TaskExecutors own the truth about slots, JobMasters the truth about requirements; both always tell the whole of it.
+  So nothing needs to be stored: after any loss the next report or declaration mends what is believed here.
+* After every change the same three steps run from current facts: match, scale, tell (`_settle`).
+* There is one verdict on a dead TaskExecutor, and every JobMaster hears it at once (invariant 22).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import assert_never
+
+from firesteel.common.driver import Effects, Tick
+from firesteel.common.ids import AllocationId, IdSource, JobId, TaskExecutorId
+from resourcemanager.core import events as e
+from resourcemanager.core.events import Command, Connection, Event, WorkerId
+from resourcemanager.core.fence import Fence
+from resourcemanager.core.jobs import Job, unmet
+from resourcemanager.core.matching import Need, Plan, match_slots
+from resourcemanager.core.settings import RECONNECT_GRACE_S, WORKER_START_TIMEOUT_S, Deadline, Settings, Timer
+from resourcemanager.core.shortage import explain
+from resourcemanager.core.slot_requests import SlotRequests
+from resourcemanager.core.slots import Slot, SlotState, SlotTable, TaskExecutor
+from resourcemanager.core.timers import Timers
+from resourcemanager.core.workers import Growth, Workers, WorkerSpec
+
+
+class InvariantViolated(Exception):
+    """The SlotManager's state contradicts itself; the message tells what and how it came to it."""
+
+
+class SlotManager:
+    def __init__(self, settings: Settings, ids: IdSource) -> None:
+        self.settings = settings
+        self.table = SlotTable()
+        self.jobs: dict[JobId, Job] = {}  # in the order they came: that is the order they are served
+        self.workers = Workers(initial=settings.initial_workers, max_slots=settings.max_slots, spec=settings.worker, ids=ids)
+        self.missing = 0  # slots required that nothing free can give
+        self.fence = Fence(settings.epoch)
+        self._ids = ids
+        self._timers: Timers[Timer] = Timers()
+        self._unsettled = False  # facts that matching depends on have changed
+        self._history: deque[tuple[float, Event]] = deque(maxlen=500)
+        self._commands: list[Command] = []
+        self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
+        self._now = 0.0
+
+    # ------------------------------------------------------------ the core's interface
+
+    def handle(self, event: Event, now: float) -> Effects[None, Command]:
+        self._now = now
+        self._commands.clear()
+        if not isinstance(event, Tick | e.TaskExecutorHeartbeat | e.JobMasterHeartbeat):
+            self._history.append((now, event))
+        self._apply(event)
+        self._run_timers()
+        if self._unsettled and not self.workers.recovering:
+            self._settle()
+        return Effects(commands=tuple(self._commands))
+
+    def next_deadline(self) -> float | None:
+        return self._timers.next()
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case e.Started():
+                self.workers.recover(event.previous_workers, self._now)
+                for worker_id in event.previous_workers:
+                    self._arm(Deadline.WORKER_START, worker_id, after_s=self.settings.recovery_timeout_s)
+                self._unsettled = True
+                self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
+            case e.TaskExecutorRegistered():
+                self._register_executor(event)
+            case e.JobMasterRegistered():
+                self._register_job_master(event)
+            case e.SlotsReported() | e.SlotRequestAccepted() | e.SlotRequestRejected() | e.TaskExecutorHeartbeat():
+                if (executor := self.fence.admit_executor(event, self.table.executors, self._now)) is not None:
+                    self._heard_executor(executor, event)
+            case e.RequirementsDeclared() | e.JobMasterHeartbeat():
+                if (job := self.fence.admit_job(event, self.jobs, self._now)) is not None:
+                    self._heard_job(job, event)
+            case e.ConnectionClosed(connection=connection):
+                self._connection_ended(connection, None)
+            case e.ConnectionBroken(connection=connection, cause=cause):
+                self._connection_ended(connection, cause)
+            case e.WorkerStarted():
+                pass  # what counts is that its TaskExecutor registers
+            case e.WorkerStartFailed(worker_id=worker_id, cause=cause) | e.WorkerExited(worker_id=worker_id, cause=cause):
+                self._worker_ended(worker_id, cause)
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------ TaskExecutors
+
+    def _register_executor(self, event: e.TaskExecutorRegistered) -> None:
+        if self.fence.repeats(event):
+            self._commands.append(e.Welcome(connection=event.connection))
+            return
+        executor = self._known_executor(event)
+        if executor is None:
+            executor = TaskExecutor(
+                task_executor_id=event.task_executor_id,
+                address=event.address,
+                host=event.host,
+                pid=event.pid,
+                worker_id=event.worker_id,
+                total=event.total,
+                default_slot=event.default_slot,
+                metrics_address=event.metrics_address,
+                leaving=event.worker_id in self.workers.ending,
+            )
+            self.table.add(executor, (status.slot_index for status in event.slots))
+        executor.address, executor.metrics_address, executor.pid = event.address, event.metrics_address, event.pid
+        self.fence.connect_executor(executor, event.connection, self._now)
+        self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
+        if executor.worker_id is not None and not executor.leaving:
+            spec = WorkerSpec(slots=len(executor.slots), total=executor.total, default_slot=executor.default_slot)
+            self.workers.registered(executor.worker_id, spec, self._now)
+            self._cancel(Deadline.WORKER_START, executor.worker_id)
+        self._commands.append(e.Welcome(connection=event.connection))
+        if executor.leaving:  # the old connection may have taken it with it
+            self._commands.append(e.Shutdown(connection=event.connection, cause="it was given up before"))
+        self._reconcile(executor, event.slots)
+        for slot in executor.slots.values():
+            if slot.state is SlotState.PENDING:  # asked on the old connection, and not seen
+                self._requests.send(slot, self._now)
+        self._unsettled = True
+
+    def _known_executor(self, event: e.TaskExecutorRegistered) -> TaskExecutor | None:
+        """The TaskExecutor that reconnects, if its slots are still the same."""
+        executor = self.table.executors.get(event.task_executor_id)
+        if executor is None:
+            return None
+        self._close(executor, "it has registered on another connection")
+        reported = (event.total, event.default_slot, event.worker_id, {status.slot_index for status in event.slots})
+        if (executor.total, executor.default_slot, executor.worker_id, set(executor.slots)) == reported:
+            return executor
+        self.table.remove(executor)
+        return None
+
+    def _heard_executor(self, executor: TaskExecutor, event: e.FromTaskExecutor) -> None:
+        match event:
+            case e.SlotsReported():
+                executor.report_sequence = event.sequence
+                self._reconcile(executor, event.slots)
+            case e.SlotRequestAccepted(allocation_id=allocation_id):
+                if (slot := self._pending(executor, allocation_id)) is not None:
+                    self._requests.accepted(slot)
+            case e.SlotRequestRejected(allocation_id=allocation_id):
+                if (slot := self._pending(executor, allocation_id)) is not None:
+                    self._unsettled |= self._requests.rejected(slot, self._now)
+            case e.TaskExecutorHeartbeat():
+                pass
+            case _:
+                assert_never(event)
+
+    def _pending(self, executor: TaskExecutor, allocation_id: AllocationId) -> Slot | None:
+        slot = self.table.slot_of(allocation_id)
+        if slot is None or slot.executor is not executor or slot.state is not SlotState.PENDING:
+            self.fence.drop("answer to a slot request that is settled or given up")
+            return None
+        return slot
+
+    def _reconcile(self, executor: TaskExecutor, statuses: tuple[e.SlotStatus, ...]) -> None:
+        result = self.table.reconcile(executor, statuses)
+        for allocation_id in result.doubled:
+            self.fence.drop("allocation reported on two slots")
+            if executor.connection is not None:
+                cause = "the allocation is held by another slot"
+                self._commands.append(e.FreeSlot(connection=executor.connection, allocation_id=allocation_id, cause=cause))
+        for slot in result.doubted:
+            self._requests.pause(slot, self._now)
+        self._unsettled |= result.changed
+
+    def _close(self, peer: TaskExecutor | Job, cause: str) -> None:
+        """Closes its connection, if it has one."""
+        if (connection := self.fence.disconnect(peer)) is not None:
+            self._commands.append(e.CloseConnection(connection=connection, cause=cause))
+
+    def _lose_executor(self, executor: TaskExecutor, cause: str) -> None:
+        """The one verdict: dead, for everybody, whatever may still be running there."""
+        self._close(executor, cause)
+        self.table.remove(executor)
+        self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
+        self._cancel(Deadline.IDLE, executor.task_executor_id)
+        for job in self.jobs.values():
+            if job.connection is None:
+                job.owed.append((executor.task_executor_id, cause))
+            else:
+                self._tell_lost(job.connection, executor.task_executor_id, cause)
+        if executor.worker_id is not None and self.workers.failed(executor.worker_id, cause, self._now):
+            self.workers.released(executor.worker_id)
+            self._commands.append(e.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
+        self._unsettled = True
+
+    def _tell_lost(self, connection: Connection, task_executor_id: TaskExecutorId, cause: str) -> None:
+        self._commands.append(e.TaskExecutorLost(connection=connection, task_executor_id=task_executor_id, cause=cause))
+
+    # ------------------------------------------------------------ JobMasters
+
+    def _register_job_master(self, event: e.JobMasterRegistered) -> None:
+        if self.fence.repeats(event):
+            self._commands.append(e.Welcome(connection=event.connection))
+            return
+        if self.fence.superseded(event):
+            cause = f"a JobMaster of job {event.job_id} with a higher epoch has registered"
+            self._commands.append(e.CloseConnection(connection=event.connection, cause=cause))
+            return
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            job = Job(job_id=event.job_id, name=event.job_name, address=event.address, epoch=event.epoch)
+            self.jobs[event.job_id] = job
+        self._close(job, "its JobMaster has registered on another connection")
+        if (job.epoch, job.address) != (event.epoch, event.address):  # another process: it declares from the start
+            self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
+            job.sequence, job.requirements = -1, ()
+        job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
+        job.told = None
+        self.fence.connect_job(job, event.connection, self._now)
+        self._cancel(Deadline.JOB_GRACE, job.job_id)
+        self._commands.append(e.Welcome(connection=event.connection))
+        for task_executor_id, cause in job.owed:
+            self._tell_lost(event.connection, task_executor_id, cause)
+        job.owed.clear()
+        self._unsettled = True
+
+    def _heard_job(self, job: Job, event: e.FromJobMaster) -> None:
+        match event:
+            case e.RequirementsDeclared():
+                job.sequence, job.requirements, job.environment = event.sequence, event.requirements, event.environment
+                if self.settings.requirements_delay_s > 0:
+                    self._arm(Deadline.SETTLE, after_s=self.settings.requirements_delay_s)
+                else:
+                    self._unsettled = True
+            case e.JobMasterHeartbeat():
+                pass
+            case _:
+                assert_never(event)
+
+    def _lose_job(self, job: Job, cause: str) -> None:
+        """Its requirements vanish. The slots it holds come back when their TaskExecutors report them free."""
+        self._close(job, cause)
+        self._cancel(Deadline.JOB_GRACE, job.job_id)
+        self._requests.give_up_all(job, cause, self._now)
+        del self.jobs[job.job_id]
+        self._unsettled = True
+
+    # ------------------------------------------------------------ streams and workers that end
+
+    def _connection_ended(self, connection: Connection, broken: str | None) -> None:
+        """`broken`: why it broke; None: its peer closed it and does not come back."""
+        if (task_executor_id := self.fence.executor_on.get(connection)) is not None:
+            executor = self.table.executors[task_executor_id]
+            self.fence.disconnect(executor)
+            if broken is None:
+                self._lose_executor(executor, "it closed its connection to the ResourceManager")
+            else:
+                self._arm(Deadline.EXECUTOR_GRACE, task_executor_id, after_s=RECONNECT_GRACE_S)
+        elif (job_id := self.fence.job_on.get(connection)) is not None:
+            job = self.jobs[job_id]
+            self.fence.disconnect(job)
+            if broken is None:
+                self._lose_job(job, "its JobMaster closed its connection")
+            else:
+                self._arm(Deadline.JOB_GRACE, job_id, after_s=RECONNECT_GRACE_S)
+
+    def _worker_ended(self, worker_id: WorkerId, cause: str) -> None:
+        self._cancel(Deadline.WORKER_START, worker_id)
+        self.workers.failed(worker_id, cause, self._now)
+        self.workers.ending.discard(worker_id)
+        for executor in [x for x in self.table.executors.values() if x.worker_id == worker_id]:
+            self._lose_executor(executor, cause)
+        self._unsettled = True
+
+    # ------------------------------------------------------------ match, scale, tell
+
+    def _settle(self) -> None:
+        """What follows from the facts as they are now; run after every change of them."""
+        self._unsettled = False
+        plan = self._match()
+        self.missing = plan.missing
+        growth = self._scale(plan)
+        self._tell(plan, growth)
+
+    def _match(self) -> Plan:
+        needs = []
+        for job in self.jobs.values():
+            if job.connection is None or not job.requirements:
+                continue
+            if lacking := unmet(job.requirements, self.table.held_by(job.job_id)):
+                needs.append(Need(job_id=job.job_id, requirements=lacking))
+        if not needs:
+            return Plan()
+        plan = match_slots(self.table.offers(), needs, spread=self.settings.spread)
+        for assignment in plan.assignments:
+            slot = self.table.executors[assignment.task_executor_id].slots[assignment.slot_index]
+            allocation_id = AllocationId(self._ids.next(AllocationId))
+            self.table.request(slot, allocation_id, assignment.job_id, assignment.profile)
+            self._requests.send(slot, self._now)
+        return plan
+
+    def _scale(self, plan: Plan) -> Growth:
+        growth = self.workers.plan_growth(plan.unmet, self.table.total, now=self._now)
+        for _ in range(growth.workers_wanted):
+            worker = self.workers.request(self._now)
+            self._commands.append(e.RequestWorker(worker_id=worker.worker_id))
+            self._arm(Deadline.WORKER_START, worker.worker_id, after_s=WORKER_START_TIMEOUT_S)
+        if self.workers.not_before > self._now:
+            self._arm(Deadline.SETTLE, after_s=self.workers.not_before - self._now)
+        surplus = self.workers.may_release()
+        for executor in self.table.executors.values():
+            if executor.worker_id is None or executor.leaving:
+                continue
+            if not executor.idle or not surplus:
+                self._cancel(Deadline.IDLE, executor.task_executor_id)
+            elif not self._armed(Deadline.IDLE, executor.task_executor_id):
+                self._arm(Deadline.IDLE, executor.task_executor_id, after_s=self.settings.idle_timeout_s)
+        return growth
+
+    def _release_idle(self, executor: TaskExecutor) -> None:
+        if executor.worker_id is None or not executor.idle or executor.leaving or not self.workers.may_release():
+            return
+        cause = f"it was idle for {self.settings.idle_timeout_s:g} s"
+        executor.leaving = True
+        self.workers.released(executor.worker_id)
+        if executor.connection is not None:
+            self._commands.append(e.Shutdown(connection=executor.connection, cause=cause))
+        self._commands.append(e.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
+        self._unsettled = True
+
+    def _tell(self, plan: Plan, growth: Growth) -> None:
+        lacking = {need.job_id: need for need in plan.unmet}
+        for job in self.jobs.values():
+            need = lacking.get(job.job_id)
+            if need is None or job.connection is None:
+                job.told = None
+                continue
+            missing = sum(r.count for r in need.requirements)
+            growing = growth.growing.get(job.job_id, 0)
+            told = (job.sequence, missing, growing, explain(need, self.table, self.workers, growth))
+            if told != job.told:
+                job.told = told
+                sequence, missing, growing, explanation = told
+                self._commands.append(
+                    e.NotEnoughResources(
+                        connection=job.connection, sequence=sequence, missing=missing, growing=growing, explanation=explanation
+                    )
+                )
+
+    # ------------------------------------------------------------ time
+
+    def _run_timers(self) -> None:
+        for kind, subject, index in self._timers.due(self._now):
+            match kind:
+                case Deadline.HEARTBEAT:
+                    self._heartbeat()
+                case Deadline.EXECUTOR_GRACE:
+                    executor = self.table.executors[TaskExecutorId(subject)]
+                    self._lose_executor(executor, f"its connection broke and was not back within {RECONNECT_GRACE_S:g} s")
+                case Deadline.JOB_GRACE:
+                    self._lose_job(self.jobs[JobId(subject)], "its JobMaster's connection broke")
+                case Deadline.REQUEST:
+                    self._unsettled |= self._requests.overdue(AllocationId(subject), self._now)
+                case Deadline.UNCLEAR:
+                    self._unsettled |= self._requests.pause_over(TaskExecutorId(subject), index)
+                case Deadline.IDLE:
+                    self._release_idle(self.table.executors[TaskExecutorId(subject)])
+                case Deadline.WORKER_START:
+                    cause = "it did not register in time"
+                    self._commands.append(e.ReleaseWorker(worker_id=WorkerId(subject), cause=cause))
+                    self._worker_ended(WorkerId(subject), cause)
+                    self.workers.released(WorkerId(subject))
+                case Deadline.SETTLE:
+                    self._unsettled = True
+                case _:
+                    assert_never(kind)
+
+    def _heartbeat(self) -> None:
+        self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
+        silent_since = self._now - self.settings.heartbeat_timeout_s
+        cause = f"nothing was heard from it for {self.settings.heartbeat_timeout_s:g} s"
+        for executor in list(self.table.executors.values()):
+            if executor.connection is not None and executor.heard_at < silent_since:
+                self._lose_executor(executor, cause)
+        for job in list(self.jobs.values()):
+            if job.connection is not None and job.heard_at < silent_since:
+                self._lose_job(job, cause)
+        for connection in (*self.fence.executor_on, *self.fence.job_on):
+            self._commands.append(e.SendHeartbeat(connection=connection))
+
+    def _arm(self, kind: Deadline, subject: str = "", index: int = 0, *, after_s: float) -> None:
+        self._timers.set((kind, subject, index), self._now + after_s)
+
+    def _armed(self, kind: Deadline, subject: str, index: int = 0) -> bool:
+        return (kind, subject, index) in self._timers
+
+    def _cancel(self, kind: Deadline, subject: str) -> None:
+        self._timers.cancel((kind, subject, 0))
+
+    # ------------------------------------------------------------ invariants
+
+    def story(self, key: str) -> str:
+        """The recent events in which this id (or connection) occurs, oldest first."""
+        return "\n".join(f"  {at:.3f} {event}" for at, event in self._history if key in repr(event))
+
+    def validate(self) -> None:
+        """Raises InvariantViolated. Cheap enough for tests to call after every event; O(slots)."""
+        found = self.table.violations() + self.fence.violations(self.table.executors, self.jobs)
+        for executor in self.table.executors.values():
+            if executor.connection is None and not self._armed(Deadline.EXECUTOR_GRACE, executor.task_executor_id):
+                found.append(f"TaskExecutor {executor.task_executor_id}: disconnected, and nothing will end that")
+            for slot in executor.slots.values():
+                if slot.state is SlotState.PENDING and not self._armed(Deadline.REQUEST, str(slot.allocation_id)):
+                    found.append(f"{slot}: nothing will end its waiting")
+                if slot.state is SlotState.UNCLEAR and not self._armed(Deadline.UNCLEAR, executor.task_executor_id, slot.index):
+                    found.append(f"{slot}: nothing will clear it")
+        for job in self.jobs.values():
+            if job.connection is None and not self._armed(Deadline.JOB_GRACE, job.job_id):
+                found.append(f"job {job.job_id}: disconnected, and nothing will end that")
+        if found:
+            story = "\n".join(f"  {at:.3f} {event}" for at, event in list(self._history)[-30:])
+            raise InvariantViolated("\n".join([*found, "after", story]))

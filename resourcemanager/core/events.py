@@ -1,0 +1,253 @@
+"""What the SlotManager is told (events) and what it wants done (commands).
+
+Every event of a peer carries the connection it came on; every command to a peer the connection it goes to. A connection
+is one gRPC stream, numbered by the shell and never used again, so an answer to a peer that has gone meets nobody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from firesteel.common.driver import Tick
+from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId
+from firesteel.common.resources import ResourceProfile
+
+Connection = NewType("Connection", int)
+WorkerId = NewType("WorkerId", str)  # a TaskExecutor as its driver names it, before it has registered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """A slot as its TaskExecutor sees it."""
+
+    slot_index: int
+    profile: ResourceProfile  # UNKNOWN while free
+    allocation_id: AllocationId | None = None  # None: free
+    job_id: JobId | None = None  # set exactly when allocation_id is
+    warm: bool = False  # its process is up: shown to people, decides nothing
+
+
+Environment = tuple[tuple[str, str], ...]  # what a job's processes are started with; passed on to TaskExecutors unread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    profile: ResourceProfile  # UNKNOWN: decided when allocated
+    count: int
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The shell serves: bring up the initial workers."""
+
+    previous_workers: tuple[WorkerId, ...] = ()  # of an earlier ResourceManager, still alive: they will register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorRegistered:
+    """First message of a TaskExecutor's stream, on every (re-)connection."""
+
+    connection: Connection
+    task_executor_id: TaskExecutorId
+    address: str
+    host: str
+    pid: int
+    worker_id: WorkerId | None  # None: started by hand
+    total: ResourceProfile
+    default_slot: ResourceProfile  # what an UNKNOWN requirement gets here
+    slots: tuple[SlotStatus, ...]
+    metrics_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsReported:
+    connection: Connection
+    epoch: Epoch
+    sequence: int  # strictly increasing per registration
+    slots: tuple[SlotStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequestAccepted:
+    connection: Connection
+    epoch: Epoch
+    allocation_id: AllocationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequestRejected:
+    connection: Connection
+    epoch: Epoch
+    allocation_id: AllocationId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorHeartbeat:
+    connection: Connection
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterRegistered:
+    """First message of a JobMaster's stream, on every (re-)connection."""
+
+    connection: Connection
+    job_id: JobId
+    epoch: Epoch  # the JobMaster's own
+    address: str
+    job_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementsDeclared:
+    """All that the job needs, held slots included."""
+
+    connection: Connection
+    job_id: JobId
+    epoch: Epoch
+    sequence: int  # the newest wins
+    requirements: tuple[Requirement, ...]
+    environment: Environment = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterHeartbeat:
+    connection: Connection
+    job_id: JobId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionClosed:
+    """A peer ended its stream in order: it does not mean to come back."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionBroken:
+    """A stream broke; the peer may be dead, or about to reconnect."""
+
+    connection: Connection
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted:
+    """The driver has it running; its TaskExecutor registers by itself."""
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStartFailed:
+    worker_id: WorkerId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited:
+    worker_id: WorkerId
+    cause: str
+
+
+FromTaskExecutor = SlotsReported | SlotRequestAccepted | SlotRequestRejected | TaskExecutorHeartbeat
+FromJobMaster = RequirementsDeclared | JobMasterHeartbeat
+Registration = TaskExecutorRegistered | JobMasterRegistered
+WorkerEvent = WorkerStarted | WorkerStartFailed | WorkerExited
+Event = Started | Registration | FromTaskExecutor | FromJobMaster | ConnectionClosed | ConnectionBroken | WorkerEvent | Tick
+
+
+# ---------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answers a registration."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendHeartbeat:
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSlot:
+    """To a TaskExecutor: give this slot to that job. Sent again unchanged (same allocation id) while unanswered."""
+
+    connection: Connection
+    allocation_id: AllocationId
+    job_id: JobId
+    slot_index: int
+    profile: ResourceProfile  # never UNKNOWN
+    job_master_address: str
+    job_master_epoch: Epoch
+    environment: Environment = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSlot:
+    """To a TaskExecutor: drop this allocation, should you have it."""
+
+    connection: Connection
+    allocation_id: AllocationId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """To a TaskExecutor: end."""
+
+    connection: Connection
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotEnoughResources:
+    """To a JobMaster. Sent when one of the values changes."""
+
+    connection: Connection
+    sequence: int  # of the declaration judged
+    missing: int  # slots that nothing free can give now
+    growing: int  # how many of them the driver is bringing up
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorLost:
+    """To every JobMaster: the one verdict on a dead TaskExecutor (invariant 22)."""
+
+    connection: Connection
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseConnection:
+    """This peer was superseded, or is taken for dead."""
+
+    connection: Connection
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestWorker:
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWorker:
+    worker_id: WorkerId
+    cause: str
+
+
+ToTaskExecutor = RequestSlot | FreeSlot | Shutdown
+ToJobMaster = NotEnoughResources | TaskExecutorLost
+Command = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster | CloseConnection | RequestWorker | ReleaseWorker

@@ -1,0 +1,123 @@
+"""The fence: which connection speaks for which peer, and whether what it says is still of interest.
+
+Every stale message stops here and is counted, by reason, in `dropped`; nothing behind the fence checks epochs,
+sequences or connections again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from firesteel.common.ids import Epoch, JobId, TaskExecutorId
+from resourcemanager.core.events import (
+    Connection,
+    FromJobMaster,
+    FromTaskExecutor,
+    JobMasterRegistered,
+    RequirementsDeclared,
+    SlotsReported,
+    TaskExecutorRegistered,
+)
+from resourcemanager.core.jobs import Job
+from resourcemanager.core.slots import TaskExecutor
+
+EPOCHS_REMEMBERED = 10_000
+
+
+class Fence:
+    def __init__(self, epoch: Epoch) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.executor_on: dict[Connection, TaskExecutorId] = {}
+        self.job_on: dict[Connection, JobId] = {}
+        self._epoch = epoch
+        self._newest_epoch: dict[JobId, Epoch] = {}  # of its JobMaster, also after its end; the oldest are forgotten
+
+    def drop(self, why: str) -> None:
+        self.dropped[why] += 1
+
+    # ------------------------------------------------------------ registrations
+
+    def repeats(self, event: TaskExecutorRegistered | JobMasterRegistered) -> bool:
+        """This peer is registered on this very connection: what it says of itself may be older than what we know."""
+        if isinstance(event, TaskExecutorRegistered):
+            same = self.executor_on.get(event.connection) == event.task_executor_id
+        else:
+            same = self.job_on.get(event.connection) == event.job_id
+        if not same:
+            return False
+        self.drop("registration repeated on its connection")
+        return True
+
+    def superseded(self, event: JobMasterRegistered) -> bool:
+        """A JobMaster with a higher epoch has registered for this job; else this one is the newest now."""
+        if event.epoch < self._newest_epoch.get(event.job_id, 0):
+            self.drop("epoch of another JobMaster")
+            return True
+        self._newest_epoch.pop(event.job_id, None)
+        self._newest_epoch[event.job_id] = event.epoch
+        if len(self._newest_epoch) > EPOCHS_REMEMBERED:
+            del self._newest_epoch[next(iter(self._newest_epoch))]
+        return False
+
+    # ------------------------------------------------------------ everything else
+
+    def admit_executor(
+        self, event: FromTaskExecutor, executors: Mapping[TaskExecutorId, TaskExecutor], now: float
+    ) -> TaskExecutor | None:
+        task_executor_id = self.executor_on.get(event.connection)
+        if task_executor_id is None:
+            self.drop("TaskExecutor's connection is superseded or not registered")
+            return None
+        if event.epoch not in (0, self._epoch):  # 0: sent before our welcome was read; the connection vouches for it
+            self.drop("epoch of another ResourceManager")
+            return None
+        executor = executors[task_executor_id]
+        executor.heard_at = now
+        if isinstance(event, SlotsReported) and event.sequence <= executor.report_sequence:
+            self.drop("slot report is older than the last")
+            return None
+        return executor
+
+    def admit_job(self, event: FromJobMaster, jobs: Mapping[JobId, Job], now: float) -> Job | None:
+        job_id = self.job_on.get(event.connection)
+        if job_id is None or job_id != event.job_id:
+            self.drop("JobMaster's connection is superseded or not registered")
+            return None
+        job = jobs[job_id]
+        if event.epoch != job.epoch:
+            self.drop("epoch of another JobMaster")
+            return None
+        job.heard_at = now
+        if isinstance(event, RequirementsDeclared) and event.sequence <= job.sequence:
+            self.drop("declaration is older than the last")
+            return None
+        return job
+
+    # ------------------------------------------------------------ connections
+
+    def connect_executor(self, executor: TaskExecutor, connection: Connection, now: float) -> None:
+        executor.connection, executor.heard_at, executor.report_sequence = connection, now, 0
+        self.executor_on[connection] = executor.task_executor_id
+
+    def connect_job(self, job: Job, connection: Connection, now: float) -> None:
+        job.connection, job.heard_at = connection, now
+        self.job_on[connection] = job.job_id
+
+    def disconnect(self, peer: TaskExecutor | Job) -> Connection | None:
+        """From now on nothing that comes on its connection is admitted. Returns that connection, None if it had none."""
+        connection, peer.connection = peer.connection, None
+        if connection is not None:
+            self.executor_on.pop(connection, None)
+            self.job_on.pop(connection, None)
+        return connection
+
+    def violations(self, executors: Mapping[TaskExecutorId, TaskExecutor], jobs: Mapping[JobId, Job]) -> list[str]:
+        by_executor = {x.connection: x.task_executor_id for x in executors.values() if x.connection is not None}
+        by_job = {job.connection: job.job_id for job in jobs.values() if job.connection is not None}
+        found = []
+        if by_executor != self.executor_on:
+            found.append(f"connected TaskExecutors {by_executor}, known connections {self.executor_on}")
+        if by_job != self.job_on:
+            found.append(f"connected JobMasters {by_job}, known connections {self.job_on}")
+        return found

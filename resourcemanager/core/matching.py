@@ -1,0 +1,130 @@
+"""Which free slot goes to which job: one pure function, run after every change from current facts.
+
+Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
+
+* Jobs are served in the order they came, so that two large jobs do not block each other with half of their slots each.
+* Within a job the requirements of known size go first, the largest before the smaller; UNKNOWN ones take what is left.
+* A requirement of UNKNOWN size gets the default slot of the TaskExecutor it lands on: the size is decided here.
+* A slot needs a free index and room for its size in what remains of the TaskExecutor's total.
+* Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties: the one that came first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from firesteel.common.ids import JobId, TaskExecutorId
+from firesteel.common.resources import ResourceProfile
+from resourcemanager.core.events import Requirement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one TaskExecutor has to give."""
+
+    task_executor_id: TaskExecutorId
+    free_slots: tuple[int, ...]  # ascending
+    slots_total: int
+    remaining: ResourceProfile  # its total without what its taken slots have
+    default_slot: ResourceProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one job lacks; no requirement of it is met by a slot it holds or is about to get."""
+
+    job_id: JobId
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    job_id: JobId
+    task_executor_id: TaskExecutorId
+    slot_index: int
+    profile: ResourceProfile  # decided, never UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    assignments: tuple[Assignment, ...] = ()
+    unmet: tuple[Need, ...] = ()  # what no offer fits, in the order of the needs
+
+    @property
+    def missing(self) -> int:
+        return sum(r.count for need in self.unmet for r in need.requirements)
+
+
+def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool) -> Plan:
+    """Gives slots of `offers` to `needs`. What it leaves unmet fits nowhere: no single further slot could be given.
+
+    Work is O((needs + executors) log executors) per distinct profile of a job.
+    """
+    rooms = [_Room(offer=offer, order=order) for order, offer in enumerate(offers)]
+    assignments: list[Assignment] = []
+    unmet: list[Need] = []
+    for need in needs:
+        lacking: list[Requirement] = []
+        for requirement in sorted(need.requirements, key=_largest_first):
+            given = _place(requirement, need.job_id, rooms, assignments, spread)
+            if given < requirement.count:
+                lacking.append(Requirement(profile=requirement.profile, count=requirement.count - given))
+        if lacking:
+            unmet.append(Need(job_id=need.job_id, requirements=tuple(lacking)))
+    return Plan(assignments=tuple(assignments), unmet=tuple(unmet))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """An offer while it is being used up."""
+
+    offer: Offer
+    order: int
+    remaining: ResourceProfile = field(init=False)
+    given: int = 0
+
+    def __post_init__(self) -> None:
+        self.remaining = self.offer.remaining
+
+    def fits(self, profile: ResourceProfile) -> bool:
+        return self.given < len(self.offer.free_slots) and profile.fits_in(self.remaining)
+
+    def rank(self, spread: bool) -> float:
+        free = len(self.offer.free_slots) - self.given
+        utilisation = 1.0 - free / self.offer.slots_total
+        return utilisation if spread else -utilisation
+
+    def take(self, profile: ResourceProfile) -> int:
+        self.remaining = self.remaining - profile
+        self.given += 1
+        return self.offer.free_slots[self.given - 1]
+
+
+def _place(requirement: Requirement, job_id: JobId, rooms: list[_Room], assignments: list[Assignment], spread: bool) -> int:
+    """How many slots of this requirement were given."""
+
+    def decided(room: _Room) -> ResourceProfile:
+        return room.offer.default_slot if requirement.profile.unknown else requirement.profile
+
+    ranked = [(room.rank(spread), room.order, room) for room in rooms if room.fits(decided(room))]
+    heapq.heapify(ranked)
+    given = 0
+    while ranked and given < requirement.count:
+        _, _, room = heapq.heappop(ranked)
+        profile = decided(room)
+        assignments.append(
+            Assignment(
+                job_id=job_id, task_executor_id=room.offer.task_executor_id, slot_index=room.take(profile), profile=profile
+            )
+        )
+        given += 1
+        if room.fits(profile):
+            heapq.heappush(ranked, (room.rank(spread), room.order, room))
+    return given
+
+
+def _largest_first(requirement: Requirement) -> tuple[bool, int, float]:
+    profile = requirement.profile
+    return profile.unknown, -profile.total_bytes, -profile.cpu_cores

@@ -1,0 +1,43 @@
+"""What the SlotManager is set up with, and the times it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from firesteel.common.ids import Epoch
+from resourcemanager.core.workers import WorkerSpec
+
+RECONNECT_GRACE_S = 1.0  # a broken stream that is not back by then means that the peer is dead
+REQUEST_TIMEOUT_S = 5.0  # an unanswered slot request is sent again after that
+REQUESTS_MAX = 3  # so often a slot request is sent before the slot is given up
+UNCLEAR_PAUSE_S = 1.0  # a slot whose request failed is not tried again before that, unless a report clears it
+WORKER_START_TIMEOUT_S = 120.0  # from its request to its TaskExecutor's registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    epoch: Epoch  # of this ResourceManager's leadership
+    heartbeat_interval_s: float = 2.0
+    heartbeat_timeout_s: float = 20.0
+    spread: bool = True
+    requirements_delay_s: float = 0.0
+    idle_timeout_s: float = 30.0
+    initial_workers: int = 0
+    recovery_timeout_s: float = 3.0  # for workers of an earlier ResourceManager to register
+    max_slots: int = 0  # of all TaskExecutors together; 0: the initial workers and no more
+    worker: WorkerSpec | None = None  # None: no driver
+
+
+class Deadline(Enum):
+    HEARTBEAT = "send heartbeats, look for silent peers"
+    EXECUTOR_GRACE = "a TaskExecutor has not reconnected"
+    JOB_GRACE = "a JobMaster has not reconnected"
+    REQUEST = "a slot request was not answered"
+    UNCLEAR = "a slot may be tried again"
+    IDLE = "a TaskExecutor has been idle for long"
+    WORKER_START = "a worker has not registered"
+    SETTLE = "gathered requirements are to be matched, or a failed worker may be tried again"
+
+
+Timer = tuple[Deadline, str, int]  # kind, id of its subject, slot index (UNCLEAR; else 0)

@@ -1,0 +1,51 @@
+"""Why a job does not get its slots, in one sentence for people. No times in it: it is told again when it changes."""
+
+from __future__ import annotations
+
+from firesteel.common import options
+from resourcemanager.core.matching import Need
+from resourcemanager.core.slots import SlotState, SlotTable
+from resourcemanager.core.workers import Growth, Workers
+
+
+def explain(need: Need, table: SlotTable, workers: Workers, growth: Growth) -> str:
+    """E.g. "4 slots exist, 4 are taken; no driver can add TaskExecutors"."""
+    return "; ".join([_slots(need, table), *_prospects(need, workers, growth)])
+
+
+def _slots(need: Need, table: SlotTable) -> str:
+    total, free = table.total, table.count(SlotState.FREE)
+    if total == 0:
+        return "no TaskExecutor is registered"
+    taken = total - free
+    text = f"{_number(total, 'slot')} {'exists' if total == 1 else 'exist'}, {taken} {_are(taken)} taken"
+    if free:
+        sizes = sorted({str(r.profile) for r in need.requirements if not r.profile.unknown})
+        text += f", {free} {_are(free)} free but not large enough{' for ' if sizes else ''}{' and '.join(sizes)}"
+    return text
+
+
+def _prospects(need: Need, workers: Workers, growth: Growth) -> list[str]:
+    if workers.spec is None:
+        return ["no driver can add TaskExecutors"]
+    parts = []
+    lacking = sum(r.count for r in need.requirements)
+    growing = growth.growing.get(need.job_id, 0)
+    if workers.starting:
+        parts.append(f"{_number(workers.starting, 'TaskExecutor')} {_are(workers.starting)} starting")
+    if workers.last_failure:
+        parts.append(f"the last TaskExecutor did not start ({workers.last_failure.splitlines()[0]}) and is tried again")
+    elif growing < lacking and not growth.limited:
+        parts.append(f"a TaskExecutor of this cluster offers {workers.spec.total} at most")
+    if growth.limited:
+        limit = f"{options.MAX_SLOTS.key}={workers.max_slots}"
+        parts.append(f"the limit {limit} is reached" if workers.max_slots else f"no TaskExecutor may be added ({limit})")
+    return parts
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

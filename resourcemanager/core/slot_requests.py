@@ -1,0 +1,92 @@
+"""Slot requests under way to TaskExecutors: sent, sent again when nothing is heard, and at last given up.
+
+Every PENDING slot has one deadline. A slot whose request failed is UNCLEAR for a pause, so that it is not asked for again
+at once; it is matched again when a report, or the pause, clears it. Methods that change what can be matched return True.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
+from resourcemanager.core import events as e
+from resourcemanager.core.events import Command
+from resourcemanager.core.jobs import Job
+from resourcemanager.core.settings import REQUEST_TIMEOUT_S, REQUESTS_MAX, UNCLEAR_PAUSE_S, Deadline, Timer
+from resourcemanager.core.slots import Slot, SlotState, SlotTable
+from resourcemanager.core.timers import Timers
+
+
+class SlotRequests:
+    def __init__(self, table: SlotTable, jobs: Mapping[JobId, Job], timers: Timers[Timer], out: list[Command]) -> None:
+        """All four are the SlotManager's own; `out` is what it wants done about the event it handles."""
+        self._table = table
+        self._jobs = jobs
+        self._timers = timers
+        self._out = out
+
+    def send(self, slot: Slot, now: float) -> None:
+        assert slot.allocation_id is not None, slot
+        assert slot.job_id is not None, slot
+        job = self._jobs.get(slot.job_id)
+        if slot.executor.connection is not None and job is not None:
+            self._out.append(
+                e.RequestSlot(
+                    connection=slot.executor.connection,
+                    allocation_id=slot.allocation_id,
+                    job_id=job.job_id,
+                    slot_index=slot.index,
+                    profile=slot.profile,
+                    job_master_address=job.address,
+                    job_master_epoch=job.epoch,
+                    environment=job.environment,
+                )
+            )
+        self._timers.set((Deadline.REQUEST, slot.allocation_id, 0), now + REQUEST_TIMEOUT_S)
+
+    def accepted(self, slot: Slot) -> None:
+        self._timers.cancel((Deadline.REQUEST, str(slot.allocation_id), 0))
+        self._table.accept(slot)
+
+    def rejected(self, slot: Slot, now: float) -> bool:
+        if slot.allocation_id is not None:
+            self._timers.cancel((Deadline.REQUEST, slot.allocation_id, 0))
+        self._table.doubt(slot)
+        self.pause(slot, now)
+        return True
+
+    def overdue(self, allocation_id: AllocationId, now: float) -> bool:
+        """Nothing was heard of the request in time."""
+        slot = self._table.slot_of(allocation_id)
+        if slot is None or slot.job_id is None or slot.state is not SlotState.PENDING:
+            return False
+        job = self._jobs.get(slot.job_id)
+        if job is None or len(self._table.held_by(job.job_id)) > job.required:
+            return self._give_up(slot, "the job needs it no more", now)
+        if slot.requests_sent >= REQUESTS_MAX:
+            return self._give_up(slot, f"the slot request was not answered, though sent {slot.requests_sent} times", now)
+        slot.requests_sent += 1
+        self.send(slot, now)
+        return False
+
+    def give_up_all(self, job: Job, cause: str, now: float) -> None:
+        for slot in self._table.slots_of(job.job_id):
+            if slot.state is SlotState.PENDING:
+                self._give_up(slot, cause, now)
+
+    def pause(self, slot: Slot, now: float) -> None:
+        """It is UNCLEAR what became of the slot."""
+        self._timers.set((Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index), now + UNCLEAR_PAUSE_S)
+
+    def pause_over(self, task_executor_id: TaskExecutorId, index: int) -> bool:
+        executor = self._table.executors.get(task_executor_id)
+        slot = executor.slots.get(index) if executor is not None else None
+        if slot is None or slot.state is not SlotState.UNCLEAR:
+            return False
+        self._table.clear(slot)
+        return True
+
+    def _give_up(self, slot: Slot, cause: str, now: float) -> bool:
+        if slot.executor.connection is not None and slot.allocation_id is not None:
+            self._out.append(e.FreeSlot(connection=slot.executor.connection, allocation_id=slot.allocation_id, cause=cause))
+        return self.rejected(slot, now)

@@ -1,0 +1,299 @@
+"""The slots of all TaskExecutors, and what the SlotManager believes of each.
+
+              request sent               accepted, or seen in a report
+     FREE ───────────────────▶ PENDING ───────────────────────────────▶ ALLOCATED
+      ▲ ▲                         │ rejected, or given up                  │  ▲
+      │ │  reported free, or      ▼                                        │  │ reported
+      │ └──a pause has passed── UNCLEAR ───────────────────────────────────┼──┘ (from FREE, too)
+      └────────────────────────────────────────────────────────────────────┘
+                                 reported free
+
+The TaskExecutor owns the truth. A report wins over everything the SlotManager believes, with one exception: while a
+request is under way (PENDING), a report that shows the slot free was written before the request came and says nothing.
+
+Rules, held by `validate`: an allocation is on at most one slot and a slot has at most one allocation; a TaskExecutor's
+taken slots and what remains make its total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.states import IllegalTransition
+from resourcemanager.core.events import Connection, SlotStatus, WorkerId
+from resourcemanager.core.matching import Offer
+
+
+class SlotState(Enum):
+    FREE = "free"
+    PENDING = "pending"
+    ALLOCATED = "allocated"
+    UNCLEAR = "unclear"
+
+
+_S = SlotState
+TRANSITIONS: dict[SlotState, frozenset[SlotState]] = {
+    _S.FREE: frozenset(
+        {
+            _S.PENDING,  # matched: the request is sent
+            _S.ALLOCATED,  # reported with an allocation of an earlier ResourceManager, or one thought lost
+        }
+    ),
+    _S.PENDING: frozenset(
+        {
+            _S.ALLOCATED,  # accepted; or a report shows this, or another, allocation
+            _S.UNCLEAR,  # rejected; or unanswered too often; or unanswered and its job is gone
+        }
+    ),
+    _S.ALLOCATED: frozenset(
+        {
+            _S.FREE,  # reported free
+            _S.ALLOCATED,  # reported with another allocation: the messages between were lost
+        }
+    ),
+    _S.UNCLEAR: frozenset(
+        {
+            _S.FREE,  # reported free, or nothing was reported for a while
+            _S.ALLOCATED,  # reported with an allocation
+        }
+    ),
+}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Slot:
+    executor: TaskExecutor
+    index: int
+    state: SlotState = SlotState.FREE
+    allocation_id: AllocationId | None = None  # PENDING and ALLOCATED only
+    job_id: JobId | None = None
+    profile: ResourceProfile = UNKNOWN  # decided with the allocation; UNKNOWN otherwise
+    requests_sent: int = 0  # PENDING only
+    warm: bool = False  # as last reported
+
+    def __str__(self) -> str:
+        holder = f" for job {self.job_id} as {self.allocation_id}" if self.allocation_id else ""
+        return f"slot {self.index} of TaskExecutor {self.executor.task_executor_id} ({self.state.value}{holder})"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TaskExecutor:
+    task_executor_id: TaskExecutorId
+    address: str
+    host: str
+    pid: int
+    worker_id: WorkerId | None
+    total: ResourceProfile
+    default_slot: ResourceProfile
+    metrics_address: str
+    connection: Connection | None = None  # None: its stream broke, it may yet come back
+    heard_at: float = 0.0
+    report_sequence: int = 0  # of the newest report of this registration
+    leaving: bool = False  # told to shut down: gets no new slots
+    slots: dict[int, Slot] = field(default_factory=dict)
+    taken: int = 0  # slots that are not FREE
+    remaining: ResourceProfile = UNKNOWN  # total without the profiles of its slots
+
+    @property
+    def idle(self) -> bool:
+        return self.taken == 0
+
+    def free_slots(self) -> tuple[int, ...]:
+        return tuple(slot.index for slot in self.slots.values() if slot.state is SlotState.FREE)
+
+    def offer(self) -> Offer:
+        return Offer(
+            task_executor_id=self.task_executor_id,
+            free_slots=self.free_slots(),
+            slots_total=len(self.slots),
+            remaining=self.remaining,
+            default_slot=self.default_slot,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """What a report changed."""
+
+    changed: bool = False  # slots came free, or were taken: match again
+    doubled: tuple[AllocationId, ...] = ()  # this TaskExecutor must drop them: they are held elsewhere
+    doubted: tuple[Slot, ...] = ()  # were PENDING for an allocation that another slot holds, now UNCLEAR
+
+
+class SlotTable:
+    """Every registered TaskExecutor with its slots. Owned by the SlotManager."""
+
+    def __init__(self) -> None:
+        self.executors: dict[TaskExecutorId, TaskExecutor] = {}  # in the order of registration
+        self._by_allocation: dict[AllocationId, Slot] = {}
+        self._by_job: dict[JobId, dict[AllocationId, Slot]] = {}
+        self._count = dict.fromkeys(SlotState, 0)
+
+    # ------------------------------------------------------------ questions
+
+    @property
+    def total(self) -> int:
+        return sum(self._count.values())
+
+    def count(self, state: SlotState) -> int:
+        return self._count[state]
+
+    def slot_of(self, allocation_id: AllocationId) -> Slot | None:
+        return self._by_allocation.get(allocation_id)
+
+    def held_by(self, job_id: JobId) -> list[ResourceProfile]:
+        """Profiles of the slots the job has or is about to get."""
+        return [slot.profile for slot in self._by_job.get(job_id, {}).values()]
+
+    def slots_of(self, job_id: JobId) -> list[Slot]:
+        return list(self._by_job.get(job_id, {}).values())
+
+    def offers(self) -> list[Offer]:
+        ready = (e for e in self.executors.values() if e.connection is not None and not e.leaving)
+        return [executor.offer() for executor in ready if executor.taken < len(executor.slots)]
+
+    # ------------------------------------------------------------ TaskExecutors
+
+    def add(self, executor: TaskExecutor, slot_indexes: Iterable[int]) -> None:
+        executor.remaining = executor.total
+        self.executors[executor.task_executor_id] = executor
+        for index in sorted(slot_indexes):
+            executor.slots[index] = Slot(executor=executor, index=index)
+            self._count[SlotState.FREE] += 1
+
+    def remove(self, executor: TaskExecutor) -> None:
+        for slot in executor.slots.values():
+            self._forget_allocation(slot)
+            self._count[slot.state] -= 1
+        del self.executors[executor.task_executor_id]
+
+    # ------------------------------------------------------------ transitions
+
+    def request(self, slot: Slot, allocation_id: AllocationId, job_id: JobId, profile: ResourceProfile) -> None:
+        """FREE -> PENDING"""
+        self._move(slot, SlotState.PENDING, allocation_id, job_id, profile)
+        slot.requests_sent = 1
+
+    def accept(self, slot: Slot) -> None:
+        """PENDING -> ALLOCATED"""
+        self._move(slot, SlotState.ALLOCATED, slot.allocation_id, slot.job_id, slot.profile)
+
+    def doubt(self, slot: Slot) -> None:
+        """PENDING -> UNCLEAR"""
+        self._move(slot, SlotState.UNCLEAR)
+
+    def clear(self, slot: Slot) -> None:
+        """UNCLEAR -> FREE"""
+        self._move(slot, SlotState.FREE)
+
+    def reconcile(self, executor: TaskExecutor, statuses: Sequence[SlotStatus]) -> Reconciled:
+        """Takes over what the TaskExecutor says of its slots."""
+        changed = False
+        doubled: list[AllocationId] = []
+        doubted: list[Slot] = []
+        # What is gone first, so that an allocation that moved within the TaskExecutor is not taken for a double.
+        for status in sorted(statuses, key=lambda s: s.allocation_id is not None):
+            slot = executor.slots.get(status.slot_index)
+            if slot is None:
+                continue  # its number of slots is fixed by its registration
+            slot.warm = status.warm
+            if status.allocation_id is None:
+                changed |= self._reported_free(slot)
+                continue
+            elsewhere = self._by_allocation.get(status.allocation_id)
+            if elsewhere is not None and elsewhere is not slot:
+                if elsewhere.state is SlotState.ALLOCATED:
+                    doubled.append(status.allocation_id)
+                    continue
+                self.doubt(elsewhere)  # only asked for there, held here
+                doubted.append(elsewhere)
+            changed |= self._reported_held(slot, status)
+        return Reconciled(changed=changed, doubled=tuple(doubled), doubted=tuple(doubted))
+
+    def _reported_free(self, slot: Slot) -> bool:
+        if slot.state not in (SlotState.ALLOCATED, SlotState.UNCLEAR):
+            return False
+        self._move(slot, SlotState.FREE)
+        return True
+
+    def _reported_held(self, slot: Slot, status: SlotStatus) -> bool:
+        profile = slot.executor.default_slot if status.profile.unknown else status.profile
+        if (slot.state, slot.allocation_id, slot.profile) == (SlotState.ALLOCATED, status.allocation_id, profile):
+            return False
+        expected = slot.allocation_id == status.allocation_id and slot.profile == profile
+        self._move(slot, SlotState.ALLOCATED, status.allocation_id, status.job_id, profile)
+        return not expected
+
+    def _move(
+        self,
+        slot: Slot,
+        state: SlotState,
+        allocation_id: AllocationId | None = None,
+        job_id: JobId | None = None,
+        profile: ResourceProfile = UNKNOWN,
+    ) -> None:
+        """The only place where a slot changes."""
+        if state not in TRANSITIONS[slot.state]:
+            raise IllegalTransition(f"{slot}: {slot.state.name} -> {state.name} is not a legal transition")
+        self._forget_allocation(slot)
+        self._count[slot.state] -= 1
+        self._count[state] += 1
+        slot.executor.taken += (state is not SlotState.FREE) - (slot.state is not SlotState.FREE)
+        slot.state, slot.requests_sent = state, 0
+        if allocation_id is not None and job_id is not None:
+            slot.allocation_id, slot.job_id, slot.profile = allocation_id, job_id, profile
+            slot.executor.remaining = slot.executor.remaining - profile
+            self._by_allocation[allocation_id] = slot
+            self._by_job.setdefault(job_id, {})[allocation_id] = slot
+
+    def _forget_allocation(self, slot: Slot) -> None:
+        if slot.allocation_id is None or slot.job_id is None:
+            return
+        del self._by_allocation[slot.allocation_id]
+        of_job = self._by_job[slot.job_id]
+        del of_job[slot.allocation_id]
+        if not of_job:
+            del self._by_job[slot.job_id]
+        slot.executor.remaining = slot.executor.remaining + slot.profile
+        slot.allocation_id, slot.job_id, slot.profile = None, None, UNKNOWN
+
+    # ------------------------------------------------------------ invariants
+
+    def violations(self) -> list[str]:
+        """Everything that must hold and does not (invariant 19)."""
+        found: list[str] = []
+        seen: dict[AllocationId, Slot] = {}
+        counts = dict.fromkeys(SlotState, 0)
+        for executor in self.executors.values():
+            left = executor.total
+            for slot in executor.slots.values():
+                counts[slot.state] += 1
+                holds = slot.state in (SlotState.PENDING, SlotState.ALLOCATED)
+                if holds != (slot.allocation_id is not None) or holds != (slot.job_id is not None):
+                    found.append(f"{slot}: state and allocation disagree")
+                if holds == slot.profile.unknown:
+                    found.append(f"{slot}: a held slot has a decided size, no other has; it has {slot.profile}")
+                if slot.allocation_id is None:
+                    continue
+                left = left - slot.profile
+                if slot.allocation_id in seen:
+                    found.append(f"allocation {slot.allocation_id} is on {seen[slot.allocation_id]} and on {slot}")
+                seen[slot.allocation_id] = slot
+                if self._by_allocation.get(slot.allocation_id) is not slot:
+                    found.append(f"{slot}: the index of allocations does not lead to it")
+            if not (left.fits_in(executor.remaining) and executor.remaining.fits_in(left)):
+                found.append(f"TaskExecutor {executor.task_executor_id}: {executor.remaining} remain, counted {left}")
+            if executor.taken != len(executor.slots) - len(executor.free_slots()):
+                found.append(f"TaskExecutor {executor.task_executor_id}: {executor.taken} slots taken is miscounted")
+        if seen.keys() != self._by_allocation.keys():
+            found.append(f"allocations without a slot: {sorted(self._by_allocation.keys() - seen.keys())}")
+        by_job = {allocation: slot for held in self._by_job.values() for allocation, slot in held.items()}
+        if by_job != self._by_allocation:
+            found.append("the index of jobs differs from the index of allocations")
+        if counts != self._count:
+            found.append(f"slots counted {counts}, kept {self._count}")
+        return found

@@ -1,0 +1,169 @@
+"""TaskExecutors that a driver starts and stops for us: how many, and when.
+
+    STARTING ──registered──▶ RUNNING
+       │ failed, too late       │ exited, lost, or released as idle
+       ▼                        ▼
+     (gone; a new worker takes its place while one is wanted)
+
+Wanted are always the initial workers, and as many more as unmet requirements would fill, up to the limit on slots. How many
+that is, is found by matching the unmet requirements against slots of workers that do not exist yet: no second
+arithmetic that could disagree with `match_slots`.
+
+Workers of an earlier ResourceManager that still live are waited for, but not long: until they have registered, nobody
+knows which slots are taken, so nothing is matched and nothing started.
+
+A worker that fails to start, or dies young, delays the next start: at once, then 0.5 s, doubling up to 30 s. One
+that has run for a while ends the row of failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from firesteel.common.ids import IdSource, JobId, TaskExecutorId
+from firesteel.common.resources import ResourceProfile
+from resourcemanager.core.events import WorkerId
+from resourcemanager.core.matching import Need, Offer, match_slots
+
+YOUNG_S = 10.0  # a worker that dies before that counts as a failed start
+BACKOFF_FIRST_S = 0.5
+BACKOFF_MAX_S = 30.0
+
+
+class WorkerState(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What every worker of the driver brings, by configuration."""
+
+    slots: int
+    total: ResourceProfile
+    default_slot: ResourceProfile
+
+    def offer(self, name: str) -> Offer:
+        return Offer(
+            task_executor_id=TaskExecutorId(name),
+            free_slots=tuple(range(self.slots)),
+            slots_total=self.slots,
+            remaining=self.total,
+            default_slot=self.default_slot,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    worker_id: WorkerId
+    state: WorkerState
+    since: float  # when it entered this state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What the workers that start now will bring, and how many more are wanted."""
+
+    workers_wanted: int  # to be requested now
+    growing: dict[JobId, int]  # per job: slots that starting workers will give it
+    limited: bool  # more would help, but the limit on slots is reached
+
+
+class Workers:
+    """The driver's workers as the SlotManager knows them. Owned by it."""
+
+    def __init__(self, *, initial: int, max_slots: int, spec: WorkerSpec | None, ids: IdSource) -> None:
+        self.initial = initial
+        self.max_slots = max_slots  # of all TaskExecutors together; 0: the initial workers and no more
+        self.spec = spec  # None: no driver, TaskExecutors are started by hand
+        self.known: dict[WorkerId, Worker] = {}
+        self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager: alive, but not registered here yet
+        self.ending: set[WorkerId] = set()  # given up, but the driver has not yet said that they are gone
+        self.last_failure = ""  # why the last worker did not start; empty once one has
+        self.not_before = 0.0  # no start before that
+        self._failures_in_a_row = 0
+        self._ids = ids
+        self._numbered = 0
+
+    @property
+    def starting(self) -> int:
+        return sum(w.state is WorkerState.STARTING for w in self.known.values())
+
+    def plan_growth(self, unmet: Sequence[Need], slots_total: int, *, now: float) -> Growth:
+        """What to start for `unmet`; `slots_total` counts the slots that are registered."""
+        if self.spec is None:
+            return Growth(workers_wanted=0, growing={}, limited=False)
+        starting = self.starting
+        base = max(0, self.initial - len(self.known))
+        lacking = sum(r.count for need in unmet for r in need.requirements)
+        reached = slots_total + (starting + base) * self.spec.slots
+        room = max(0, self.max_slots - reached) // self.spec.slots
+        offers = [self.spec.offer(f"worker {n}") for n in range(starting + base + min(room, lacking))]
+        # Packed, so that only workers that are needed get something; those that start already come first.
+        plan = match_slots(offers, unmet, spread=False)
+        used = {assignment.task_executor_id for assignment in plan.assignments}
+        wanted = max(base, sum(offer.task_executor_id in used for offer in offers[starting:]))
+        more_would_help = bool(match_slots([self.spec.offer("one more")], plan.unmet, spread=False).assignments)
+        if now < self.not_before:
+            wanted = 0
+        growing: dict[JobId, int] = {}
+        coming = {offer.task_executor_id for offer in offers[: starting + wanted]}
+        for assignment in plan.assignments:
+            if assignment.task_executor_id in coming:
+                growing[assignment.job_id] = growing.get(assignment.job_id, 0) + 1
+        return Growth(workers_wanted=wanted, growing=growing, limited=more_would_help)
+
+    def request(self, now: float) -> Worker:
+        self._numbered += 1
+        worker_id = WorkerId(f"worker-{self._numbered}-{self._ids.next()[:6]}")
+        worker = Worker(worker_id=worker_id, state=WorkerState.STARTING, since=now)
+        self.known[worker_id] = worker
+        return worker
+
+    def recover(self, worker_ids: Sequence[WorkerId], now: float) -> None:
+        """These were started by an earlier ResourceManager and live."""
+        for worker_id in worker_ids:
+            self.known[worker_id] = Worker(worker_id=worker_id, state=WorkerState.STARTING, since=now)
+        self.recovering.update(worker_ids)
+
+    def registered(self, worker_id: WorkerId, brought: WorkerSpec, now: float) -> None:
+        """Its TaskExecutor is here. A worker of an earlier ResourceManager is taken over."""
+        if self.spec is not None:
+            self.spec = brought  # better than what was derived from the configuration: the next will be like it
+        self.recovering.discard(worker_id)
+        worker = self.known.get(worker_id)
+        if worker is None:
+            self.known[worker_id] = Worker(worker_id=worker_id, state=WorkerState.RUNNING, since=now)
+        elif worker.state is WorkerState.STARTING:
+            worker.state, worker.since = WorkerState.RUNNING, now
+        self.last_failure = ""
+
+    def released(self, worker_id: WorkerId) -> None:
+        """It is no longer wanted; its end is no failure. Should its TaskExecutor register once more, it is turned away."""
+        self.known.pop(worker_id, None)
+        self.ending.add(worker_id)
+
+    def failed(self, worker_id: WorkerId, cause: str, now: float) -> bool:
+        """It did not start, or it is gone unasked. False: it was not expected to live any more."""
+        worker = self.known.pop(worker_id, None)
+        if worker is None:
+            return False
+        if worker_id in self.recovering:
+            self.recovering.remove(worker_id)
+            return True  # nothing that starting another one would meet again
+        started = worker.state is WorkerState.RUNNING
+        if started and now - worker.since >= YOUNG_S:
+            self._failures_in_a_row = 0
+            return True
+        if not started:
+            self.last_failure = cause
+        self._failures_in_a_row += 1
+        doublings = self._failures_in_a_row - (2 if started else 1)
+        if doublings >= 0:
+            self.not_before = now + min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(doublings, 10))
+        return True
+
+    def may_release(self) -> bool:
+        return len(self.known) > self.initial

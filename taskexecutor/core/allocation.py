@@ -1,0 +1,145 @@
+"""The life of an allocation once it was asked for (see `requests`): offered, released, ended."""
+
+from __future__ import annotations
+
+from firesteel.common.ids import AllocationId
+from taskexecutor.core.messages import (
+    CancelInProcess,
+    CleanProcess,
+    KillProcess,
+    Offer,
+    OfferSlots,
+    RemoveJobFiles,
+    ReportSlotLost,
+)
+from taskexecutor.core.slots import Allocation, ProcessState, Slot, SlotState
+from taskexecutor.core.table import FilesState, Table
+
+
+def offer_ready_slots(table: Table, now: float) -> None:
+    """Offers every allocated slot whose process and JobMaster are both there; one message per job."""
+    offers: dict[str, list[Slot]] = {}
+    for slot in table.slots:
+        allocation, process = slot.allocation, slot.process
+        if allocation is None or process is None or not table.jobs[allocation.job_id].connected:
+            continue
+        if slot.state is SlotState.ALLOCATED and process.state is ProcessState.READY:
+            process.become(ProcessState.BUSY)
+            slot.become(SlotState.ACTIVE, "offered")
+        elif not (slot.state is SlotState.ACTIVE and _unanswered(allocation, now) and process.state is ProcessState.BUSY):
+            continue
+        allocation.offer_again_at = now + table.settings.offer_retry_s
+        offers.setdefault(allocation.job_id, []).append(slot)
+    for slots in offers.values():
+        assert slots[0].allocation is not None
+        job_id = slots[0].allocation.job_id
+        table.to_job_master(job_id, OfferSlots(job_id=job_id, slots=tuple(offer_of(slot) for slot in slots)))
+
+
+def _unanswered(allocation: Allocation, now: float) -> bool:
+    return not allocation.accepted and allocation.offer_again_at is not None and now >= allocation.offer_again_at
+
+
+def offer_of(slot: Slot) -> Offer:
+    assert slot.allocation is not None and slot.process is not None
+    return Offer(
+        allocation_id=slot.allocation.allocation_id,
+        slot_index=slot.index,
+        profile=slot.allocation.profile,
+        executor_id=slot.process.executor_id,
+        data_address=slot.process.data_address,
+    )
+
+
+def release(table: Table, slot: Slot, cause: str, now: float) -> None:
+    """The job is to leave this slot: its tasks are cancelled, then its process is cleaned."""
+    allocation = slot.allocation
+    if allocation is None or slot.state is SlotState.RELEASING:
+        return
+    if slot.state is SlotState.ALLOCATED:  # nothing of the job has reached the process
+        end(table, slot, cause)
+        return
+    slot.become(SlotState.RELEASING, cause)
+    allocation.release_cause = cause
+    allocation.offer_again_at = None
+    for attempt_id in [task.attempt_id for task in allocation.running() if allocation.waiting]:
+        del allocation.tasks[attempt_id]  # never reached the process
+    allocation.waiting.clear()
+    cancel_running(table, slot, now)
+    clean_if_idle(table, slot, now)
+
+
+def cancel_running(table: Table, slot: Slot, now: float) -> None:
+    allocation = slot.allocation
+    assert allocation is not None
+    fresh = [task for task in allocation.running() if not task.cancelled]
+    for task in fresh:
+        task.cancelled = True
+        if allocation.cancellation_timeout_s > 0:
+            task.cancel_deadline = now + allocation.cancellation_timeout_s
+    if fresh and slot.process:
+        attempts = tuple(task.attempt_id for task in fresh)
+        table.command(CancelInProcess(executor_id=slot.process.executor_id, job_id=allocation.job_id, attempt_ids=attempts))
+
+
+def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
+    """Once a slot that is being released has no task left, its process is cleaned for the next job."""
+    allocation, process = slot.allocation, slot.process
+    if slot.state is not SlotState.RELEASING or allocation is None or process is None:
+        return
+    if process.state is not ProcessState.BUSY or allocation.running() or allocation.reset_deadline is not None:
+        return
+    if not allocation.assigned:
+        process.become(ProcessState.READY)
+        end(table, slot, allocation.release_cause)
+    elif table.jobs[allocation.job_id].single_use:
+        kill(table, slot, "its job had installed Python packages that the next job must not see")
+    else:
+        allocation.reset_deadline = now + table.settings.clean_timeout_s
+        table.command(CleanProcess(executor_id=process.executor_id, allocation_id=allocation.allocation_id))
+
+
+def kill(table: Table, slot: Slot, reason: str) -> None:
+    process = slot.process
+    if process is None or process.state is ProcessState.STOPPING:
+        return
+    process.become(ProcessState.STOPPING)
+    process.stop_reason = reason
+    table.command(KillProcess(executor_id=process.executor_id, reason=reason))
+
+
+def end(table: Table, slot: Slot, why: str) -> None:
+    """The slot is free; what was kept for the job on this machine goes with the job's last slot."""
+    allocation = slot.allocation
+    assert allocation is not None
+    slot.allocation = None
+    slot.become(SlotState.FREE, why)
+    table.remember_ended(allocation.allocation_id, why)
+    job = table.jobs[allocation.job_id]
+    if table.slots_of(job.job_id):
+        return
+    if job.files is not FilesState.UNKNOWN:
+        job.files = FilesState.UNKNOWN
+        job.python_paths, job.job_dir, job.single_use = (), "", False
+        table.command(RemoveJobFiles(job_id=job.job_id))
+    if job.closed or (not job.connected and not job.backlog):
+        table.forget(job)
+
+
+def lose(table: Table, slot: Slot, reason: str) -> None:
+    """The slot's process is gone, or the slot is taken away: the JobMaster must count its tasks as dead."""
+    allocation = slot.allocation
+    assert allocation is not None
+    lost = ReportSlotLost(job_id=allocation.job_id, allocation_id=allocation.allocation_id, slot_index=slot.index, reason=reason)
+    table.to_job_master(allocation.job_id, lost)
+
+
+def answered(table: Table, accepted: tuple[AllocationId, ...], rejected: tuple[AllocationId, ...], now: float) -> None:
+    for allocation_id in accepted:
+        slot = table.slot_of(allocation_id)
+        if slot and slot.allocation and slot.state is SlotState.ACTIVE:
+            slot.allocation.accepted = True
+            slot.allocation.offer_again_at = None
+    for allocation_id in rejected:
+        if (slot := table.slot_of(allocation_id)) is not None:
+            release(table, slot, "its JobMaster does not want it", now)

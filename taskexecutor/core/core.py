@@ -1,0 +1,156 @@
+"""The TaskExecutor's core: decides about slots, the processes in them and the tasks in those (spec 003, spec 004).
+
+Events in, effects out; no I/O, no clock. It owns all that `table.Table` holds. Rules:
+
+* A slot is asked for by the ResourceManager, prepared here, offered to the JobMaster, used by it, given back by it.
+* Every slot has a warm process whenever there is room; a job gets it if it fits, else one that does.
+* When a process dies its allocation ends at once; the slot is free again and its next process is already starting.
+* The ResourceManager may vanish and return: nothing here changes, the next report tells it everything.
+* Stale epochs are dropped in `_stale` and `job_masters.admit` only; `dropped` counts them, and all that came too late.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from firesteel.common.driver import Effects, Tick
+from firesteel.common.ids import IdSource
+from taskexecutor.core import allocation, job_masters, processes, requests, tasks
+from taskexecutor.core.messages import (
+    AnalysisRequested,
+    Command,
+    CoordinatorSpoke,
+    Event,
+    FromJobMaster,
+    FromResourceManager,
+    JobFilesFailed,
+    JobFilesReady,
+    JobMasterConnected,
+    JobMasterDisconnected,
+    JobMasterHeartbeat,
+    JobMasterSaidGoodbye,
+    MemorySampled,
+    OffersAnswered,
+    ProcessCleaned,
+    ProcessDied,
+    ProcessEnding,
+    ProcessReady,
+    ProcessSpoke,
+    ReportDue,
+    ResourceManagerRegistered,
+    SlotRequested,
+    SlotsFreed,
+    SlotTakenBack,
+    StopRequested,
+    TasksCancelled,
+    TasksSubmitted,
+    TaskStatesReported,
+)
+from taskexecutor.core.slots import ProcessState, SlotState
+from taskexecutor.core.table import Settings, Table
+
+
+class SlotTable:
+    def __init__(self, settings: Settings, ids: IdSource) -> None:
+        self.table = Table(settings, ids)
+
+    def handle(self, event: Event, now: float) -> Effects[object, Command]:
+        table = self.table
+        if not self._stale(event, now):
+            self._apply(event, now)
+        # Whatever has happened: what is overdue, who can be offered, which processes are missing.
+        tasks.kill_overdue(table, now)
+        job_masters.give_up_silent(table, now)
+        processes.arrange(table, now)
+        allocation.offer_ready_slots(table, now)
+        return Effects(commands=table.take_commands())
+
+    def _stale(self, event: Event, now: float) -> bool:
+        if isinstance(event, FromResourceManager):
+            if event.resource_manager_epoch < self.table.resource_manager_epoch:
+                self.table.dropped[type(event).__name__] += 1
+                return True
+            self.table.resource_manager_epoch = event.resource_manager_epoch
+        elif isinstance(event, FromJobMaster):
+            return not job_masters.admit(self.table, event, now)
+        return False
+
+    def _apply(self, event: Event, now: float) -> None:
+        table = self.table
+        match event:
+            case Tick() | JobMasterHeartbeat():
+                pass
+            case ResourceManagerRegistered() | ReportDue():
+                table.report_due = True
+            case SlotRequested():
+                requests.request(table, event, now)
+            case SlotTakenBack():
+                slot = table.slot_of(event.allocation_id)
+                if slot is not None and slot.state is not SlotState.RELEASING:
+                    allocation.lose(table, slot, f"the ResourceManager took the slot back: {event.cause}")
+                    allocation.release(table, slot, event.cause, now)
+            case JobMasterConnected():
+                job_masters.connected(table, event.job_id, now)
+            case JobMasterDisconnected():
+                job_masters.disconnected(table, event.job_id, now)
+            case OffersAnswered():
+                allocation.answered(table, event.accepted, event.rejected, now)
+            case SlotsFreed():
+                for slot in table.slots_of(event.job_id):
+                    if slot.allocation and slot.allocation.allocation_id in event.allocation_ids:
+                        allocation.release(table, slot, event.cause or "freed by its JobMaster", now)
+            case JobMasterSaidGoodbye():
+                job_masters.said_goodbye(table, event.job_id, event.cause, now)
+            case TasksSubmitted():
+                tasks.submit(table, event, now)
+            case TasksCancelled():
+                tasks.cancel(table, event, now)
+            case AnalysisRequested():
+                tasks.analyze(table, event)
+            case CoordinatorSpoke():
+                tasks.coordinator_spoke(table, event)
+            case ProcessReady():
+                processes.ready(table, event, now)
+            case ProcessEnding():
+                processes.ending(table, event)
+            case ProcessDied():
+                processes.died(table, event, now)
+            case MemorySampled():
+                processes.memory_sampled(table, event)
+            case TaskStatesReported():
+                tasks.states_reported(table, event, now)
+            case ProcessSpoke():
+                tasks.process_spoke(table, event)
+            case ProcessCleaned():
+                tasks.cleaned(table, event)
+            case JobFilesReady():
+                tasks.files_ready(table, event, now)
+            case JobFilesFailed():
+                tasks.files_failed(table, event)
+            case StopRequested():
+                processes.stop_all(table, event.cause)
+            case _:
+                assert_never(event)
+
+    def next_deadline(self) -> float | None:
+        table = self.table
+        deadlines: list[float] = []
+        for job in table.jobs.values():
+            if (at := job_masters.lost_at(table, job)) is not None:
+                deadlines.append(at)
+        if table.warm_not_before and not table.stopping and any(s.process is None and s.allocation is None for s in table.slots):
+            deadlines.append(table.warm_not_before)
+        for slot in table.slots:
+            held = slot.allocation
+            if slot.process and slot.process.state is ProcessState.STOPPING:
+                continue  # nothing to wait for but its death
+            if slot.process is None and slot.start_not_before and not table.stopping:
+                deadlines.append(slot.start_not_before)
+            if held is None:
+                continue
+            if held.offer_again_at is not None and table.jobs[held.job_id].connected:
+                deadlines.append(held.offer_again_at)
+            if held.reset_deadline is not None:
+                deadlines.append(held.reset_deadline)
+            deadlines += [task.cancel_deadline for task in held.running() if task.cancel_deadline is not None]
+        return min(deadlines, default=None)

@@ -1,0 +1,87 @@
+"""Which process fits which slot: pure decisions about sizes and environments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from firesteel.common.resources import ResourceProfile
+
+# A warm process with a larger heap than asked for is reused up to this factor: beyond it, what it may take from the
+# machine has too little to do with what its slot was accounted for.
+HEAP_SLACK = 1.25
+CORES_SLACK = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What a process is started with besides its size, and cannot change later."""
+
+    spark: tuple[tuple[str, str], ...] = ()  # spark.* values that the job sets, sorted
+    python: str = ""  # python.executable that the job sets; empty: the TaskExecutor's choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessShape:
+    """How a process is started."""
+
+    heap_bytes: int  # -Xmx
+    cores: int  # threads of its Spark
+    environment: Environment
+
+
+def shape_for(profile: ResourceProfile, environment: Environment) -> ProcessShape:
+    return ProcessShape(heap_bytes=profile.heap_bytes, cores=max(1, math.ceil(profile.cpu_cores - 1e-9)), environment=environment)
+
+
+def fits(shape: ProcessShape, needed: ProcessShape) -> bool:
+    """Whether a process of this shape can serve a slot that needs that one."""
+    return (
+        shape.environment == needed.environment
+        and needed.heap_bytes <= shape.heap_bytes <= needed.heap_bytes * HEAP_SLACK
+        and needed.cores <= shape.cores <= needed.cores * CORES_SLACK
+    )
+
+
+def total_and_default(
+    *, slots: int, process_bytes: int, cpu_cores: float, default_slot: ResourceProfile
+) -> tuple[ResourceProfile, ResourceProfile]:
+    """Resources of the whole TaskExecutor and of a slot nobody has asked for in particular.
+
+    `process_bytes`, `cpu_cores`: as configured, 0 for what the slots' default adds up to. A given process size is
+    divided over the slots in the default profile's proportions.
+    """
+    cores = cpu_cores or slots * default_slot.cpu_cores
+    slot = replace(default_slot, cpu_cores=cores / slots)
+    if process_bytes:
+        scale = process_bytes / slots / default_slot.total_bytes
+        slot = replace(
+            slot,
+            heap_bytes=int(slot.heap_bytes * scale),
+            off_heap_bytes=int(slot.off_heap_bytes * scale),
+            managed_bytes=int(slot.managed_bytes * scale),
+            network_bytes=int(slot.network_bytes * scale),
+        )
+    return slot * slots, slot
+
+
+def mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.0f} MiB"
+
+
+def over_limit_text(slot_index: int, task_executor_id: str, used_bytes: int, profile: ResourceProfile) -> str:
+    parts = " + ".join(
+        f"{name} {mib(size)}"
+        for name, size in (
+            ("heap", profile.heap_bytes),
+            ("off-heap", profile.off_heap_bytes),
+            ("managed", profile.managed_bytes),
+            ("network", profile.network_bytes),
+        )
+        if size
+    )
+    return (
+        f"slot {slot_index} of TaskExecutor {task_executor_id} used {mib(used_bytes)}, its limit is "
+        f"{mib(profile.total_bytes)} ({parts}); raise taskmanager.slot.off-heap.size or the resources of the job's "
+        "operators, or give the job more parallelism"
+    )

@@ -1,0 +1,106 @@
+"""JobMasters of the jobs that have slots here: met, connected, heard, given up.
+
+A JobMaster whose stream breaks, or that falls silent, is given up after a while; its slots are then freed. Until that
+its tasks keep running, and a JobMaster that comes back, or its successor with a higher epoch, is greeted with all that
+this TaskExecutor holds for the job.
+"""
+
+from __future__ import annotations
+
+from firesteel.common.ids import Epoch, JobId
+from taskexecutor.core import allocation
+from taskexecutor.core.messages import CloseJobMaster, ConnectJobMaster, FromJobMaster, GreetJobMaster
+from taskexecutor.core.slots import SlotState
+from taskexecutor.core.table import Job, Table
+
+
+def meet(table: Table, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
+    """A slot request names the job's JobMaster. Returns an objection if a newer one is known already."""
+    job = table.jobs.get(job_id)
+    if job is not None and epoch < job.epoch:
+        return f"job {job_id} has a newer JobMaster (epoch {job.epoch}, not {epoch})"
+    if job is None:
+        table.jobs[job_id] = Job(job_id=job_id, address=address, epoch=epoch, heard_at=now)
+    elif epoch > job.epoch or address != job.address or job.closed:
+        job.address, job.epoch, job.connected, job.closed = address, epoch, False, False
+        job.heard_at, job.disconnected_at = now, now
+    else:
+        return ""
+    table.command(ConnectJobMaster(job_id=job_id, address=address, epoch=epoch))
+    return ""
+
+
+def admit(table: Table, event: FromJobMaster, now: float) -> bool:
+    """The one place where JobMasters' epochs are checked. Whatever is admitted is also a sign of life."""
+    job = table.jobs.get(event.job_id)
+    if job is None or job.closed or event.job_master_epoch < job.epoch:
+        table.dropped[type(event).__name__] += 1
+        return False
+    job.epoch = event.job_master_epoch
+    job.heard_at = now
+    job.disconnected_at = None
+    return True
+
+
+def connected(table: Table, job_id: JobId, now: float) -> None:
+    job = table.jobs.get(job_id)
+    if job is None or job.closed:
+        return
+    job.connected = True
+    job.heard_at = now
+    held = [slot for slot in table.slots_of(job_id) if slot.state in (SlotState.ACTIVE, SlotState.RELEASING)]
+    table.command(
+        GreetJobMaster(
+            job_id=job_id,
+            slots=tuple(allocation.offer_of(slot) for slot in held if slot.state is SlotState.ACTIVE),
+            tasks=tuple((t.attempt_id, t.state) for slot in held if slot.allocation for t in slot.allocation.tasks.values()),
+        )
+    )
+    for slot in held:
+        if slot.allocation and not slot.allocation.accepted and slot.state is SlotState.ACTIVE:
+            slot.allocation.offer_again_at = now  # whether it saw the offer is not known
+    backlog, job.backlog = job.backlog, []
+    for command in backlog:
+        table.command(command)
+
+
+def disconnected(table: Table, job_id: JobId, now: float) -> None:
+    job = table.jobs.get(job_id)
+    if job is None:
+        return
+    job.connected = False
+    if job.disconnected_at is None:
+        job.disconnected_at = now
+    if not job.closed and not table.slots_of(job_id):
+        table.forget(job)
+
+
+def said_goodbye(table: Table, job_id: JobId, cause: str, now: float) -> None:
+    lost(table, table.jobs[job_id], f"its JobMaster said goodbye: {cause}" if cause else "its JobMaster said goodbye", now)
+
+
+def lost(table: Table, job: Job, cause: str, now: float) -> None:
+    job.backlog.clear()
+    job.connected, job.closed = False, True
+    table.command(CloseJobMaster(job_id=job.job_id))
+    for slot in table.slots_of(job.job_id):
+        allocation.release(table, slot, cause, now)
+    if table.jobs.get(job.job_id) is job and not table.slots_of(job.job_id):
+        del table.jobs[job.job_id]
+
+
+def lost_at(table: Table, job: Job) -> float | None:
+    """When it will be given up if nothing is heard."""
+    if job.closed:
+        return None
+    silent = job.heard_at + table.settings.heartbeat_timeout_s
+    if job.disconnected_at is not None:
+        return min(silent, job.disconnected_at + table.settings.reconnect_grace_s)
+    return silent if job.connected else min(silent, job.heard_at + table.settings.reconnect_grace_s)
+
+
+def give_up_silent(table: Table, now: float) -> None:
+    for job in list(table.jobs.values()):
+        at = lost_at(table, job)
+        if at is not None and now >= at:
+            lost(table, job, f"its JobMaster at {job.address} has not been heard for {now - job.heard_at:.1f} s", now)

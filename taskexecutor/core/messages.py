@@ -1,0 +1,406 @@
+"""Events that the slot table is told, and commands it gives. `message` fields are relayed unread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.common.driver import Tick
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.job_graph import Blob
+from firesteel.common.resources import ResourceProfile
+from firesteel.common.states import ExecutionState
+from taskexecutor.core.fit import Environment, ProcessShape
+
+# ---- from the ResourceManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromResourceManager:
+    resource_manager_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceManagerRegistered(FromResourceManager):
+    """It has accepted our registration, under this epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequested(FromResourceManager):
+    allocation_id: AllocationId
+    job_id: JobId
+    slot_index: int
+    profile: ResourceProfile
+    job_master_address: str
+    job_master_epoch: Epoch
+    environment: Environment = Environment()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTakenBack(FromResourceManager):
+    allocation_id: AllocationId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDue:
+    """Time for the periodic slot report."""
+
+
+# ---- from a JobMaster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterConnected:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterDisconnected:
+    """The stream is broken; the shell goes on trying to connect until it is told to stop."""
+
+    job_id: JobId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromJobMaster:
+    job_id: JobId
+    job_master_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterHeartbeat(FromJobMaster):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffersAnswered(FromJobMaster):
+    accepted: tuple[AllocationId, ...]
+    rejected: tuple[AllocationId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsFreed(FromJobMaster):
+    allocation_ids: tuple[AllocationId, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTasks:
+    """The part of a deployment that is for one slot."""
+
+    allocation_id: AllocationId
+    attempt_ids: tuple[AttemptId, ...]
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksSubmitted(FromJobMaster):
+    parts: tuple[SlotTasks, ...]
+    blobs: tuple[Blob, ...]
+    dispatcher_address: str
+    cancellation_timeout_s: float  # 0: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksCancelled(FromJobMaster):
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisRequested(FromJobMaster):
+    allocation_id: AllocationId
+    blobs: tuple[Blob, ...]
+    dispatcher_address: str
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSpoke(FromJobMaster):
+    """An operator event for a task."""
+
+    attempt_id: AttemptId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterSaidGoodbye(FromJobMaster):
+    cause: str
+
+
+# ---- from a slot's process, and about it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReady:
+    executor_id: ExecutorId
+    data_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnding:
+    """It cannot go on, and says why before it ends."""
+
+    executor_id: ExecutorId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessDied:
+    """It, and all of its process group, is gone. `cause`: exit code or signal, and the end of its log if it never was ready."""
+
+    executor_id: ExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySampled:
+    executor_id: ExecutorId
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatesReported:
+    executor_id: ExecutorId
+    job_id: JobId
+    states: tuple[tuple[AttemptId, ExecutionState], ...]
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpoke:
+    """Anything else a process has to tell its job's JobMaster: operator events, an analysis' result, metrics."""
+
+    executor_id: ExecutorId
+    job_id: JobId
+    message: object
+    keep: bool = True  # False: worthless later, so not kept for a JobMaster that is not connected just now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCleaned:
+    executor_id: ExecutorId
+    allocation_id: AllocationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilesReady:
+    job_id: JobId
+    job_dir: str
+    python_paths: tuple[str, ...]
+    single_use: bool  # a process that has imported from these cannot serve another job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilesFailed:
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    cause: str
+
+
+Event = (
+    Tick
+    | ResourceManagerRegistered
+    | SlotRequested
+    | SlotTakenBack
+    | ReportDue
+    | JobMasterConnected
+    | JobMasterDisconnected
+    | JobMasterHeartbeat
+    | OffersAnswered
+    | SlotsFreed
+    | TasksSubmitted
+    | TasksCancelled
+    | AnalysisRequested
+    | CoordinatorSpoke
+    | JobMasterSaidGoodbye
+    | ProcessReady
+    | ProcessEnding
+    | ProcessDied
+    | MemorySampled
+    | TaskStatesReported
+    | ProcessSpoke
+    | ProcessCleaned
+    | JobFilesReady
+    | JobFilesFailed
+    | StopRequested
+)
+
+
+# ---- commands: to the ResourceManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    slot_index: int
+    profile: ResourceProfile
+    allocation_id: AllocationId | None
+    job_id: JobId | None
+    warm: bool  # its process is up with its SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSlotRequest:
+    allocation_id: AllocationId
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSlots:
+    sequence: int  # strictly increasing
+    slots: tuple[SlotStatus, ...]  # all of them
+
+
+# ---- commands: to a JobMaster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectJobMaster:
+    """Connect, and keep connecting, in place of any earlier connection for the job."""
+
+    job_id: JobId
+    address: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseJobMaster:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    allocation_id: AllocationId
+    slot_index: int
+    profile: ResourceProfile
+    executor_id: ExecutorId
+    data_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreetJobMaster:
+    job_id: JobId
+    slots: tuple[Offer, ...]
+    tasks: tuple[tuple[AttemptId, ExecutionState], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferSlots:
+    job_id: JobId
+    slots: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSlotLost:
+    job_id: JobId
+    allocation_id: AllocationId
+    slot_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTasks:
+    """States that this TaskExecutor itself knows; `reason` for FAILED."""
+
+    job_id: JobId
+    states: tuple[tuple[AttemptId, ExecutionState], ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportAnalysisFailed:
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayToJobMaster:
+    job_id: JobId
+    message: object
+
+
+ToJobMaster = GreetJobMaster | OfferSlots | ReportSlotLost | ReportTasks | ReportAnalysisFailed | RelayToJobMaster
+
+
+# ---- commands: to a slot's process, and about it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartProcess:
+    executor_id: ExecutorId
+    slot_index: int
+    shape: ProcessShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillProcess:
+    """SIGKILL to its whole process group; ProcessDied follows."""
+
+    executor_id: ExecutorId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignProcess:
+    executor_id: ExecutorId
+    job_id: JobId
+    allocation_id: AllocationId
+    job_dir: str
+    python_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayToProcess:
+    executor_id: ExecutorId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelInProcess:
+    executor_id: ExecutorId
+    job_id: JobId
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanProcess:
+    """Forget the job; ProcessCleaned follows."""
+
+    executor_id: ExecutorId
+    allocation_id: AllocationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareJobFiles:
+    """Bring the job's files here; JobFilesReady or JobFilesFailed follows."""
+
+    job_id: JobId
+    blobs: tuple[Blob, ...]
+    dispatcher_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveJobFiles:
+    job_id: JobId
+
+
+Command = (
+    AnswerSlotRequest
+    | ReportSlots
+    | ConnectJobMaster
+    | CloseJobMaster
+    | ToJobMaster
+    | StartProcess
+    | KillProcess
+    | AssignProcess
+    | RelayToProcess
+    | CancelInProcess
+    | CleanProcess
+    | PrepareJobFiles
+    | RemoveJobFiles
+)

@@ -1,0 +1,155 @@
+"""Processes in slots: kept warm, replaced when they do not fit, judged when they use too much or die."""
+
+from __future__ import annotations
+
+from firesteel.common.ids import ExecutorId
+from taskexecutor.core import allocation
+from taskexecutor.core.fit import Environment, ProcessShape, fits, over_limit_text, shape_for
+from taskexecutor.core.messages import MemorySampled, ProcessDied, ProcessEnding, ProcessReady, StartProcess
+from taskexecutor.core.slots import ProcessState, Slot, SlotProcess, SlotState
+from taskexecutor.core.table import Table
+
+SETTLED_S = 10.0  # an idle process that dies sooner than this after its start counts as one that could not start
+
+
+def arrange(table: Table, now: float) -> None:
+    """From the facts as they are: stops processes that do not fit their slots and starts those that are missing.
+
+    A free slot is kept warm with a default process, as long as what is not allocated has room for it.
+    """
+    if now >= table.warm_not_before or all(slot.allocation is None for slot in table.slots):
+        table.warm_not_before = 0.0
+    room = table.remaining()
+    wanted: dict[int, ProcessShape | None] = {}
+    default = table.settings.default_slot
+    for slot in table.slots:
+        if slot.allocation is not None:
+            wanted[slot.index] = shape_for(slot.allocation.profile, slot.allocation.environment)
+        elif not table.stopping and default.fits_in(room):
+            room = room - default
+            wanted[slot.index] = shape_for(default, Environment())
+        else:
+            wanted[slot.index] = None
+    for slot in table.slots:
+        if now >= slot.start_not_before:
+            slot.start_not_before = 0.0
+        _replace_misfit(table, slot, wanted[slot.index])
+    # Slots that a job waits for come first.
+    for slot in sorted(table.slots, key=lambda s: (s.allocation is None, s.index)):
+        shape = wanted[slot.index]
+        if shape is not None and slot.process is None:
+            _start(table, slot, shape, now)
+
+
+def _replace_misfit(table: Table, slot: Slot, shape: ProcessShape | None) -> None:
+    process = slot.process
+    if process is None or process.state not in (ProcessState.STARTING, ProcessState.READY):
+        return
+    if shape is None:
+        allocation.kill(table, slot, "its memory is allocated to other slots")
+    elif not fits(process.shape, shape):
+        allocation.kill(table, slot, "it does not fit the profile or environment that its slot needs now")
+
+
+def _start(table: Table, slot: Slot, shape: ProcessShape, now: float) -> None:
+    starting = sum(1 for s in table.slots if s.process and s.process.state is ProcessState.STARTING)
+    if table.stopping or now < slot.start_not_before or starting >= table.settings.max_starting:
+        return
+    if slot.allocation is None and (now < table.warm_not_before or starting >= table.settings.max_warming):
+        return
+    executor_id = ExecutorId(table.ids.next(ExecutorId))
+    slot.process = SlotProcess(executor_id=executor_id, shape=shape)
+    table.command(StartProcess(executor_id=executor_id, slot_index=slot.index, shape=shape))
+
+
+def ready(table: Table, event: ProcessReady, now: float) -> None:
+    slot = table.slot_running(event.executor_id)
+    if slot is None or slot.process is None or slot.process.state is not ProcessState.STARTING:
+        table.dropped["ProcessReady"] += 1
+        return
+    slot.process.become(ProcessState.READY)
+    slot.process.ready_at = now
+    if slot.allocation is not None:
+        table.warm_not_before = now + table.settings.quiet_s
+    slot.process.data_address = event.data_address
+    slot.start_problem = ""
+    slot.start_not_before = 0.0
+
+
+def ending(table: Table, event: ProcessEnding) -> None:
+    slot = table.slot_running(event.executor_id)
+    if slot is None or slot.process is None:
+        return
+    where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
+    slot.process.unusable = slot.process.state is ProcessState.STARTING
+    how = "could not start" if slot.process.unusable else "ended"
+    allocation.kill(table, slot, f"the PySpark executor of {where} {how}: {event.reason}")
+
+
+def died(table: Table, event: ProcessDied, now: float) -> None:
+    slot = table.slot_running(event.executor_id)
+    if slot is None or slot.process is None:
+        table.dropped["ProcessDied"] += 1
+        return
+    process = slot.process
+    before = process.state
+    process.become(ProcessState.DEAD)
+    slot.process = None
+    where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
+    if process.stop_reason:
+        reason = process.stop_reason
+    elif before is ProcessState.STARTING:
+        reason = f"the PySpark executor of {where} could not start: {event.cause}"
+    else:
+        reason = f"the PySpark executor of {where} died: {event.cause}"
+    slot.story.append(reason.splitlines()[0])
+    useless = process.unusable or before is ProcessState.STARTING
+    if useless or (before is ProcessState.READY and now - process.ready_at < SETTLED_S):
+        _back_off(table, slot, reason, now)
+    else:
+        slot.start_failures = 0
+    match slot.state:
+        case SlotState.FREE:
+            pass
+        case SlotState.ALLOCATED:
+            if useless:  # the next attempt would hardly do better: let the JobMaster know why
+                allocation.lose(table, slot, reason)
+                allocation.end(table, slot, reason.splitlines()[0])
+        case SlotState.ACTIVE:
+            allocation.lose(table, slot, reason)
+            allocation.end(table, slot, reason.splitlines()[0])
+        case SlotState.RELEASING:
+            assert slot.allocation is not None
+            if slot.allocation.running():
+                allocation.lose(table, slot, reason)
+            allocation.end(table, slot, slot.allocation.release_cause)
+
+
+def _back_off(table: Table, slot: Slot, reason: str, now: float) -> None:
+    settings = table.settings
+    slot.start_failures += 1
+    pause = settings.start_backoff_s * 2 ** min(slot.start_failures - 1, 30)
+    slot.start_not_before = now + min(pause, settings.max_start_backoff_s)
+    slot.start_problem = reason
+
+
+def memory_sampled(table: Table, event: MemorySampled) -> None:
+    """A process over its slot's limit is killed: what it would take next belongs to its neighbours."""
+    slot = table.slot_running(event.executor_id)
+    if slot is None:
+        return
+    limit = table.limit(slot)
+    if event.used_bytes > limit.total_bytes:
+        if slot.process is not None and slot.process.state is ProcessState.READY:
+            slot.process.unusable = True
+        reason = over_limit_text(slot.index, table.settings.task_executor_id, event.used_bytes, limit)
+        allocation.kill(table, slot, reason)
+
+
+def stop_all(table: Table, cause: str) -> None:
+    """The TaskExecutor ends: JobMasters are told, then every process is killed."""
+    table.stopping = True
+    for slot in table.slots:
+        if slot.allocation is not None and slot.state is not SlotState.RELEASING:
+            allocation.lose(table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}")
+        allocation.kill(table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}")

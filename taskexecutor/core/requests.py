@@ -1,0 +1,55 @@
+"""The ResourceManager asks for a slot: accepted, or refused with the reason."""
+
+from __future__ import annotations
+
+from taskexecutor.core import job_masters
+from taskexecutor.core.fit import mib
+from taskexecutor.core.messages import AnswerSlotRequest, SlotRequested
+from taskexecutor.core.slots import Allocation, SlotState
+from taskexecutor.core.table import Table
+
+
+def request(table: Table, event: SlotRequested, now: float) -> None:
+    """The ResourceManager gives one of our slots to a job. Answered at once; asked twice, answered twice the same."""
+    held = table.slot_of(event.allocation_id)
+    repeated = held is not None and held.index == event.slot_index and held.state is not SlotState.RELEASING
+    problem = "" if repeated else _objection(table, event, now)
+    if not problem:
+        problem = job_masters.meet(table, event.job_id, event.job_master_address, event.job_master_epoch, now)
+    if not problem and not repeated:
+        slot = table.slots[event.slot_index]
+        slot.allocation = Allocation(
+            allocation_id=event.allocation_id,
+            job_id=event.job_id,
+            profile=table.settings.default_slot if event.profile.unknown else event.profile,
+            environment=event.environment,
+        )
+        slot.become(SlotState.ALLOCATED, f"allocation {event.allocation_id} for job {event.job_id}")
+    table.command(AnswerSlotRequest(allocation_id=event.allocation_id, accepted=not problem, reason=problem))
+    table.report_due = True
+
+
+def _objection(table: Table, event: SlotRequested, now: float) -> str:
+    settings = table.settings
+    where = f"slot {event.slot_index} of TaskExecutor {settings.task_executor_id}"
+    if table.stopping:
+        return f"TaskExecutor {settings.task_executor_id} is shutting down"
+    if not 0 <= event.slot_index < len(table.slots):
+        return f"{where} does not exist: it has {len(table.slots)} slots"
+    if event.allocation_id in table.ended:
+        return f"allocation {event.allocation_id} has ended: {table.ended[event.allocation_id]}"
+    if (held := table.slot_of(event.allocation_id)) is not None:
+        return f"allocation {event.allocation_id} holds slot {held.index} ({held.state.value}) already"
+    slot = table.slots[event.slot_index]
+    if slot.allocation is not None:
+        return (
+            f"{where} is taken by job {slot.allocation.job_id} (allocation {slot.allocation.allocation_id}, {slot.state.value})"
+        )
+    if slot.start_problem and now < slot.start_not_before:
+        return f"{where} has no process: {slot.start_problem}"
+    profile = settings.default_slot if event.profile.unknown else event.profile
+    if not profile.fits_in(remaining := table.remaining()):
+        return f"{where} cannot have {profile}: only {remaining} is left"
+    if profile.heap_bytes < settings.minimum_heap_bytes:
+        return f"{where} cannot have a heap of {mib(profile.heap_bytes)}: Spark needs {mib(settings.minimum_heap_bytes)} or more"
+    return ""

@@ -1,0 +1,1 @@
+"""Windows and running aggregates: grouping, partials, panes, sessions."""

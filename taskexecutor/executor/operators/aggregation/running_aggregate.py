@@ -1,0 +1,59 @@
+"""The keyed half of an aggregation without windows: the partials of all keys so far, and the changed keys' results."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from firesteel.elements import Watermark
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import RunningAggregateSpec
+from taskexecutor.executor.operators.aggregation.keyed_partials import DensePartials, KeyedPartials
+from taskexecutor.executor.operators.aggregation.partials import merges_of
+from taskexecutor.executor.operators.aggregation.window_contents import all_of, finished
+
+BUNDLE_ROWS = 262_144  # partial rows that wait at most, or twice the number of keys if that is more
+
+
+class RunningAggregate(StreamOperator):
+    """Emits, per flush, one row for each key that the bundle changed: a stream of upserts by key."""
+
+    def __init__(self, spec: RunningAggregateSpec) -> None:
+        self._spec = spec
+        self._state: DensePartials | KeyedPartials = DensePartials(spec.key_columns, merges_of(spec.aggregates))
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= max(BUNDLE_ROWS, 2 * self._state.keys):
+            self.flush()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self.flush()
+        self.output.emit_watermark(watermark)
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        changed = self._merge(waiting)
+        self.output.emit(finished(self.context, self._spec.aggregates, self._spec.key_columns, changed, {}))
+
+    def _merge(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if isinstance(self._state, DensePartials):
+            changed = self._state.add(bundle)
+            if changed is not None:
+                return changed
+            dense, self._state = self._state, KeyedPartials(self._spec.key_columns, merges_of(self._spec.aggregates))
+            if dense.keys:
+                self._state.add(all_of([dense.rows()]))
+        return self._state.add(all_of(bundle))
+
+    def finish(self) -> None:
+        self.flush()
+
+    def close(self) -> None:
+        self._waiting = []

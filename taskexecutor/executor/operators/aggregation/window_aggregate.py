@@ -1,0 +1,27 @@
+"""From what a program asks of its windows to the operator that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firesteel.plan.specs import SessionSpec, WindowAggregateSpec, WindowApplySpec
+from taskexecutor.executor.operators.aggregation.window_contents import Contents, PartialContents
+from taskexecutor.executor.operators.aggregation.window_panes import PaneWindows, clock_us
+from taskexecutor.executor.operators.aggregation.window_sessions import SessionWindows
+
+
+def window_operator(
+    spec: WindowAggregateSpec | WindowApplySpec, *, clock_us: Callable[[], int] = clock_us
+) -> PaneWindows | SessionWindows:
+    """`clock_us` is processing time, in microseconds since the epoch."""
+    contents: Contents
+    if isinstance(spec, WindowAggregateSpec):
+        contents = PartialContents(spec.key_columns, spec.aggregates)
+    else:
+        from taskexecutor.executor.operators.aggregation.window_rows import RowContents
+
+        contents = RowContents(spec)
+    lateness_us = spec.allowed_lateness_us
+    if isinstance(spec.window, SessionSpec):
+        return SessionWindows(spec.window, contents, allowed_lateness_us=lateness_us, clock_us=clock_us)
+    return PaneWindows(spec.window, contents, allowed_lateness_us=lateness_us, clock_us=clock_us)

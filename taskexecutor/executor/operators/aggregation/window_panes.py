@@ -1,0 +1,227 @@
+"""Tumbling and sliding windows: which windows a row is in, when they fire, what comes too late.
+
+Time is cut into panes, side by side, so that every window is a run of whole panes (one, for tumbling windows). Rows are kept
+once, in their pane, however many windows overlap there; a window that fires combines its panes. All windows that one watermark
+passes fire together, in the order of time. Python's work per batch is a few calls, whatever its rows.
+
+Panes live at the operator, not row by row in the keyed state backend: a snapshot splits their tables by key group.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.elements import MIN_TIMESTAMP_US, Watermark
+from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import SlidingSpec, TumblingSpec
+from taskexecutor.executor.operators.aggregation.grouping import Ints, members
+from taskexecutor.executor.operators.aggregation.partials import single
+from taskexecutor.executor.operators.aggregation.window_contents import Contents, all_of
+
+COMPACT_ROWS = 65_536  # rows of one pane that wait uncombined, beyond as many as there are combined ones
+
+
+def clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+@dataclass(slots=True)
+class _Pane:
+    slices: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0  # in slices
+    combined_rows: int = 0  # of them, known to be one per key
+
+
+class PaneWindows(StreamOperator):
+    def __init__(
+        self,
+        window: TumblingSpec | SlidingSpec,
+        contents: Contents,
+        *,
+        allowed_lateness_us: int = 0,
+        clock_us: Callable[[], int] = clock_us,
+    ) -> None:
+        self._window = window
+        self._contents = contents
+        self._lateness_us = allowed_lateness_us
+        self._clock_us = clock_us
+        self._panes: dict[int, _Pane] = {}  # by start
+        self._fired: dict[int, bool] = {}  # open windows by end
+        self._firing: list[int] = []  # heap: ends of windows that have not fired
+        self._leaving: list[tuple[int, int]] = []  # heap: (end of the last window of a pane, start of the pane)
+        self._closing: list[int] = []  # heap: ends of open windows
+        self._updated: dict[int, list[pa.RecordBatch]] = {}  # late but allowed rows, by the end of a window that fired before
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._contents.setup(context, output)
+
+    @property
+    def _now_us(self) -> int:
+        """The last microsecond that is over."""
+        return self._clock_us() - 1 if self._window.processing_time else self.context.timers.current_watermark_us
+
+    # -- arrival
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        if self._window.processing_time:
+            self._add(_floor(self._clock_us(), self._window.offset_us, self._window.pane_us), self._contents.kept(batch))
+            return
+        starts_us = _floor(self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us)
+        if self._window.slide_us > self._window.size_us:  # some rows are between the windows
+            inside = self._last_end(starts_us) > starts_us
+            batch, starts_us = batch.filter(pa.array(inside)), starts_us[inside]
+        now_us = self._now_us
+        if now_us > MIN_TIMESTAMP_US:
+            late = self._last_end(starts_us) - 1 + self._lateness_us <= now_us
+            if late.any():
+                self._contents.too_late(batch.filter(pa.array(late)))
+                batch, starts_us = batch.filter(pa.array(~late)), starts_us[~late]
+        if not batch.num_rows:
+            return
+        for start_us, part in _by_pane(self._contents.kept(batch), starts_us):
+            self._add(start_us, part)
+        if self._updated:
+            self._emit_updates()
+
+    def _add(self, start_us: int, part: pa.RecordBatch) -> None:
+        pane = self._panes.get(start_us)
+        if pane is None:
+            if int(self._last_end(start_us)) <= start_us:
+                return  # between windows that do not touch
+            pane = self._panes[start_us] = _Pane()
+            heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
+        now_us = self._now_us
+        for end_us in self._ends(start_us):
+            if end_us - 1 + self._lateness_us <= now_us and not self._window.processing_time:
+                continue  # too late for this window, not for a later one
+            if end_us not in self._fired:
+                self._open(end_us, now_us)
+            if self._fired[end_us]:
+                self._updated.setdefault(end_us, []).append(part)
+        pane.slices.append(part)
+        pane.rows += part.num_rows
+        if pane.rows - pane.combined_rows > COMPACT_ROWS + pane.combined_rows:
+            self._compact(pane)
+
+    def _open(self, end_us: int, now_us: int) -> None:
+        heapq.heappush(self._closing, end_us)
+        self._fired[end_us] = end_us - 1 <= now_us  # late, but allowed: its results are emitted at once
+        if not self._fired[end_us]:
+            heapq.heappush(self._firing, end_us)
+            if self._window.processing_time:
+                self.context.timers.register_processing_time(-(-end_us // 1_000))
+
+    # -- time
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if not self._window.processing_time:
+            self._advance(watermark.timestamp_us)
+        self.output.emit_watermark(watermark)
+
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
+        self._advance(timestamp_ms * 1_000 - 1)
+
+    def finish(self) -> None:
+        """What is left when the input ends fires."""
+        if self._firing:
+            self._advance(max(self._closing))
+
+    def close(self) -> None:
+        self._panes.clear()
+
+    def _advance(self, now_us: int) -> None:
+        due = []
+        while self._firing and self._firing[0] - 1 <= now_us:
+            due.append(heapq.heappop(self._firing))
+        if due:
+            for end_us in due:
+                self._fired[end_us] = True
+            self._emit(due)
+        while self._closing and self._closing[0] - 1 + self._lateness_us <= now_us:
+            del self._fired[heapq.heappop(self._closing)]
+        while self._leaving and self._leaving[0][0] - 1 + self._lateness_us <= now_us:
+            del self._panes[heapq.heappop(self._leaving)[1]]
+
+    # -- firing
+
+    def _emit(self, ends_us: Sequence[int]) -> None:
+        if self._contents.one_window_at_a_time and len(ends_us) > 1:
+            for end_us in ends_us:
+                self._emit([end_us])
+            return
+        rows, windows = self._combined(ends_us)
+        self._contents.emit(rows, np.array(ends_us)[windows] - self._window.size_us, np.array(ends_us)[windows])
+
+    def _emit_updates(self) -> None:
+        """Late rows within the allowed lateness: their keys' results again, complete and at once."""
+        updated, self._updated = self._updated, {}
+        keys = self._contents.key_columns
+        for end_us in sorted(updated):
+            rows, _ = self._combined([end_us])
+            touched = all_of(updated[end_us])
+            mine = members([single(rows.column(key)) for key in keys], [single(touched.column(key)) for key in keys])
+            rows = rows.filter(pa.array(mine))
+            ends = np.full(rows.num_rows, end_us)
+            self._contents.emit(rows, ends - self._window.size_us, ends)
+
+    def _combined(self, ends_us: Sequence[int]) -> tuple[pa.Table, Ints]:
+        """The rows of these windows, and of each row the number of its window."""
+        slices: list[pa.RecordBatch] = []
+        windows: list[Ints] = []
+        overlapping = self._window.pane_us < self._window.size_us
+        for number, end_us in enumerate(ends_us):
+            for start_us in range(end_us - self._window.size_us, end_us, self._window.pane_us):
+                pane = self._panes.get(start_us)
+                if pane is None:
+                    continue
+                if overlapping and pane.rows > pane.combined_rows:
+                    self._compact(pane)  # it is combined once, not once per window
+                slices += pane.slices
+                windows.append(np.full(pane.rows, number))
+        return self._contents.combined(all_of(slices), np.concatenate(windows))
+
+    def _compact(self, pane: _Pane) -> None:
+        if not self._contents.combines:
+            return
+        combined, _ = self._contents.combined(all_of(pane.slices), np.zeros(pane.rows, np.int64))
+        pane.slices = combined.combine_chunks().to_batches()
+        pane.rows = pane.combined_rows = combined.num_rows
+
+    # -- which windows
+
+    def _last_end(self, start_us: Any) -> Any:
+        """The end of the last window that a pane, or each of many, is in. Not after its start: it is in none."""
+        return start_us - (start_us - self._window.offset_us) % self._window.slide_us + self._window.size_us
+
+    def _ends(self, start_us: int) -> Iterator[int]:
+        """The ends of all windows that a pane is in."""
+        end_us = int(self._last_end(start_us))
+        while end_us > start_us:
+            yield end_us
+            end_us -= self._window.slide_us
+
+
+def _floor(time_us: Any, offset_us: int, step_us: int) -> Any:
+    return time_us - (time_us - offset_us) % step_us
+
+
+def _by_pane(batch: pa.RecordBatch, starts_us: Ints) -> list[tuple[int, pa.RecordBatch]]:
+    """The batch cut by pane, in the order of time."""
+    if (starts_us == starts_us[0]).all():
+        return [(int(starts_us[0]), batch)]
+    if not (starts_us[1:] >= starts_us[:-1]).all():
+        order = np.argsort(starts_us, kind="stable")
+        batch, starts_us = batch.take(pa.array(order)), starts_us[order]
+    heads = np.flatnonzero(np.concatenate(([True], starts_us[1:] != starts_us[:-1])))
+    tails = np.append(heads[1:], len(starts_us))
+    return [(int(starts_us[a]), batch.slice(a, b - a)) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)]

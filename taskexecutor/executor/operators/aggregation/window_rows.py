@@ -1,0 +1,91 @@
+"""Windows that keep their rows and run Spark on them when they fire: `window.apply(...)`, and aggregates that cannot be split."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from firesteel.operator import Output, RuntimeContext
+from firesteel.plan.specs import SessionSpec, WindowApplySpec
+from taskexecutor.executor.operators.aggregation.grouping import Ints
+from taskexecutor.executor.operators.aggregation.window_contents import END, START, TIME, event_times
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.bundles import BundleWay, collect
+from taskexecutor.executor.spark.jvm.engine import engine_of
+from taskexecutor.executor.spark.schemas import to_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class RowContents:
+    """Rows as they came. In `emit`, Spark gets them with their window's start and end as two more columns.
+
+    A function sees one window at a time (sessions: all that fire together), of all keys of this subtask.
+    """
+
+    combines = False
+
+    def __init__(self, spec: WindowApplySpec) -> None:
+        self._spec = spec
+        self.key_columns = spec.key_columns
+        self.one_window_at_a_time = spec.function is not None
+        self._way: BundleWay | None = None
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        self._context = context
+        self._output = output
+        self._late = context.counter("numLateRecordsDropped")
+        self._engine = engine_of(context.spark)
+        self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
+
+    def bounds(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+        times = event_times(batch, self._spec.time_column, self._context.operator_name) + self._spec.time_shift_us
+        return times, times + (self._spec.window.gap_us if isinstance(self._spec.window, SessionSpec) else 1)
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def too_late(self, batch: pa.RecordBatch) -> None:
+        if self._spec.late_tag:
+            self._output.emit_side(self._spec.late_tag, batch)
+        else:
+            self._late.inc(batch.num_rows)
+
+    def combined(self, table: pa.Table, windows: Ints) -> tuple[pa.Table, Ints]:
+        order = np.argsort(windows, kind="stable")
+        if (windows[1:] >= windows[:-1]).all():
+            return table, windows
+        return table.take(pa.array(order)), windows[order]
+
+    def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
+        if not table.num_rows:
+            return
+        for name, times in ((START, starts), (END, ends)):
+            if name in table.schema.names:  # rows that are themselves results of windows
+                table = table.drop_columns([name])
+            table = table.append_column(pa.field(name, TIME), pa.array(times).view(TIME))
+        if self._way is None:
+            self._way = BundleWay(self._engine.session, self._engine.bundles, table.schema)
+        group = f"firesteel-{self._context.task.attempt_id}"
+        with (
+            self._context.time("spark"),
+            self._engine.job_group(group, self._description, lambda: self._context.cancelled),
+            self._way.dataframe(table.combine_chunks().to_batches()) as frame,
+        ):
+            self._run(plans.window_result(frame, self._spec))
+
+    def _run(self, frame: DataFrame) -> None:
+        schema = self._context.output_schema or to_arrow(frame.schema)
+        if frame.columns != schema.names:
+            raise FiresteelError(
+                f"{self._context.operator_name}: the function's columns changed between windows: "
+                f"expected {', '.join(schema.names)}; got {', '.join(frame.columns)}"
+            )
+        with closing(collect(frame, schema)) as batches:
+            for batch in batches:
+                self._output.emit(batch)

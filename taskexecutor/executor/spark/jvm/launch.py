@@ -1,0 +1,247 @@
+"""Starts the JVM behind a slot's SparkSession, without spark-submit's launcher (a second JVM) where that is sound.
+
+What makes the start quick and the process small:
+
+* an archive of loaded classes (see `archive`), mapped instead of parsed and shared by all slots of the machine;
+* the serial collector on small slots, with a heap that starts small and is given back;
+* the optimising compiler's thread runs at a lower priority: its work is put off until the session is up, not left out.
+
+The JVM ends when its standard input does, so it never outlives this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shlex
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyspark
+
+from firesteel.common.java import java_home
+from firesteel.errors import FiresteelError
+
+MIB = 2**20
+START_TIMEOUT_S = 60.0
+_COMPILER_NICENESS = 5
+_TRIM_INTERVAL_MS = 2_000
+
+# As org.apache.spark.launcher.JavaModuleOptions has them.
+_OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent",
+    "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+_MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+)
+
+_TEST_HELPERS = "pyspark.testing.utils"
+
+_LOG_CONFIGURATION = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}}{{UTC}} %p spark %c{{1}}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.metadata.name = org.apache.spark.sql.execution.streaming.sinks.FileStreamSink
+logger.metadata.level = error
+"""
+
+# Settings that only SparkSubmit acts on: it is asked to start the gateway then.
+_SUBMIT_PREFIXES = ("spark.jars", "spark.submit", "spark.kubernetes", "spark.yarn", "spark.archives", "spark.files")
+
+
+@dataclass(slots=True)
+class Jvm:
+    """A running JVM and the Py4J gateway into it."""
+
+    process: subprocess.Popen[bytes]
+    gateway: Any
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self, grace_s: float) -> None:
+        """Closes its standard input, which makes it exit; kills it after `grace_s`."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def spark_home() -> Path:
+    return Path(pyspark.__file__).parent
+
+
+def class_path(extra: str = "", copies: Path | None = None) -> str:
+    """Spark's jars in a fixed order, which the class archive depends on; `extra` goes last for the same reason.
+
+    A jar of the same name in the folder `copies` takes the place of Spark's.
+    """
+    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    instead = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
+    return ":".join([*(str(instead.get(jar.name, jar)) for jar in jars), *([extra] if extra else [])])
+
+
+def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
+    collector = ["-XX:+UseSerialGC"] if cores <= 2 else ["-XX:+UseParallelGC", f"-XX:ParallelGCThreads={cores}"]
+    start_heap_bytes = min(heap_bytes, 80 * MIB)  # enough for the start without a full collection
+    return [
+        f"-Xmx{heap_bytes}",
+        f"-Xms{start_heap_bytes}",
+        *collector,
+        # Gives memory back after a job, which is what a warm but idle slot is measured by.
+        "-XX:MinHeapFreeRatio=15",
+        "-XX:MaxHeapFreeRatio=30",
+        "-XX:NewRatio=4",  # what the young generation has once touched it keeps
+        f"-XX:TrimNativeHeapInterval={_TRIM_INTERVAL_MS}",
+        "-Xss1m",
+        "-XX:-UsePerfData",
+        # A JVM that has run out of memory half works; one that ended is replaced.
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Djava.awt.headless=true",
+        "-Dio.netty.jfr.enabled=false",  # or Netty starts the flight recorder
+    ]
+
+
+def start_jvm(
+    spark_conf: Mapping[str, str],
+    *,
+    cores: int,
+    heap_bytes: int,
+    temp_dir: Path,
+    archive_options: Sequence[str] = (),
+    jar_copies: Path | None = None,
+    log_level: str = "warn",
+) -> Jvm:
+    """Starts the JVM and connects to it. Its log goes where this process' standard error goes.
+
+    Raises FiresteelError if it ends or stays silent.
+    """
+    log_configuration = temp_dir / "log4j2.properties"
+    log_configuration.write_text(_LOG_CONFIGURATION.format(level=log_level))
+    connection_file = temp_dir / "gateway"
+    extra_options = shlex.split(spark_conf.get("spark.driver.extraJavaOptions", ""))
+    command = [
+        str(Path(java_home()) / "bin" / "java"),
+        *jvm_options(cores=cores, heap_bytes=heap_bytes),
+        *archive_options,
+        *_MODULE_OPTIONS,
+        f"-Dlog4j2.configurationFile={log_configuration}",
+        f"-Djava.io.tmpdir={temp_dir}",
+        f"-Dderby.system.home={temp_dir}",
+        *extra_options,
+        "-cp",
+        class_path(spark_conf.get("spark.driver.extraClassPath", ""), jar_copies),
+        *_main(spark_conf),
+    ]
+    environment = {
+        **os.environ,
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_HOME": str(spark_home()),
+        "MALLOC_ARENA_MAX": "2",  # native memory stays near what is used
+    }
+    if "spark.local.dir" not in spark_conf:
+        environment["SPARK_LOCAL_DIRS"] = str(temp_dir)
+    if _local(spark_conf):
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environment)  # its standard output is our log
+    try:
+        port, secret = _connection(process, connection_file)
+        return Jvm(process, _connect(process, port, secret))
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def put_compiler_off(pid: int, niceness: int = _COMPILER_NICENESS) -> None:
+    """Lowers the priority of the JVM's optimising compiler, so that the start does not compete with it for the cores."""
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            if (thread / "comm").read_text().startswith("C2 Compiler"):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
+
+
+def _local(spark_conf: Mapping[str, str]) -> bool:
+    return spark_conf.get("spark.master", "").startswith("local")
+
+
+def _main(spark_conf: Mapping[str, str]) -> list[str]:
+    if _local(spark_conf) and not any(key.startswith(_SUBMIT_PREFIXES) for key in spark_conf):
+        return ["org.apache.spark.api.python.PythonGatewayServer"]
+    settings = [word for key, value in spark_conf.items() for word in ("--conf", f"{key}={value}")]
+    return ["org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"]
+
+
+def _connection(process: subprocess.Popen[bytes], path: Path) -> tuple[int, str]:
+    """What the gateway writes (in one rename) once it listens: its port and the secret to present."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    compiler_is_off = False
+    while not path.exists():
+        if process.poll() is not None:
+            raise FiresteelError(
+                f"the slot's Java ended with code {process.returncode} while it started; the slot's log says why"
+            )
+        if time.monotonic() > deadline:
+            raise FiresteelError(f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; the slot's log may say why")
+        time.sleep(0.01)
+        if not compiler_is_off:
+            put_compiler_off(process.pid)
+    content = path.read_bytes()
+    port, length = struct.unpack_from(">ii", content)
+    return port, content[8 : 8 + length].decode()
+
+
+class _TestHelpers(ModuleType):
+    """In place of pyspark.testing.utils, which PySpark asks at every value that goes to the JVM whether there is NumPy. It
+    imports pandas and unittest: a quarter of this process' memory. So it is imported when it is asked for anything else.
+    """
+
+    have_numpy = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system's own questions
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    sys.modules.setdefault(_TEST_HELPERS, _TestHelpers(_TEST_HELPERS))
+    # PySpark's own way of joining a JVM that runs already.
+    os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
+    try:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    gateway.proc = process
+    return gateway

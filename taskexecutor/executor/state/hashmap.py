@@ -1,0 +1,152 @@
+"""The `hashmap` backend: keyed state in Python dictionaries.
+
+A snapshot must not copy the state, and the state goes on changing while the snapshot is written. So the state is a pile of
+layers: writes go to the top one, reads look from the top down. `snapshot` puts an empty layer on top, which leaves those
+below frozen; when no snapshot needs that any more, the layers are merged into one, at the cost of what was written meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from taskexecutor.executor.state.key_groups import KeyGroupRange
+from taskexecutor.executor.state.keyed import KeyedStateEntry
+
+_REMOVED: Final = object()  # hides what a lower layer has
+_ABSENT: Final = object()
+_Key = tuple[str, Any, Any]  # state name, key, namespace
+_Layer = dict[_Key, Any]
+
+
+class HashMapKeyedStateBackend:
+    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state lies where its records arrive."""
+
+    def __init__(self, key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]) -> None:
+        self._key_groups = key_groups
+        self._key_group_of = key_group_of
+        self._layers: list[_Layer] = [{}]
+        self._top = self._layers[-1]
+        self._snapshots_lock = threading.Lock()  # a snapshot is released by the thread that wrote it
+        self._live_snapshots = 0
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
+
+    @property
+    def layers(self) -> int:
+        return len(self._layers)
+
+    def get(self, name: str, key: Any, namespace: Any = None) -> Any:
+        """The value, or None."""
+        where = (name, key, namespace)
+        value = self._top.get(where, _ABSENT)
+        if value is _ABSENT and len(self._layers) > 1:
+            value = self._below(where)
+        return None if value is _ABSENT or value is _REMOVED else value
+
+    def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
+        """The value, to be changed in place; `copy` makes one if a snapshot may still have to write it. None: no value."""
+        self._merge_if_unobserved()
+        where = (name, key, namespace)
+        value = self._top.get(where, _ABSENT)
+        if value is _ABSENT and len(self._layers) > 1:
+            value = self._below(where)
+            if value is not _ABSENT and value is not _REMOVED:
+                value = self._top[where] = copy(value)
+        return None if value is _ABSENT or value is _REMOVED else value
+
+    def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None:
+        self._merge_if_unobserved()
+        self._top[(name, key, namespace)] = value
+
+    def remove(self, name: str, key: Any, namespace: Any = None) -> None:
+        self._merge_if_unobserved()
+        if len(self._layers) == 1:
+            self._top.pop((name, key, namespace), None)
+        else:
+            self._top[(name, key, namespace)] = _REMOVED
+
+    def entries(self, name: str) -> Iterator[KeyedStateEntry]:
+        return (entry for entry in _visible(self._layers) if entry.name == name)
+
+    def snapshot(self) -> HashMapSnapshot:
+        frozen = tuple(self._layers)
+        self._top = {}
+        self._layers = [*frozen, self._top]
+        with self._snapshots_lock:
+            self._live_snapshots += 1
+        return HashMapSnapshot(frozen, self._key_group_of, self._released)
+
+    def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
+        for entry in entries:
+            if self._key_group_of(entry.key) in self._key_groups:
+                self._top[(entry.name, entry.key, entry.namespace)] = entry.value
+
+    def close(self) -> None:
+        self._layers = [{}]
+        self._top = self._layers[-1]
+
+    def _below(self, where: _Key) -> Any:
+        """What the layers under the top one have."""
+        for layer in reversed(self._layers[:-1]):
+            value = layer.get(where, _ABSENT)
+            if value is not _ABSENT:
+                return value
+        return _ABSENT
+
+    def _released(self) -> None:
+        with self._snapshots_lock:
+            self._live_snapshots -= 1
+
+    def _merge_if_unobserved(self) -> None:
+        if len(self._layers) == 1 or self._live_snapshots:
+            return
+        base = self._layers[0]
+        for layer in self._layers[1:]:
+            for where, value in layer.items():
+                if value is _REMOVED:
+                    base.pop(where, None)
+                else:
+                    base[where] = value
+        self._layers = [base]
+        self._top = base
+
+
+class HashMapSnapshot:
+    """See `KeyedStateSnapshot`."""
+
+    def __init__(self, layers: tuple[_Layer, ...], key_group_of: Callable[[Any], int], released: Callable[[], None]) -> None:
+        self._layers: tuple[_Layer, ...] | None = layers
+        self._key_group_of = key_group_of
+        self._on_release = released
+
+    def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
+        if self._layers is None:
+            raise ValueError("the snapshot was released")
+        groups: dict[int, list[KeyedStateEntry]] = {}
+        for entry in _visible(self._layers):
+            groups.setdefault(self._key_group_of(entry.key), []).append(entry)
+        for key_group in sorted(groups):
+            yield key_group, groups[key_group]
+
+    def release(self) -> None:
+        if self._layers is not None:
+            self._layers = None
+            self._on_release()
+
+
+def _visible(layers: Iterable[_Layer]) -> Iterator[KeyedStateEntry]:
+    seen: set[_Key] = set()
+    ordered = list(layers)
+    for depth, layer in enumerate(reversed(ordered)):
+        lowest = depth == len(ordered) - 1
+        for where, value in layer.items():
+            if where in seen:
+                continue
+            if not lowest:
+                seen.add(where)
+            if value is not _REMOVED:
+                yield KeyedStateEntry(*where, value)

@@ -1,0 +1,57 @@
+"""What a keyed state backend is to the task runtime (operators see `firesteel.operator.KeyedStateBackend`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from taskexecutor.executor.state.key_groups import KeyGroupRange
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateEntry:
+    name: str
+    key: Any
+    namespace: Any
+    value: Any
+
+
+class KeyedStateSnapshot(Protocol):
+    """The state as it was when it was taken, whatever happens to the backend since. Read it from any one thread."""
+
+    def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
+        """Every entry, key groups ascending; key groups without state are left out."""
+
+    def release(self) -> None:
+        """It is written, or given up."""
+
+
+class KeyedState(Protocol):
+    """Keyed state of one operator's subtask. Values are replaced by `put`; only what `owned` gave is changed in place."""
+
+    @property
+    def key_groups(self) -> KeyGroupRange: ...
+
+    def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
+
+    def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
+        """The value, to be changed in place before anything else is asked of the backend; None if there is none.
+
+        For values that grow, such as lists: `copy` is called at most once per snapshot and value, not at every change.
+        """
+
+    def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None: ...
+
+    def remove(self, name: str, key: Any, namespace: Any = None) -> None: ...
+
+    def entries(self, name: str) -> Iterator[KeyedStateEntry]:
+        """All entries of one state, in no particular order; do not write meanwhile."""
+
+    def snapshot(self) -> KeyedStateSnapshot:
+        """The synchronous part of a checkpoint: constant time in the size of the state."""
+
+    def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
+        """Fills an empty backend with those of the entries that belong to its key groups."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,126 @@
+"""A source's side of watermark alignment; the other one is jobmaster.core.coordinators.alignment.
+
+Listens to the watermarks that an operator sends on, reports them to the JobMaster, and says when the task is to stop: while it is
+past the limit that it was told last. At first the limit is before all times, so nothing is read behind the first
+watermark before the group is known. What is read at once, a split of Spark's, is not taken apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from firesteel._proto import tasks_pb2
+from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
+from firesteel.plan.specs import AlignmentSpec
+from taskexecutor.executor.timing.watermarks import ValveEvent
+
+GOOD_PART = 4  # of the drift
+
+
+class Alignment:
+    """A `node.Target`. Reports once per update interval, and at once when it stops, ends or is idle, or is no longer.
+
+    Also at once when event time has gone a good part of the drift: the next split may take long, and no timer fires while it is
+    read; the others are not to wait for more than that part.
+
+    `call_at(ms)` shall lead to `on_timer`; `now_ms` is the wall clock, `now_ns` any that does not go back.
+    """
+
+    def __init__(
+        self,
+        spec: AlignmentSpec,
+        send: Callable[[tasks_pb2.ReportWatermark], None],
+        call_at: Callable[[int], None],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._spec = spec
+        self._send = send
+        self._call_at = call_at
+        self._now_ms = now_ms
+        self._now_ns = now_ns
+        self._watermark_us = MIN_TIMESTAMP_US
+        self._idle = False
+        self._limit_us = MIN_TIMESTAMP_US
+        self._reported_us = MIN_TIMESTAMP_US
+        self._unreported = False  # something that is to be reported later
+        self._timer_set = False
+        self._stopped_since_ns: int | None = None
+        self._stopped_ns = 0  # before that
+
+    @property
+    def stopped(self) -> bool:
+        """The task takes no input now."""
+        return self._stopped_since_ns is not None
+
+    @property
+    def stopped_ms(self) -> float:
+        """For how long it has been so, in all. Safe from any thread."""
+        since_ns, before_ns = self._stopped_since_ns, self._stopped_ns
+        return (before_ns + (0 if since_ns is None else max(0, self._now_ns() - since_ns))) / 1e6
+
+    @property
+    def drift_ms(self) -> float:
+        """How far it was ahead of the group's slowest when the JobMaster last told; 0 while that is not known."""
+        if MIN_TIMESTAMP_US in (self._watermark_us, self._limit_us) or MAX_TIMESTAMP_US in (self._watermark_us, self._limit_us):
+            return 0.0
+        return max(0, self._watermark_us - (self._limit_us - self._spec.max_drift_us)) / 1000
+
+    # -- what the operator sends on
+
+    def batch(self, batch: pa.RecordBatch) -> None:
+        """Event time is what counts."""
+
+    def event(self, event: ValveEvent) -> None:
+        if isinstance(event, Watermark):
+            self._watermark_us = event.timestamp_us
+            self._look()
+            far = self._watermark_us - self._reported_us >= self._spec.max_drift_us / GOOD_PART
+            self._changed(at_once=far or self.stopped or self._ended)
+        else:
+            self._idle = event.idle
+            self._changed(at_once=True)
+
+    def finished(self) -> None:
+        """MAX_WATERMARK has come before."""
+
+    # -- what the JobMaster says
+
+    def limit(self, limit_us: int) -> None:
+        self._limit_us = limit_us
+        self._look()
+
+    def report(self) -> None:
+        self._unreported, self._reported_us = False, self._watermark_us
+        self._send(tasks_pb2.ReportWatermark(watermark_us=self._watermark_us, idle=self._idle))
+
+    # -- inside
+
+    def on_timer(self) -> None:
+        self._timer_set = False
+        if self._unreported:
+            self._changed(at_once=True)
+
+    @property
+    def _ended(self) -> bool:
+        return self._watermark_us == MAX_TIMESTAMP_US
+
+    def _changed(self, *, at_once: bool) -> None:
+        if self._timer_set and not at_once:
+            self._unreported = True
+            return
+        self.report()
+        if not self._timer_set:
+            self._timer_set = True
+            self._call_at(self._now_ms() + max(1, self._spec.update_interval_us // 1000))
+
+    def _look(self) -> None:
+        stopped = self._watermark_us > self._limit_us and not self._ended
+        if stopped and self._stopped_since_ns is None:
+            self._stopped_since_ns = self._now_ns()
+        elif not stopped and self._stopped_since_ns is not None:
+            self._stopped_ns += self._now_ns() - self._stopped_since_ns
+            self._stopped_since_ns = None
