@@ -1,6 +1,7 @@
 """Generates the gRPC stubs: proto/*.proto -> firesteel/_proto (never committed).
 
-Runs as part of every build (`pip install .`, `pip install -e .`) and alone: `python setup.py build_proto`.
+Runs as part of every build (`pip install .`, `pip install -e .`) and alone: `python setup.py
+build_proto`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def generate() -> None:
     from grpc_tools import protoc  # from build-system.requires
 
     STUBS.mkdir(exist_ok=True)
-    # Imports in the stubs are absolute: the messages live in firesteel/_proto as far as protoc can tell.
+    # Imports in the stubs are absolute: the messages live in firesteel/_proto as far as protoc can
+    # tell.
     arguments = [
         "protoc",
         f"-Ifiresteel/_proto={HERE / 'proto'}",

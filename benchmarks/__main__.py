@@ -1,7 +1,9 @@
-"""Runs benchmarks, ours and those beside Spark Structured Streaming and Flink; shows tables and writes out/bench.json.
+"""Runs benchmarks, ours and those beside Spark Structured Streaming and Flink; shows tables and
+writes out/bench.json.
 
-Each row there has `benchmark`, `name`, `ours`, `unit`, `peers`, `ratio`, `goal`, `met` and `failed`, a list of what failed of it.
-Those beside other engines have `engines`, too: all that was measured of each. Rows of benchmarks that did not run this time stay.
+Each row there has `benchmark`, `name`, `ours`, `unit`, `peers`, `ratio`, `goal`, `met` and
+`failed`, a list of what failed of it. Those beside other engines have `engines`, too: all that was
+measured of each. Rows of benchmarks that did not run this time stay.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from benchmarks.peers import rows as peers
 from benchmarks.peers.rows import Peers, amount
 from benchmarks.progress import Steps
 
-OURS = ("execution_graph", "deploy", "exchange", "submit", "demo")  # in the order in which they run; modules with `run()`
+OURS = (
+    "execution_graph",
+    "deploy",
+    "exchange",
+    "submit",
+    "demo",
+)  # in the order in which they run; modules with `run()`
 GROUPS = {"ours": OURS, "peers": peers.NAMES}
 NAMES = (*OURS, *peers.NAMES)
 OUT = Path("out/bench.json")
@@ -59,9 +67,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def wanted(arguments: Sequence[str]) -> tuple[str, ...]:
     """The benchmarks that are named, in their order. Ends the process if there are no such ones."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0]
+    )
     known = (*GROUPS, *NAMES)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, unless some are named: {', '.join(known)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"all, unless some are named: {', '.join(known)}"
+    )
     named = parser.parse_args(arguments).names
     if unknown := [name for name in named if name not in known]:
         parser.error(f"there is no benchmark {', '.join(unknown)}; known are {', '.join(known)}")
@@ -78,7 +90,15 @@ def run(name: str, steps: Steps, beside: Peers) -> list[Row]:
                 rows = importlib.import_module(f"benchmarks.{name}").run()
     except Exception as error:  # the others shall still be measured
         reason = f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"
-        row = {"name": name, "ours": reason, "unit": "", "peers": {}, "ratio": None, "goal": None, "met": None}
+        row = {
+            "name": name,
+            "ours": reason,
+            "unit": "",
+            "peers": {},
+            "ratio": None,
+            "goal": None,
+            "met": None,
+        }
         rows = [row | {"failed": [name], "said": traceback.format_exc()}]
     return [{"benchmark": name, "failed": [], **row} for row in rows]
 
@@ -87,14 +107,31 @@ def tables(rows: Iterable[Row]) -> list[Table]:
     ours, beside = Table(title="Benchmarks"), Table(title="Beside other engines")
     for column in ("what", "ours", "peers", "ratio", "goal", "met"):
         ours.add_column(column, justify="right" if column == "ratio" else "left", overflow="fold")
-    for column in ("what", "engine", "rows/s", "ours to it", "rows/s of CPU", "ours to it", "goal", "met"):
-        beside.add_column(column, justify="left" if column in ("what", "engine") else "right", overflow="fold")
+    for column in (
+        "what",
+        "engine",
+        "rows/s",
+        "ours to it",
+        "rows/s of CPU",
+        "ours to it",
+        "goal",
+        "met",
+    ):
+        beside.add_column(
+            column, justify="left" if column in ("what", "engine") else "right", overflow="fold"
+        )
     for row in rows:
         if "engines" in row:
             _add_engines(beside, row)
         else:
             others = ", ".join(f"{peer} {value}" for peer, value in row["peers"].items())
-            cells = (row["name"], f"{row['ours']} {row['unit']}", others, _times(row["ratio"]), row["goal"] or "")
+            cells = (
+                row["name"],
+                f"{row['ours']} {row['unit']}",
+                others,
+                _times(row["ratio"]),
+                row["goal"] or "",
+            )
             ours.add_row(*map(escape, cells), _met(row["met"]))
     return [table for table in (ours, beside) if table.row_count]
 
@@ -103,11 +140,22 @@ def _add_engines(table: Table, row: Row) -> None:
     for number, (engine, fields) in enumerate(row["engines"].items()):
         what = "" if number else row["name"]
         if "reason" in fields:
-            table.add_row(what, engine, f"[red]{escape(fields['reason'])}[/]", "", "", "", _goal(fields), "")
+            table.add_row(
+                what, engine, f"[red]{escape(fields['reason'])}[/]", "", "", "", _goal(fields), ""
+            )
         else:
             by_clock, by_cpu = amount(fields["rows_per_s"]), amount(fields["rows_per_cpu_s"])
             ratios = _times(fields["ratio"]), _times(fields["cpu_ratio"])
-            table.add_row(what, engine, by_clock, ratios[0], by_cpu, ratios[1], _goal(fields), _met(fields["met"]))
+            table.add_row(
+                what,
+                engine,
+                by_clock,
+                ratios[0],
+                by_cpu,
+                ratios[1],
+                _goal(fields),
+                _met(fields["met"]),
+            )
     table.add_section()
 
 
@@ -139,7 +187,11 @@ def write(rows: Sequence[Row], out: Path) -> None:
     """Adds them to those that are there, in place of earlier ones of the same benchmarks."""
     measured = {row["benchmark"] for row in rows}
     try:
-        kept = [row for row in json.loads(out.read_text()) if row["benchmark"] in NAMES and row["benchmark"] not in measured]
+        kept = [
+            row
+            for row in json.loads(out.read_text())
+            if row["benchmark"] in NAMES and row["benchmark"] not in measured
+        ]
     except (OSError, ValueError):
         kept = []
     out.parent.mkdir(exist_ok=True)

@@ -1,7 +1,9 @@
-"""`firesteel run examples/daily_delays.py` as `make demo` runs it, from nothing to the prompt, with its parts.
+"""`firesteel run examples/daily_delays.py` as `make demo` runs it, from nothing to the prompt, with
+its parts.
 
-The monthly files are written anew, as the first time. The command runs in a process of its own; its total CPU time, that
-of every process of its cluster included, tells how much of the time another machine would need.
+The monthly files are written anew, as the first time. The command runs in a process of its own; its
+total CPU time, that of every process of its cluster included, tells how much of the time another
+machine would need.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def seconds(text: str) -> float:
     """`1 min 06 s`, `28.9 s` or `894 ms`."""
-    return sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(r"([\d.]+) (ms|s|min|h)\b", text))
+    return sum(
+        float(number) * _UNITS_S[unit]
+        for number, unit in re.findall(r"([\d.]+) (ms|s|min|h)\b", text)
+    )
 
 
 def parts_of(output: str) -> dict[str, float]:
@@ -75,7 +80,9 @@ def demo(folder: Path) -> tuple[float, float, dict[str, float]]:
 def run() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="firesteel-demo-") as folder:
         argv = [sys.executable, "-m", "benchmarks.demo", folder]
-        numbers = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
+        numbers = subprocess.run(
+            argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout.splitlines()[-1]
     took_s, cpu_s, parts = json.loads(numbers)
     shown = ", ".join(f"{part} {part_s:.1f}" for part, part_s in parts.items())
     return [

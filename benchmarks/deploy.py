@@ -1,8 +1,10 @@
-"""Deploying 20,000 tasks (two vertices of 10,000, ALL_TO_ALL) to 100 stub TaskExecutors of 100 slots each.
+"""Deploying 20,000 tasks (two vertices of 10,000, ALL_TO_ALL) to 100 stub TaskExecutors of 100
+slots each.
 
-The JobMaster is the real one: core, gRPC service, messages. The TaskExecutors are stubs in a process of their own, each
-with a real stream; they offer slots, answer Analyze, and report every task they are given INITIALIZING, then RUNNING.
-Measured in the JobMaster, from the moment it has all slots to all tasks RUNNING.
+The JobMaster is the real one: core, gRPC service, messages. The TaskExecutors are stubs in a
+process of their own, each with a real stream; they offer slots, answer Analyze, and report every
+task they are given INITIALIZING, then RUNNING. Measured in the JobMaster, from the moment it has
+all slots to all tasks RUNNING.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class _StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
 
 
 class _Timed(RunningJob):
-    """Notes when the slots were all there (the plan is analysed then) and when the first task was deployed."""
+    """Notes when the slots were all there (the plan is analysed then) and when the first task was
+    deployed.
+    """
 
     slots_at = deploy_at = 0.0
 
@@ -75,7 +79,10 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
     await server.start()
     with tempfile.TemporaryDirectory() as spool_dir:
         start = dispatcher_pb2.StartJob(
-            job_graph=job_graph_to_proto(graph), epoch=EPOCH, resource_manager_address=address, spool_dir=spool_dir
+            job_graph=job_graph_to_proto(graph),
+            epoch=EPOCH,
+            resource_manager_address=address,
+            spool_dir=spool_dir,
         )
         running = _Timed(
             start,
@@ -88,12 +95,26 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
         )
         servicer.job = running
         running_task = asyncio.create_task(running.run())
-        argv = [sys.executable, "-m", "benchmarks.deploy", address, graph.job_id, str(task_executors), str(slots)]
-        stubs = await asyncio.create_subprocess_exec(*argv, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL)
+        argv = [
+            sys.executable,
+            "-m",
+            "benchmarks.deploy",
+            address,
+            graph.job_id,
+            str(task_executors),
+            str(slots),
+        ]
+        stubs = await asyncio.create_subprocess_exec(
+            *argv, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL
+        )
         try:
             deadline = time.monotonic() + TIMEOUT_S
             while running.core.graph.count(ExecutionState.RUNNING) < 2 * parallelism:
-                if time.monotonic() > deadline or running_task.done() or stubs.returncode is not None:
+                if (
+                    time.monotonic() > deadline
+                    or running_task.done()
+                    or stubs.returncode is not None
+                ):
                     raise RuntimeError(f"not all tasks are RUNNING: {running.core.graph.story()}")
                 await asyncio.sleep(0.002)
             done_at = time.perf_counter()
@@ -115,7 +136,9 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
 
 async def stub_task_executor(address: str, job_id: str, number: int, slots: int) -> None:
     def message(**fields: Any) -> job_master_pb2.TaskExecutorToJobMaster:
-        return job_master_pb2.TaskExecutorToJobMaster(job_id=job_id, job_master_epoch=EPOCH, **fields)
+        return job_master_pb2.TaskExecutorToJobMaster(
+            job_id=job_id, job_master_epoch=EPOCH, **fields
+        )
 
     who = f"stub-{number}"
     offers = [
@@ -130,7 +153,9 @@ async def stub_task_executor(address: str, job_id: str, number: int, slots: int)
     ]
     async with aio_channel(address) as channel:
         stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()
-        hello = job_master_pb2.TaskExecutorHello(task_executor_id=who, address=who, host="127.0.0.1")
+        hello = job_master_pb2.TaskExecutorHello(
+            task_executor_id=who, address=who, host="127.0.0.1"
+        )
         await stream.write(message(hello=hello))
         await stream.write(message(offer_slots=job_master_pb2.OfferSlots(slots=offers)))
         async for received in stream:
@@ -145,22 +170,31 @@ async def stub_task_executor(address: str, job_id: str, number: int, slots: int)
 def analysis(request: tasks_pb2.Analyze) -> tasks_pb2.AnalyzeResult:
     operators = [operator for vertex in request.job_graph.vertices for operator in vertex.operators]
     return tasks_pb2.AnalyzeResult(
-        job_id=request.job_id, schemas=[tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema") for o in operators]
+        job_id=request.job_id,
+        schemas=[
+            tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema") for o in operators
+        ],
     )
 
 
 def all_in(submit: tasks_pb2.SubmitTasks, state: Any) -> tasks_pb2.TaskStateChanges:
-    changes = [tasks_pb2.TaskStateChange(attempt_id=task.attempt_id, state=state) for task in submit.tasks]
+    changes = [
+        tasks_pb2.TaskStateChange(attempt_id=task.attempt_id, state=state) for task in submit.tasks
+    ]
     return tasks_pb2.TaskStateChanges(job_id=submit.job_id, changes=changes)
 
 
 async def stubs(address: str, job_id: str, task_executors: int, slots: int) -> None:
-    await asyncio.gather(*(stub_task_executor(address, job_id, number, slots) for number in range(task_executors)))
+    await asyncio.gather(
+        *(stub_task_executor(address, job_id, number, slots) for number in range(task_executors))
+    )
 
 
 def run() -> list[dict[str, Any]]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    analyzed_s, all_s = sorted((asyncio.run(measure()) for _ in range(3)), key=lambda times: times[1])[1]  # the median
+    analyzed_s, all_s = sorted(
+        (asyncio.run(measure()) for _ in range(3)), key=lambda times: times[1]
+    )[1]  # the median
     return [
         {
             "name": "deploy 20,000 tasks to 100 stub TaskExecutors: all slots -> all RUNNING",

@@ -1,8 +1,10 @@
-"""The exchange between two processes beside bare Arrow Flight, with the same batches in the same run.
+"""The exchange between two processes beside bare Arrow Flight, with the same batches in the same
+run.
 
-Parent: consumer. Child: producer, serving our exchange and a bare Flight server (DoExchange and DoGet). The runs
-alternate, so that whatever else the machine does hits all alike; medians are compared. Every run's rows are counted and
-checked; a first, untimed pass compares the sums of all columns.
+Parent: consumer. Child: producer, serving our exchange and a bare Flight server (DoExchange and
+DoGet). The runs alternate, so that whatever else the machine does hits all alike; medians are
+compared. Every run's rows are counted and checked; a first, untimed pass compares the sums of all
+columns.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from taskexecutor.executor.exchange import Exchange, Locations
 
 ROUNDS = 3
 CHECKED_ROWS = 1_000_000
-SIZES = (("64 k-row batches", 65536, 32 * 2**20), ("1 k-row batches", 1000, 24_000_000))  # name, rows per batch, rows in all
+SIZES = (
+    ("64 k-row batches", 65536, 32 * 2**20),
+    ("1 k-row batches", 1000, 24_000_000),
+)  # name, rows per batch, rows in all
 GOAL = 0.7
 
 Consume = Callable[[pa.RecordBatch], None]
@@ -38,7 +43,10 @@ Consume = Callable[[pa.RecordBatch], None]
 def run() -> list[dict[str, Any]]:
     """One row per batch size."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.exchange", "--produce"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.exchange", "--produce"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert child.stdout is not None
@@ -104,7 +112,9 @@ def _rate(read: Callable[[int, int, Consume], None], batch_rows: int, rows: int)
 
 
 class _Consumer:
-    def __init__(self, exchange_address: str, flight_address: str, child: subprocess.Popen[str]) -> None:
+    def __init__(
+        self, exchange_address: str, flight_address: str, child: subprocess.Popen[str]
+    ) -> None:
         self._address = exchange_address
         self._client = flight.FlightClient(f"grpc://{flight_address}")
         self._child = child
@@ -118,7 +128,9 @@ class _Consumer:
     def ours(self, batch_rows: int, rows: int, consume: Consume) -> None:
         assert self._child.stdin is not None
         result_id = f"result-{next(self._results)}"
-        self._child.stdin.write(json.dumps({"result_id": result_id, "batch_rows": batch_rows, "rows": rows}) + "\n")
+        self._child.stdin.write(
+            json.dumps({"result_id": result_id, "batch_rows": batch_rows, "rows": rows}) + "\n"
+        )
         self._child.stdin.flush()
         arrived = threading.Event()
         gate = self._exchange.create_gate(
@@ -143,7 +155,9 @@ class _Consumer:
         gate.close()
 
     def do_exchange(self, batch_rows: int, rows: int, consume: Consume) -> None:
-        writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(_encoded(batch_rows, rows)))
+        writer, reader = self._client.do_exchange(
+            flight.FlightDescriptor.for_command(_encoded(batch_rows, rows))
+        )
         writer.done_writing()
         _read(reader, consume)
         writer.close()
@@ -213,7 +227,9 @@ def _produce() -> None:
     """The child: serves until its standard input ends."""
     exchange = _new_exchange()
     bare = _BareServer("grpc://127.0.0.1:0")
-    print(json.dumps({"exchange": exchange.address, "flight": f"127.0.0.1:{bare.port}"}), flush=True)
+    print(
+        json.dumps({"exchange": exchange.address, "flight": f"127.0.0.1:{bare.port}"}), flush=True
+    )
     for line in sys.stdin:
         request = json.loads(line)
         partition = exchange.create_partition(

@@ -1,4 +1,6 @@
-"""Building the ExecutionGraph of two vertices with 10,000 subtasks each, ALL_TO_ALL: time, and memory per subtask."""
+"""Building the ExecutionGraph of two vertices with 10,000 subtasks each, ALL_TO_ALL: time, and
+memory per subtask.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Merging partial aggregates, without Spark and without the exchange: how many partial rows a second the keyed half takes in.
+"""Merging partial aggregates, without Spark and without the exchange: how many partial rows a
+second the keyed half takes in.
 
-`python -m benchmarks.merge`. Time is this thread's own processor time, so that other load on the machine matters less.
+`python -m benchmarks.merge`. Time is this thread's own processor time, so that other load on the
+machine matters less.
 """
 
 from __future__ import annotations
@@ -36,19 +38,31 @@ def bundle(keys: int, kind: str, window: int | None) -> list[pa.RecordBatch]:
     columns = {"k": KEYS[kind](_RANDOM.permutation(keys))}
     if window is not None:
         start = np.full(keys, window * SIZE_US)
-        columns |= {"window_start": pa.array(start).view(TIME), "window_end": pa.array(start + SIZE_US).view(TIME)}
+        columns |= {
+            "window_start": pa.array(start).view(TIME),
+            "window_end": pa.array(start + SIZE_US).view(TIME),
+        }
     for item in ITEMS:
         columns |= {name: pa.array(_RANDOM.integers(0, 1000, keys)) for name in item.partial}
-    return pa.table(columns | {"_rows": pa.array(np.ones(keys, np.int64))}).to_batches(max_chunksize=BATCH_ROWS)
+    return pa.table(columns | {"_rows": pa.array(np.ones(keys, np.int64))}).to_batches(
+        max_chunksize=BATCH_ROWS
+    )
 
 
-def measure(name: str, keys: int, bundles: int, *, kind: str = "dense", windows: bool = False) -> None:
+def measure(
+    name: str, keys: int, bundles: int, *, kind: str = "dense", windows: bool = False
+) -> None:
     data = [bundle(keys, kind, number // 4 if windows else None) for number in range(bundles)]
     names = ["k", "window_start", "window_end"] if windows else ["k"]
-    output = pa.schema([data[0][0].schema.field(n) for n in names] + [pa.field(item.name, pa.int64()) for item in ITEMS])
+    output = pa.schema(
+        [data[0][0].schema.field(n) for n in names]
+        + [pa.field(item.name, pa.int64()) for item in ITEMS]
+    )
     if windows:
         window = TumblingSpec(size_us=SIZE_US)
-        operator = window_operator(WindowAggregateSpec(key_columns=("k",), window=window, aggregates=ITEMS))
+        operator = window_operator(
+            WindowAggregateSpec(key_columns=("k",), window=window, aggregates=ITEMS)
+        )
     else:
         operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=ITEMS))
     harness = OperatorHarness(operator, [data[0][0].schema], output_schema=output).open()
@@ -60,7 +74,9 @@ def measure(name: str, keys: int, bundles: int, *, kind: str = "dense", windows:
             harness.watermark(number // 4 * SIZE_US - 1)
     harness.end()
     took_s = time.thread_time() - began
-    print(f"{name:42s} {keys * bundles / took_s / 1e6:6.1f} M partial rows/s, {took_s / bundles * 1e3:7.2f} ms a bundle")
+    print(
+        f"{name:42s} {keys * bundles / took_s / 1e6:6.1f} M partial rows/s, {took_s / bundles * 1e3:7.2f} ms a bundle"
+    )
 
 
 if __name__ == "__main__":

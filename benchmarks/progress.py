@@ -18,7 +18,9 @@ class Steps:
         self._console = console
         self._total, self._begun = total, 0
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        self._live = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._live = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._all = self._live.add_task("all", total=None)
         self._now = self._live.add_task("", total=None)
 
@@ -26,7 +28,12 @@ class Steps:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.stop()
 
     def extend(self) -> None:
@@ -45,4 +52,6 @@ class Steps:
         try:
             yield
         finally:
-            self._console.print(f"[dim]{number}: {what}: {time.monotonic() - began:.1f} s[/]", highlight=False)
+            self._console.print(
+                f"[dim]{number}: {what}: {time.monotonic() - began:.1f} s[/]", highlight=False
+            )

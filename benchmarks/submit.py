@@ -1,9 +1,11 @@
-"""A job submitted to a warm session cluster: the time from submit() to the first details with all tasks RUNNING.
+"""A job submitted to a warm session cluster: the time from submit() to the first details with all
+tasks RUNNING.
 
-The cluster is of real processes, as `firesteel cluster start` has them: 2 TaskExecutors of 2 slots. The job (source ->
-key_by -> map -> sink, parallelism 2, so four tasks in two slots) does not end by itself, or its tasks might be
-FINISHED before anybody saw them RUNNING. It is cancelled; the next is submitted when all slots are free again and the
-Dispatcher has had time to start another spare JobMaster.
+The cluster is of real processes, as `firesteel cluster start` has them: 2 TaskExecutors of 2 slots.
+The job (source -> key_by -> map -> sink, parallelism 2, so four tasks in two slots) does not end by
+itself, or its tasks might be FINISHED before anybody saw them RUNNING. It is cancelled; the next is
+submitted when all slots are free again and the Dispatcher has had time to start another spare
+JobMaster.
 """
 
 from __future__ import annotations
@@ -44,7 +46,12 @@ def job(number: int) -> Any:
 
 
 def attempts(details: JobDetails) -> list[Attempt]:
-    return [attempt for vertex in details.vertices for subtask in vertex.subtasks if (attempt := subtask.current)]
+    return [
+        attempt
+        for vertex in details.vertices
+        for subtask in vertex.subtasks
+        if (attempt := subtask.current)
+    ]
 
 
 def all_running(details: JobDetails) -> bool:
@@ -60,7 +67,9 @@ def measure(client: Client, number: int) -> tuple[float, JobDetails]:
     details = next((seen for seen in client.watch_job(job_id) if all_running(seen)), None)
     took_ms = (time.perf_counter() - began) * 1000
     if details is None:
-        raise RuntimeError(f"job {job_id} ended before all its tasks were RUNNING: {client.job_details(job_id).exceptions}")
+        raise RuntimeError(
+            f"job {job_id} ended before all its tasks were RUNNING: {client.job_details(job_id).exceptions}"
+        )
     client.cancel(job_id)
     for seen in client.watch_job(job_id):
         if seen.status.globally_terminal:
@@ -83,7 +92,10 @@ def parts_ms(details: JobDetails) -> dict[str, float]:
     entered = [attempt.entered_ms for attempt in attempts(details)]
     deploying = max(states[ExecutionState.DEPLOYING] for states in entered)
     running = max(states[ExecutionState.RUNNING] for states in entered)
-    return {"slots and analysis": deploying - details.start_ms, "deployment and opening": running - deploying}
+    return {
+        "slots and analysis": deploying - details.start_ms,
+        "deployment and opening": running - deploying,
+    }
 
 
 def run() -> list[dict[str, Any]]:
@@ -93,7 +105,10 @@ def run() -> list[dict[str, Any]]:
         client = cluster.client()
         measured = [measure(client, number) for number in range(JOBS)]
     took_ms = statistics.median(took for took, _ in measured)
-    parts = {name: statistics.median(parts_ms(details)[name] for _, details in measured) for name in parts_ms(measured[0][1])}
+    parts = {
+        name: statistics.median(parts_ms(details)[name] for _, details in measured)
+        for name in parts_ms(measured[0][1])
+    }
     shown = ", ".join(f"{name} {value:.0f}" for name, value in parts.items())
     worst_ms = max(took for took, _ in measured)
     return [

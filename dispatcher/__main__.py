@@ -27,11 +27,19 @@ log = structlog.get_logger(__name__)
 
 def main() -> None:
     watch_lifeline()
-    parser = argparse.ArgumentParser(prog="python -m dispatcher", description="Firesteel's Dispatcher.")
+    parser = argparse.ArgumentParser(
+        prog="python -m dispatcher", description="Firesteel's Dispatcher."
+    )
     parser.add_argument("--host", help="interface to listen on (default: taskmanager.bind-host)")
-    parser.add_argument("--port", type=int, help="port to listen on, 0 for any free one (default: jobmanager.rpc.port)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        help="port to listen on, 0 for any free one (default: jobmanager.rpc.port)",
+    )
     parser.add_argument("--resource-manager", required=True, metavar="HOST:PORT")
-    parser.add_argument("--dir", type=Path, required=True, help="where jobs, files, results and logs are kept")
+    parser.add_argument(
+        "--dir", type=Path, required=True, help="where jobs, files, results and logs are kept"
+    )
     parser.add_argument("--config", type=Path, help="config.yaml")
     parser.add_argument("-D", dest="definitions", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
@@ -57,7 +65,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
     conf.get(options.PAYLOAD_LIMIT)  # a bad value is told now, not to the first client
     server = new_server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
-    address = bind(server, host, port)  # before the store is taken over: a second start must not disturb the first
+    address = bind(
+        server, host, port
+    )  # before the store is taken over: a second start must not disturb the first
     store = JobStore(conf.get(options.DATABASE_URL) or JobStore.sqlite_url(directory))
     shell = Shell(
         conf=conf,
@@ -75,7 +85,13 @@ async def _serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shell.stop)
     announce_ready(address=address, metrics_port=metrics_port)
-    log.info("the Dispatcher serves", address=address, metrics_port=metrics_port, directory=str(directory), epoch=store.epoch)
+    log.info(
+        "the Dispatcher serves",
+        address=address,
+        metrics_port=metrics_port,
+        directory=str(directory),
+        epoch=store.epoch,
+    )
     try:
         await shell.run()
     finally:

@@ -1,9 +1,10 @@
 """Users' files, stored once per content: DIR/<xxhash3-128 of the content>.
 
-Files that no stored job names any more are dropped, once nobody can be about to submit a job with them.
+Files that no stored job names any more are dropped, once nobody can be about to submit a job with
+them.
 
-Nothing of a request but a checked hash ever becomes part of a path (invariant 24). A file appears under its name only
-when it is complete and has the content that its name says.
+Nothing of a request but a checked hash ever becomes part of a path (invariant 24). A file appears
+under its name only when it is complete and has the content that its name says.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from firesteel.common.ids import is_id, random_id
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
 CHUNK_BYTES = 2**20
-SUBMIT_WITHIN_S = 3600.0  # from the upload of a file, or the word that it is here, to the job that names it
+SUBMIT_WITHIN_S = (
+    3600.0  # from the upload of a file, or the word that it is here, to the job that names it
+)
 
 
 class BadBlob(FiresteelError):
@@ -41,23 +44,35 @@ class BlobStore:
             unfinished.unlink(missing_ok=True)
 
     def path(self, blob_hash: str) -> Path:
-        """Where the blob is, or would be. Raises BadBlob for anything but 32 lower-case hex characters."""
+        """Where the blob is, or would be. Raises BadBlob for anything but 32 lower-case hex
+        characters.
+        """
         if not is_id(blob_hash):
-            raise BadBlob(f"{blob_hash[:80]!r} is not the hash of a file: expected 32 lower-case hex characters")
+            raise BadBlob(
+                f"{blob_hash[:80]!r} is not the hash of a file: expected 32 lower-case hex characters"
+            )
         return self._directory / blob_hash
 
     def has(self, blob_hash: str) -> bool:
         return self.path(blob_hash).is_file()
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Those that have to be uploaded; the others stay here for the job that is about to name them."""
+        """Those that have to be uploaded; the others stay here for the job that is about to name
+        them.
+        """
         return [blob_hash for blob_hash in hashes if not self._keep(self.path(blob_hash))]
 
     def drop_unneeded(self, needed: Collection[str], now: float) -> list[str]:
-        """Deletes what is not `needed` and was not asked for lately. `now`: seconds since 1970. Returns the hashes."""
+        """Deletes what is not `needed` and was not asked for lately. `now`: seconds since 1970.
+        Returns the hashes.
+        """
         dropped = []
         for path in self._directory.iterdir():
-            if is_id(path.name) and path.name not in needed and path.stat().st_mtime < now - SUBMIT_WITHIN_S:
+            if (
+                is_id(path.name)
+                and path.name not in needed
+                and path.stat().st_mtime < now - SUBMIT_WITHIN_S
+            ):
                 path.unlink(missing_ok=True)
                 dropped.append(path.name)
         return dropped
@@ -81,7 +96,9 @@ class BlobStore:
 
 
 class Upload:
-    """One file on its way in: `write` chunks, then `finish`; leaving the `with` block early keeps nothing."""
+    """One file on its way in: `write` chunks, then `finish`; leaving the `with` block early keeps
+    nothing.
+    """
 
     def __init__(self, path: Path, blob_hash: str, limit_bytes: int) -> None:
         self._path = path
@@ -96,7 +113,12 @@ class Upload:
         self._file = open(self._part, "xb")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._file is not None:
             self._file.close()
         self._part.unlink(missing_ok=True)  # after `finish`, it is there under its own name
@@ -117,7 +139,9 @@ class Upload:
         """Raises BadBlob if the content is not what the hash says."""
         assert self._file is not None
         if self._digest.hexdigest() != self._hash:
-            raise BadBlob(f"file {self._hash} arrived with other content ({self._digest.hexdigest()}); upload it again")
+            raise BadBlob(
+                f"file {self._hash} arrived with other content ({self._digest.hexdigest()}); upload it again"
+            )
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -135,5 +159,7 @@ def too_large(name: str, size_bytes: int, limit_bytes: int) -> PayloadTooLarge:
 
 def _disk_error(error: OSError, directory: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"the Dispatcher's disk is full: no space for the file in {directory}; free some, then run the job again")
+        return DiskFull(
+            f"the Dispatcher's disk is full: no space for the file in {directory}; free some, then run the job again"
+        )
     return error

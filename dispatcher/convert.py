@@ -23,9 +23,13 @@ class BadMessage(Exception):
     """The peer sent something that cannot be right; the message names its fault."""
 
 
-def registered_from_proto(message: dispatcher_pb2.JobMasterRegister, connection: int) -> JobMasterRegistered:
+def registered_from_proto(
+    message: dispatcher_pb2.JobMasterRegister, connection: int
+) -> JobMasterRegistered:
     if not is_id(message.job_master_id):
-        raise BadMessage(f"a JobMaster registered with the id {message.job_master_id[:80]!r}; expected 32 hex characters")
+        raise BadMessage(
+            f"a JobMaster registered with the id {message.job_master_id[:80]!r}; expected 32 hex characters"
+        )
     if not message.address or message.pid <= 1:
         raise BadMessage(f"JobMaster {message.job_master_id} registered without its address or pid")
     return JobMasterRegistered(
@@ -36,13 +40,19 @@ def registered_from_proto(message: dispatcher_pb2.JobMasterRegister, connection:
     )
 
 
-def status_from_proto(message: dispatcher_pb2.JobStatusChanged, connection: int) -> JobStatusReported:
+def status_from_proto(
+    message: dispatcher_pb2.JobStatusChanged, connection: int
+) -> JobStatusReported:
     if not is_id(message.job_id):
-        raise BadMessage(f"a JobMaster reported on the job {message.job_id[:80]!r}; expected 32 hex characters")
+        raise BadMessage(
+            f"a JobMaster reported on the job {message.job_id[:80]!r}; expected 32 hex characters"
+        )
     try:
         status = JobStatus(message.status)
     except ValueError:
-        raise BadMessage(f"a JobMaster reported the unknown status {message.status} of job {message.job_id}") from None
+        raise BadMessage(
+            f"a JobMaster reported the unknown status {message.status} of job {message.job_id}"
+        ) from None
     has_details = message.HasField("final_details")
     return JobStatusReported(
         connection=connection,
@@ -79,15 +89,27 @@ def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
         _check_vertex(graph.name, vertex)
     for edge in graph.edges:
         source, target = known.get(edge.source_vertex_id), known.get(edge.target_vertex_id)
-        if source is None or target is None or not (0 <= edge.source_operator < source and 0 <= edge.target_operator < target):
-            raise BadMessage(f'job "{graph.name}" has an edge between operators that it does not have')
+        if (
+            source is None
+            or target is None
+            or not (0 <= edge.source_operator < source and 0 <= edge.target_operator < target)
+        ):
+            raise BadMessage(
+                f'job "{graph.name}" has an edge between operators that it does not have'
+            )
     for blob in graph.blobs:
         if not is_id(blob.hash) or "/" in blob.name or blob.name in ("", ".", ".."):
-            raise BadMessage(f'job "{graph.name}" names a file badly: {blob.name[:80]!r} with hash {blob.hash[:80]!r}')
+            raise BadMessage(
+                f'job "{graph.name}" names a file badly: {blob.name[:80]!r} with hash {blob.hash[:80]!r}'
+            )
 
 
 def _check_vertex(job_name: str, vertex: job_graph_pb2.JobVertex) -> None:
-    if not is_id(vertex.vertex_id) or not vertex.operators or not all(is_id(o.operator_id) for o in vertex.operators):
+    if (
+        not is_id(vertex.vertex_id)
+        or not vertex.operators
+        or not all(is_id(o.operator_id) for o in vertex.operators)
+    ):
         raise BadMessage(f'job "{job_name}": vertex "{vertex.name}" lacks its id or its operators')
     if not 1 <= vertex.parallelism <= vertex.max_parallelism <= 32768:
         raise BadMessage(
@@ -101,9 +123,13 @@ def details_without_master(
 ) -> job_master_pb2.JobDetails:
     """What can be said of a job whose JobMaster is not there (yet, or any more)."""
     exceptions = [common_pb2.ErrorInfo(summary=failure, timestamp_ms=job.end_ms)] if failure else []
-    timestamps = [job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)]
+    timestamps = [
+        job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)
+    ]
     if job.end_ms:
-        timestamps.append(job_master_pb2.StateTimestamp(state=job.status.value, timestamp_ms=job.end_ms))
+        timestamps.append(
+            job_master_pb2.StateTimestamp(state=job.status.value, timestamp_ms=job.end_ms)
+        )
     return job_master_pb2.JobDetails(
         job_id=job.job_id,
         name=job.name,
@@ -132,7 +158,11 @@ def _vertices(graph: job_graph_pb2.JobGraph) -> Sequence[job_master_pb2.VertexDe
             slot_sharing_group=vertex.slot_sharing_group,
             operators=[
                 job_master_pb2.OperatorDetails(
-                    operator_id=o.operator_id, uid=o.uid, name=o.name, kind=o.kind, runs_on_spark=o.runs_on_spark
+                    operator_id=o.operator_id,
+                    uid=o.uid,
+                    name=o.name,
+                    kind=o.kind,
+                    runs_on_spark=o.runs_on_spark,
                 )
                 for o in vertex.operators
             ],

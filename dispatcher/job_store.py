@@ -1,7 +1,8 @@
-"""Where jobs are kept: their graphs, their status, and what is left of them when they have ended. SQL, by SQLAlchemy.
+"""Where jobs are kept: their graphs, their status, and what is left of them when they have ended.
+SQL, by SQLAlchemy.
 
-One transaction per call, each fenced: it checks that no later Dispatcher has taken the store over (design, section 4).
-Synchronous; the shell runs it in one thread of its own.
+One transaction per call, each fenced: it checks that no later Dispatcher has taken the store over
+(design, section 4). Synchronous; the shell runs it in one thread of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from dispatcher.core.core import Job
-from dispatcher.core.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged, Record
+from dispatcher.core.messages import (
+    JobAdded,
+    JobAssigned,
+    JobCancelRequested,
+    JobEnded,
+    JobForgotten,
+    JobStatusChanged,
+    Record,
+)
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -73,12 +82,18 @@ class JobStore:
     """The jobs of one cluster. Opening it takes it over from whichever Dispatcher had it."""
 
     def __init__(self, url: str) -> None:
-        """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or postgresql+psycopg2://..."""
+        """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or
+        postgresql+psycopg2://...
+        """
         try:
             self._engine = sa.create_engine(url, future=True)
             if self._engine.dialect.name == "sqlite":
                 sa.event.listen(self._engine, "connect", _prepare_sqlite)
-                sa.event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+                sa.event.listen(
+                    self._engine,
+                    "begin",
+                    lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"),
+                )
             _metadata.create_all(self._engine)
             _check_columns(self._engine)
             self.epoch = _take_over(self._engine)
@@ -97,18 +112,29 @@ class JobStore:
     # ---- graphs
 
     def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:
-        """Stores a graph before its job is accepted and returns its id. `blob_hashes`: of the files that it names."""
+        """Stores a graph before its job is accepted and returns its id. `blob_hashes`: of the files
+        that it names.
+        """
         graph_id = hashlib.md5(graph, usedforsecurity=False).hexdigest()
         with self._transaction() as connection:
-            if connection.execute(sa.select(_graphs.c.graph_id).where(_graphs.c.graph_id == graph_id)).first() is None:
+            if (
+                connection.execute(
+                    sa.select(_graphs.c.graph_id).where(_graphs.c.graph_id == graph_id)
+                ).first()
+                is None
+            ):
                 connection.execute(sa.insert(_graphs).values(graph_id=graph_id, graph=graph))
                 for blob_hash in set(blob_hashes):
-                    connection.execute(sa.insert(_graph_blobs).values(graph_id=graph_id, blob_hash=blob_hash))
+                    connection.execute(
+                        sa.insert(_graph_blobs).values(graph_id=graph_id, blob_hash=blob_hash)
+                    )
         return graph_id
 
     def graph(self, graph_id: str) -> bytes | None:
         with self._engine.connect() as connection:
-            row = connection.execute(sa.select(_graphs.c.graph).where(_graphs.c.graph_id == graph_id)).first()
+            row = connection.execute(
+                sa.select(_graphs.c.graph).where(_graphs.c.graph_id == graph_id)
+            ).first()
         return None if row is None else bytes(row.graph)
 
     def drop_unused_graphs(self) -> None:
@@ -121,7 +147,10 @@ class JobStore:
     def needed_blobs(self) -> set[str]:
         """Hashes of the files that stored graphs name."""
         with self._engine.connect() as connection:
-            return {row.blob_hash for row in connection.execute(sa.select(_graph_blobs.c.blob_hash).distinct())}
+            return {
+                row.blob_hash
+                for row in connection.execute(sa.select(_graph_blobs.c.blob_hash).distinct())
+            }
 
     # ---- jobs
 
@@ -152,13 +181,21 @@ class JobStore:
             ]
 
     def forgotten(self) -> list[tuple[JobId, JobStatus]]:
-        query = sa.select(_jobs.c.job_id, _jobs.c.status).where(_jobs.c.forgotten.is_(True)).order_by(_jobs.c.end_ms)
+        query = (
+            sa.select(_jobs.c.job_id, _jobs.c.status)
+            .where(_jobs.c.forgotten.is_(True))
+            .order_by(_jobs.c.end_ms)
+        )
         with self._engine.connect() as connection:
             return [(JobId(row.job_id), JobStatus[row.status]) for row in connection.execute(query)]
 
     def ending(self, job_id: JobId) -> tuple[bytes | None, str] | None:
-        """(final details as its JobMaster gave them, why it ended without them); None while it has not ended."""
-        query = sa.select(_jobs.c.status, _jobs.c.final_details, _jobs.c.failure).where(_jobs.c.job_id == job_id)
+        """(final details as its JobMaster gave them, why it ended without them); None while it has
+        not ended.
+        """
+        query = sa.select(_jobs.c.status, _jobs.c.final_details, _jobs.c.failure).where(
+            _jobs.c.job_id == job_id
+        )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         if row is None:
@@ -183,7 +220,9 @@ class _Fenced:
             query = query.with_for_update()
         epoch = connection.execute(query).scalar_one()
         if epoch != self._epoch:
-            error = Fenced(f"another Dispatcher (epoch {epoch}) has taken over the job store from this one (epoch {self._epoch})")
+            error = Fenced(
+                f"another Dispatcher (epoch {epoch}) has taken over the job store from this one (epoch {self._epoch})"
+            )
             self._begin.__exit__(Fenced, error, None)
             raise error
         return connection
@@ -196,7 +235,9 @@ def _check_columns(engine: Engine) -> None:
     """Raises FiresteelError if the tables are those of another version."""
     inspector = sa.inspect(engine)
     for table in _metadata.sorted_tables:
-        missing = {column.name for column in table.c} - {column["name"] for column in inspector.get_columns(table.name)}
+        missing = {column.name for column in table.c} - {
+            column["name"] for column in inspector.get_columns(table.name)
+        }
         if missing:
             problem = f"the job store is of another version of Firesteel (table {table.name} lacks {', '.join(sorted(missing))})"
             raise FiresteelError(f"{problem}; use another --dir or database.url")
@@ -211,7 +252,9 @@ def _take_over(engine: Engine) -> int:
         if before is None:
             connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=1))
             return 1
-        connection.execute(sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=before + 1))
+        connection.execute(
+            sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=before + 1)
+        )
         return int(before) + 1
 
 
@@ -228,7 +271,9 @@ def _write(connection: Connection, record: Record) -> None:
                 )
             )
         case JobAssigned():
-            _update(connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id)
+            _update(
+                connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id
+            )
         case JobStatusChanged():
             _update(connection, record.job_id, status=record.status.name)
         case JobCancelRequested():
@@ -243,8 +288,18 @@ def _write(connection: Connection, record: Record) -> None:
                 failure=record.failure,
             )
         case JobForgotten():
-            graph_id = connection.execute(sa.select(_jobs.c.graph_id).where(_jobs.c.job_id == record.job_id)).scalar()
-            _update(connection, record.job_id, forgotten=True, final_details=None, graph_id="", name="", failure="")
+            graph_id = connection.execute(
+                sa.select(_jobs.c.graph_id).where(_jobs.c.job_id == record.job_id)
+            ).scalar()
+            _update(
+                connection,
+                record.job_id,
+                forgotten=True,
+                final_details=None,
+                graph_id="",
+                name="",
+                failure="",
+            )
             others = sa.select(_jobs.c.job_id).where(_jobs.c.graph_id == graph_id)
             if connection.execute(others).first() is None:
                 for table in (_graphs, _graph_blobs):

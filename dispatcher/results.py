@@ -1,4 +1,6 @@
-"""Reads collected results while a job still writes them: [8-byte little-endian length][bytes], again and again."""
+"""Reads collected results while a job still writes them: [8-byte little-endian length][bytes],
+again and again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _LENGTH_BYTES = 8
 
 
 class ResultReader:
-    """The complete chunks of one spool file, in order. A chunk that is still being written is not there yet."""
+    """The complete chunks of one spool file, in order. A chunk that is still being written is not
+    there yet.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,6 @@
-"""The gRPC servicer of proto/dispatcher.proto: checks what comes in, asks the shell, and says clearly what is wrong."""
+"""The gRPC servicer of proto/dispatcher.proto: checks what comes in, asks the shell, and says
+clearly what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from dispatcher.core.core import Job, unknown_job
 from dispatcher.core.messages import JobMasterDisconnected, Refusal
 from dispatcher.results import follow
 from dispatcher.shell import Shell, wait_for_change
-from firesteel._proto import common_pb2, dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2, resource_manager_pb2
+from firesteel._proto import (
+    common_pb2,
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    job_master_pb2,
+    resource_manager_pb2,
+)
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common import options
 from firesteel.common.ids import JobId, is_id
@@ -44,7 +52,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
 
     # ---- jobs
 
-    async def SubmitJob(self, request: dispatcher_pb2.SubmitJobRequest, context: _Context) -> dispatcher_pb2.SubmitJobResponse:
+    async def SubmitJob(
+        self, request: dispatcher_pb2.SubmitJobRequest, context: _Context
+    ) -> dispatcher_pb2.SubmitJobResponse:
         graph = request.job_graph
         size_bytes, limit_bytes = request.ByteSize(), self._shell.conf.get(options.PAYLOAD_LIMIT)
         if size_bytes > limit_bytes:
@@ -60,21 +70,35 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
         missing = self._shell.blobs.missing(blob.hash for blob in graph.blobs)
         if missing:
             names = ", ".join(blob.name for blob in graph.blobs if blob.hash in missing)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"upload the job's files first; missing: {names}")
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"upload the job's files first; missing: {names}",
+            )
         if self._shell.store_problem:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(self._shell.store_problem))
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(self._shell.store_problem)
+            )
         try:
             refusal = await self._shell.submit(graph)
         except sa.exc.SQLAlchemyError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(str(getattr(error, "orig", error))))
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                _store_problem(str(getattr(error, "orig", error))),
+            )
         await _refuse(context, refusal)
         log.info("job submitted", job_id=graph.job_id, name=graph.name, size_bytes=size_bytes)
         return dispatcher_pb2.SubmitJobResponse(job_id=graph.job_id)
 
-    async def ListJobs(self, request: dispatcher_pb2.ListJobsRequest, context: _Context) -> dispatcher_pb2.ListJobsResponse:
-        return dispatcher_pb2.ListJobsResponse(jobs=[convert.overview_to_proto(job) for job in self._shell.core.jobs.values()])
+    async def ListJobs(
+        self, request: dispatcher_pb2.ListJobsRequest, context: _Context
+    ) -> dispatcher_pb2.ListJobsResponse:
+        return dispatcher_pb2.ListJobsResponse(
+            jobs=[convert.overview_to_proto(job) for job in self._shell.core.jobs.values()]
+        )
 
-    async def GetJobDetails(self, request: job_master_pb2.JobDetailsRequest, context: _Context) -> job_master_pb2.JobDetails:
+    async def GetJobDetails(
+        self, request: job_master_pb2.JobDetailsRequest, context: _Context
+    ) -> job_master_pb2.JobDetails:
         return await self._shell.details(await self._job(request.job_id, context))
 
     async def WatchJob(
@@ -93,7 +117,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                     await wait_for_change(change, WATCH_REFRESH_S - WATCH_COALESCE_S)
                     await self._unless_stopping(context)
 
-    async def CancelJob(self, request: job_master_pb2.CancelJobRequest, context: _Context) -> job_master_pb2.CancelJobResponse:
+    async def CancelJob(
+        self, request: job_master_pb2.CancelJobRequest, context: _Context
+    ) -> job_master_pb2.CancelJobResponse:
         job = await self._job(request.job_id, context)
         await _refuse(context, await self._shell.cancel(job.job_id))
         return job_master_pb2.CancelJobResponse()
@@ -108,14 +134,19 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                 f"{request.operator_id[:80]!r} is not the id of an operator: expected 32 lower-case hex characters",
             )
         if self._shell.core.is_forgotten(job.job_id):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"the rows of job {job.job_id} are gone: {self._shell.forgotten_why}")
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"the rows of job {job.job_id} are gone: {self._shell.forgotten_why}",
+            )
         path = self._shell.spool(job.job_id) / f"{request.operator_id}.chunks"
 
         async def wait() -> None:
             await self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S)
             await self._unless_stopping(context)
 
-        chunks = follow(path, max(0, request.offset), ended=lambda: job.status.globally_terminal, wait=wait)
+        chunks = follow(
+            path, max(0, request.offset), ended=lambda: job.status.globally_terminal, wait=wait
+        )
         async for index, chunk in chunks:
             yield dispatcher_pb2.ResultChunk(index=index, ipc_stream=chunk)
 
@@ -136,12 +167,16 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.MissingBlobsRequest, context: _Context
     ) -> dispatcher_pb2.MissingBlobsResponse:
         try:
-            return dispatcher_pb2.MissingBlobsResponse(hashes=self._shell.blobs.missing(request.hashes))
+            return dispatcher_pb2.MissingBlobsResponse(
+                hashes=self._shell.blobs.missing(request.hashes)
+            )
         except BadBlob as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from None
 
-    async def UploadBlob(self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context) -> common_pb2.BlobRef:
+    async def UploadBlob(
+        self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context
+    ) -> common_pb2.BlobRef:
         try:
             return await self._receive(chunks)
         except (PayloadTooLarge, DiskFull) as error:
@@ -156,7 +191,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
         stream = aiter(chunks)
         first = await anext(stream, None)
         if first is None:
-            raise BadBlob("an upload without any content: expected the file's hash in its first chunk")
+            raise BadBlob(
+                "an upload without any content: expected the file's hash in its first chunk"
+            )
         with self._shell.blobs.begin(first.hash) as upload:
             await asyncio.to_thread(upload.write, first.data)
             async for chunk in stream:
@@ -173,7 +210,10 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             return
         except FileNotFoundError:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no file {request.hash} on this cluster; upload it first")
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"there is no file {request.hash} on this cluster; upload it first",
+            )
             return
         with file:
             head = request.hash
@@ -203,9 +243,7 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             )
             overview.resources.CopyFrom(await asked)
         except grpc.aio.AioRpcError as error:
-            overview.resource_manager_problem = (
-                f"the ResourceManager at {self._shell.resource_manager} does not answer ({error.code().name})"
-            )
+            overview.resource_manager_problem = f"the ResourceManager at {self._shell.resource_manager} does not answer ({error.code().name})"
         return overview
 
     # ---- JobMasters
@@ -220,7 +258,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
         try:
             while not reading.done():
                 sending = asyncio.create_task(outgoing.get())
-                await asyncio.wait({reading, sending}, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {reading, sending}, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED
+                )
                 if sending.done():
                     if (message := sending.result()) is None:
                         return  # this Dispatcher stops
@@ -237,7 +277,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             self._shell.post(JobMasterDisconnected(connection=connection))
 
     async def _read(self, messages: Any, connection: int) -> None:
-        """Posts what the JobMaster says; returns when it ends the stream or has been silent too long."""
+        """Posts what the JobMaster says; returns when it ends the stream or has been silent too
+        long.
+        """
         timeout_s = self._shell.conf.get(options.HEARTBEAT_TIMEOUT)
         registered = False
         while True:
@@ -249,14 +291,21 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                 case "register":
                     event = convert.registered_from_proto(message.register, connection)
                     registered = True
-                    log.info("a JobMaster registered", job_master_id=event.job_master_id, pid=event.pid, address=event.address)
+                    log.info(
+                        "a JobMaster registered",
+                        job_master_id=event.job_master_id,
+                        pid=event.pid,
+                        address=event.address,
+                    )
                     self._shell.post(event)
                 case "status" if registered:
                     self._shell.post(convert.status_from_proto(message.status, connection))
                 case "heartbeat" if registered:
                     pass
                 case other:
-                    raise convert.BadMessage(f"expected a JobMaster's registration first, but it sent {other}")
+                    raise convert.BadMessage(
+                        f"expected a JobMaster's registration first, but it sent {other}"
+                    )
 
 
 async def _refuse(context: _Context, refusal: Refusal | None) -> None:

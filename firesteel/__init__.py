@@ -43,7 +43,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the public names on first use: a service process imports firesteel without paying for the whole API."""
+    """Loads the public names on first use: a service process imports firesteel without paying for
+    the whole API.
+    """
     if name in _HOMES:
         import importlib
 

@@ -29,19 +29,22 @@ Malformed = Literal["fail", "drop", "side_output"]
 class FileSource:
     """Reads files that `spark.read` can read, each file one split, in sorted order.
 
-    `paths`: absolute paths, directories or globs; relative ones are resolved where the program runs. Folders named `key=value`
-    below them are columns, as with spark.read. `schema`: a DDL string, such as "origin STRING, dep_delay DOUBLE", a StructType or
-    an Arrow schema; without one, CSV and JSON schemas are inferred once over all files, before data flows. `options` are those
-    of spark.read.
+    `paths`: absolute paths, directories or globs; relative ones are resolved where the program
+    runs. Folders named `key=value` below them are columns, as with spark.read. `schema`: a DDL
+    string, such as "origin STRING, dep_delay DOUBLE", a StructType or an Arrow schema; without one,
+    CSV and JSON schemas are inferred once over all files, before data flows. `options` are those of
+    spark.read.
 
-    `watch` makes it unbounded: so often ("1 s", a timedelta) the paths are listed for files that are new, which are read in the
-    order of their modification times, then names. A path is read once, whatever becomes of the file; so write files elsewhere, or
-    under a name that begins with a dot or underscore, and rename them. The job fails if a watched directory vanishes.
+    `watch` makes it unbounded: so often ("1 s", a timedelta) the paths are listed for files that
+    are new, which are read in the order of their modification times, then names. A path is read
+    once, whatever becomes of the file; so write files elsewhere, or under a name that begins with a
+    dot or underscore, and rename them. The job fails if a watched directory vanishes.
 
-    `malformed` says what becomes of CSV and JSON rows that do not fit the schema in any column: "fail" the job, naming row and
-    file; "drop" them, counted as numMalformedRecordsDropped; "side_output": send them to the side output MALFORMED_TAG,
-    with columns `_corrupt_record` (the row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by
-    default, what cannot be parsed is null.
+    `malformed` says what becomes of CSV and JSON rows that do not fit the schema in any column:
+    "fail" the job, naming row and file; "drop" them, counted as numMalformedRecordsDropped;
+    "side_output": send them to the side output MALFORMED_TAG, with columns `_corrupt_record` (the
+    row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by default,
+    what cannot be parsed is null.
 
     Raises InvalidProgram for a `watch` or `malformed` that is none.
     """
@@ -66,7 +69,9 @@ class FileSource:
 
         watch_s = None if watch is None else duration_us(watch, "watch") / 1_000_000
         if watch_s is not None and watch_s < MIN_WATCH_S:
-            raise InvalidProgram(f"FileSource: watch is {watch!r}; it must be at least {MIN_WATCH_S * 1000:.0f} ms")
+            raise InvalidProgram(
+                f"FileSource: watch is {watch!r}; it must be at least {MIN_WATCH_S * 1000:.0f} ms"
+            )
         if format.lower() in MALFORMED_FORMATS:  # Spark does not mind the case
             format = format.lower()
         if malformed is not None:
@@ -90,7 +95,9 @@ MIN_WATCH_S = 0.01
 
 def _check_malformed(malformed: str, format: str, options: dict[str, object]) -> None:
     if malformed not in get_args(Malformed):
-        raise InvalidProgram(f"FileSource: malformed is {malformed!r}; allowed: {', '.join(get_args(Malformed))}")
+        raise InvalidProgram(
+            f"FileSource: malformed is {malformed!r}; allowed: {', '.join(get_args(Malformed))}"
+        )
     if format not in MALFORMED_FORMATS:
         raise InvalidProgram(
             f"FileSource: malformed={malformed!r} is for {' and '.join(MALFORMED_FORMATS)}; "
@@ -98,19 +105,21 @@ def _check_malformed(malformed: str, format: str, options: dict[str, object]) ->
         )
     taken = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
     if taken:
-        raise InvalidProgram(f"FileSource: malformed={malformed!r} and the option {taken[0]} exclude each other")
+        raise InvalidProgram(
+            f"FileSource: malformed={malformed!r} and the option {taken[0]} exclude each other"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceSource:
     """The numbers start <= n < end, as an int64 column; without `end`, they go on for ever.
 
-    `rate_per_s`: so many of them per second, by all subtasks together, let go every 10 ms or so. A source that was held up by
-    back-pressure makes up for at most one second of it.
+    `rate_per_s`: so many of them per second, by all subtasks together, let go every 10 ms or so. A
+    source that was held up by back-pressure makes up for at most one second of it.
 
-    Without a rate, Spark operators that follow at once, with nothing between, have the numbers generated inside Spark.
-    `split_rows`: numbers per split, which one subtask reads at a time; None: 1 M, or up to 10 M where Spark
-    generates them.
+    Without a rate, Spark operators that follow at once, with nothing between, have the numbers
+    generated inside Spark. `split_rows`: numbers per split, which one subtask reads at a time;
+    None: 1 M, or up to 10 M where Spark generates them.
     """
 
     start: int
@@ -154,14 +163,17 @@ class _PythonDataSource:
 
 @dataclass(frozen=True, slots=True)
 class PythonSource(_PythonDataSource):
-    """Reads a stream of PySpark's Python DataSource, the class taken as it is: `PythonSource(MySource, {"topic": "t"})`.
+    """Reads a stream of PySpark's Python DataSource, the class taken as it is:
+    `PythonSource(MySource, {"topic": "t"})`.
 
-    A `streamReader` is asked for offsets and partitions in one subtask, every `poll_interval`, and its partitions are read by all
-    subtasks; a `simpleStreamReader` reads in one. A reader with a method `isFinished(end) -> bool`, called with the offset up to
-    which everything has been planned, is bounded; any other goes on for ever. `commit(end)` is called when a checkpoint
-    that contains everything before `end` is complete.
+    A `streamReader` is asked for offsets and partitions in one subtask, every `poll_interval`, and
+    its partitions are read by all subtasks; a `simpleStreamReader` reads in one. A reader with a
+    method `isFinished(end) -> bool`, called with the offset up to which everything has been
+    planned, is bounded; any other goes on for ever. `commit(end)` is called when a checkpoint that
+    contains everything before `end` is complete.
 
-    `schema` (DDL string or StructType) overrides that of the class. Raises InvalidProgram if the class has no stream reader.
+    `schema` (DDL string or StructType) overrides that of the class. Raises InvalidProgram if the
+    class has no stream reader.
     """
 
     data_source: type[DataSource]
@@ -176,7 +188,9 @@ class PythonSource(_PythonDataSource):
                 f"{self.name} cannot be read as a stream: it implements neither streamReader() nor simpleStreamReader()"
             )
         if self.poll_interval_s <= 0:
-            raise InvalidProgram(f"PythonSource: poll_interval is {self.poll_interval!r}; it must be positive")
+            raise InvalidProgram(
+                f"PythonSource: poll_interval is {self.poll_interval!r}; it must be positive"
+            )
         object.__setattr__(self, "options", {k: _option_text(v) for k, v in self.options.items()})
 
     @property
@@ -193,7 +207,9 @@ class PythonSource(_PythonDataSource):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The planning half of a PythonSource, an operator of its own; `Environment.from_source` makes it."""
+    """The planning half of a PythonSource, an operator of its own; `Environment.from_source` makes
+    it.
+    """
 
     source: PythonSource
     marked: bool = False  # watermarks, counted from 1, are behind the partitions of each call
@@ -201,14 +217,17 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class PythonSink(_PythonDataSource):
-    """Writes a stream with PySpark's Python DataSource, the class taken as it is: `PythonSink(MySink, {"path": "p"})`.
+    """Writes a stream with PySpark's Python DataSource, the class taken as it is:
+    `PythonSink(MySink, {"path": "p"})`.
 
-    `streamWriter(schema, overwrite)` is called once; its `write` runs in every subtask, over Rows or, of a
-    DataSourceStreamArrowWriter, over RecordBatches; `commit(messages, batchId)` in one, when the input has ended, with what
-    all of them returned. If the job fails or is cancelled before, `abort(messages, batchId)` is called, where that is possible.
+    `streamWriter(schema, overwrite)` is called once; its `write` runs in every subtask, over Rows
+    or, of a DataSourceStreamArrowWriter, over RecordBatches; `commit(messages, batchId)` in one,
+    when the input has ended, with what all of them returned. If the job fails or is cancelled
+    before, `abort(messages, batchId)` is called, where that is possible.
 
-    `commit_interval` ("1 s", a timedelta) is for streams that do not end: `write` gets the rows of so long, and what it
-    has returned is committed soon after. Without checkpoints, such rows are written again when the job restarts.
+    `commit_interval` ("1 s", a timedelta) is for streams that do not end: `write` gets the rows of
+    so long, and what it has returned is committed soon after. Without checkpoints, such rows are
+    written again when the job restarts.
 
     Raises InvalidProgram if the class has no stream writer, and for an interval that is none.
     """
@@ -221,16 +240,24 @@ class PythonSink(_PythonDataSource):
     def __post_init__(self) -> None:
         self._check("PythonSink")
         if not self._overrides("streamWriter"):
-            raise InvalidProgram(f"{self.name} cannot be written as a stream: it does not implement streamWriter()")
+            raise InvalidProgram(
+                f"{self.name} cannot be written as a stream: it does not implement streamWriter()"
+            )
         if self.commit_interval_s is not None and self.commit_interval_s <= 0:
-            raise InvalidProgram(f"PythonSink: commit_interval is {self.commit_interval!r}; it must be positive")
+            raise InvalidProgram(
+                f"PythonSink: commit_interval is {self.commit_interval!r}; it must be positive"
+            )
         object.__setattr__(self, "options", {k: _option_text(v) for k, v in self.options.items()})
 
     @property
     def commit_interval_s(self) -> float | None:
         from firesteel.windows import duration_us
 
-        return None if self.commit_interval is None else duration_us(self.commit_interval, "commit_interval") / 1_000_000
+        return (
+            None
+            if self.commit_interval is None
+            else duration_us(self.commit_interval, "commit_interval") / 1_000_000
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,16 +269,19 @@ class PythonCommit:
 
 @dataclass(frozen=True, slots=True)
 class FileSink:
-    """Writes part files below `path`; a file appears under its name when it is complete. `options` are the format's.
+    """Writes part files below `path`; a file appears under its name when it is complete. `options`
+    are the format's.
 
-    `format`: "parquet" (option compression), "csv" (header, sep) or "json" (one object per line; decimals as texts and bytes in
-    base64, as spark.read takes them). Of CSV with quotes or line breaks in texts, spark.read must be told escape='"' and
-    multiLine=True; of floats that are no numbers, nanValue="nan", positiveInf="inf" and negativeInf="-inf".
+    `format`: "parquet" (option compression), "csv" (header, sep) or "json" (one object per line;
+    decimals as texts and bytes in base64, as spark.read takes them). Of CSV with quotes or line
+    breaks in texts, spark.read must be told escape='"' and multiLine=True; of floats that are no
+    numbers, nanValue="nan", positiveInf="inf" and negativeInf="-inf".
 
-    Without rolling, each subtask writes one file, complete when its input ends. `rolling_size` ("128m", or bytes): a file
-    that has become so large is completed and the next one begun; sizes are those on disk, and are looked at after every few
-    thousand rows. `rolling_interval` ("1 min", or a timedelta): so is a file that has been open for so long. What is
-    complete stays, also if the job fails later: without checkpoints, its rows are written again when it restarts.
+    Without rolling, each subtask writes one file, complete when its input ends. `rolling_size`
+    ("128m", or bytes): a file that has become so large is completed and the next one begun; sizes
+    are those on disk, and are looked at after every few thousand rows. `rolling_interval` ("1 min",
+    or a timedelta): so is a file that has been open for so long. What is complete stays, also if
+    the job fails later: without checkpoints, its rows are written again when it restarts.
 
     Raises InvalidProgram for a size or an interval that is none, and for a path that is not local.
     """
@@ -270,9 +300,14 @@ class FileSink:
             raise InvalidProgram(
                 f"FileSink path {self.path!r}: the file system {scheme!r} is not supported yet; use a local path"
             )
-        for what, value in (("rolling_size", self.rolling_size_bytes), ("rolling_interval", self.rolling_interval_s)):
+        for what, value in (
+            ("rolling_size", self.rolling_size_bytes),
+            ("rolling_interval", self.rolling_interval_s),
+        ):
             if value is not None and value <= 0:
-                raise InvalidProgram(f"FileSink: {what} is {getattr(self, what)!r}; it must be positive")
+                raise InvalidProgram(
+                    f"FileSink: {what} is {getattr(self, what)!r}; it must be positive"
+                )
 
     @property
     def rolling_size_bytes(self) -> int | None:
@@ -291,7 +326,11 @@ class FileSink:
     def rolling_interval_s(self) -> float | None:
         from firesteel.windows import duration_us
 
-        return None if self.rolling_interval is None else duration_us(self.rolling_interval, "rolling_interval") / 1_000_000
+        return (
+            None
+            if self.rolling_interval is None
+            else duration_us(self.rolling_interval, "rolling_interval") / 1_000_000
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,17 +357,20 @@ PostgresMode = Literal["append", "upsert"]
 
 @dataclass(frozen=True, slots=True)
 class PostgresSink:
-    """Writes rows into a table of PostgreSQL: `PostgresSink("postgresql://me@host/db", "daily", mode="upsert", key=["day"])`.
+    """Writes rows into a table of PostgreSQL: `PostgresSink("postgresql://me@host/db", "daily",
+    mode="upsert", key=["day"])`.
 
-    `url` is SQLAlchemy's or libpq's form; leave the password to ~/.pgpass or PGPASSWORD on the cluster's machines, or write it
-    in: it is not shown in errors. `table` may have a schema in front of a dot. Columns are matched by name; one that the
-    stream lacks gets its default. A table that does not exist is created, with types that hold the stream's (nested ones as
-    jsonb) and, for upserts, with `key` as primary key.
+    `url` is SQLAlchemy's or libpq's form; leave the password to ~/.pgpass or PGPASSWORD on the
+    cluster's machines, or write it in: it is not shown in errors. `table` may have a schema in
+    front of a dot. Columns are matched by name; one that the stream lacks gets its default. A table
+    that does not exist is created, with types that hold the stream's (nested ones as jsonb) and,
+    for upserts, with `key` as primary key.
 
-    `mode`: "append" inserts; "upsert" replaces the row with the same `key`, which a unique index or the primary key must
-    cover; of several rows with one key, the last counts. Rows go in batches by COPY, each in a transaction of its own: at most
-    `batch_rows`, less when the input runs dry. Delivery is at least once: when a job fails and restarts, "append" may write rows
-    again, "upsert" writes the same.
+    `mode`: "append" inserts; "upsert" replaces the row with the same `key`, which a unique index or
+    the primary key must cover; of several rows with one key, the last counts. Rows go in batches by
+    COPY, each in a transaction of its own: at most `batch_rows`, less when the input runs dry.
+    Delivery is at least once: when a job fails and restarts, "append" may write rows again,
+    "upsert" writes the same.
 
     Raises InvalidProgram for a mode or key that makes no sense.
     """
@@ -340,13 +382,21 @@ class PostgresSink:
     batch_rows: int = 50_000
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
+        object.__setattr__(
+            self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        )
         if self.mode not in get_args(PostgresMode):
-            raise InvalidProgram(f"PostgresSink: mode is {self.mode!r}; allowed: {', '.join(get_args(PostgresMode))}")
+            raise InvalidProgram(
+                f"PostgresSink: mode is {self.mode!r}; allowed: {', '.join(get_args(PostgresMode))}"
+            )
         if (self.mode == "upsert") != bool(self.key):
-            raise InvalidProgram('PostgresSink: key=["column", ...] belongs to mode="upsert", and is needed there')
+            raise InvalidProgram(
+                'PostgresSink: key=["column", ...] belongs to mode="upsert", and is needed there'
+            )
         if self.batch_rows < 1:
-            raise InvalidProgram(f"PostgresSink: batch_rows is {self.batch_rows!r}; it must be at least 1")
+            raise InvalidProgram(
+                f"PostgresSink: batch_rows is {self.batch_rows!r}; it must be at least 1"
+            )
 
 
 def _option_text(value: object) -> str:

@@ -1,4 +1,6 @@
-"""Streams, as a program writes them. Names follow PyFlink's DataStream API; functions are PySpark's own, unchanged."""
+"""Streams, as a program writes them. Names follow PyFlink's DataStream API; functions are PySpark's
+own, unchanged.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ class _Configurable:
         return self
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
-        """Number of key groups: the operator's state can be rescaled up to this parallelism, and it never changes."""
+        """Number of key groups: the operator's state can be rescaled up to this parallelism, and it
+        never changes.
+        """
         self._configured().max_parallelism = _positive("max parallelism", max_parallelism)
         return self
 
@@ -96,8 +100,12 @@ class _Configurable:
         self._configured().chaining = Chaining.NEVER
         return self
 
-    def slot_sharing_group(self: _Self, group: str, resources: ResourceProfile | None = None) -> _Self:
-        """Subtasks share a slot only within their group; `resources` is what this operator needs of the slot."""
+    def slot_sharing_group(
+        self: _Self, group: str, resources: ResourceProfile | None = None
+    ) -> _Self:
+        """Subtasks share a slot only within their group; `resources` is what this operator needs of
+        the slot.
+        """
         self._configured().slot_sharing_group = group
         return self if resources is None else self.set_resources(resources)
 
@@ -107,7 +115,9 @@ class _Configurable:
         return self
 
     def resource_group(self: _Self, group: str) -> _Self:
-        """Keeps the operator out of slots of other resource groups; `Environment.resource_group` gave its profile."""
+        """Keeps the operator out of slots of other resource groups; `Environment.resource_group`
+        gave its profile.
+        """
         node = self._configured()
         node.resources = self._environment._resource_profile(group)
         node.resource_group = group
@@ -123,7 +133,12 @@ class DataStream(_Configurable):
     """A stream of records, in Arrow batches."""
 
     def __init__(
-        self, environment: Environment, upstreams: tuple[_Upstream, ...], *, time_columns: frozenset[str], node: StreamNode | None
+        self,
+        environment: Environment,
+        upstreams: tuple[_Upstream, ...],
+        *,
+        time_columns: frozenset[str],
+        node: StreamNode | None,
     ) -> None:
         self._environment = environment
         self._upstreams = upstreams
@@ -132,53 +147,80 @@ class DataStream(_Configurable):
 
     # -- operators
 
-    def transform(self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = "") -> DataStream:
-        """Any DataFrame to DataFrame function that treats rows independently (no aggregation, no ordering across bundles).
+    def transform(
+        self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
+    ) -> DataStream:
+        """Any DataFrame to DataFrame function that treats rows independently (no aggregation, no
+        ordering across bundles).
 
         Runs on the slot's Spark; chained transforms become one Catalyst plan.
         """
         _callable("transform", function)
         return self._add(
-            name or _function_name("Transform", function), TransformSpec(function=function), uid=uid, runs_on_spark=True
+            name or _function_name("Transform", function),
+            TransformSpec(function=function),
+            uid=uid,
+            runs_on_spark=True,
         )
 
-    def map_in_arrow(self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = "") -> DataStream:
-        """PySpark's mapInArrow function: an iterator of record batches to an iterator of record batches of `schema`.
+    def map_in_arrow(
+        self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = ""
+    ) -> DataStream:
+        """PySpark's mapInArrow function: an iterator of record batches to an iterator of record
+        batches of `schema`.
 
-        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the input's schema. Columns are
-        matched by name and cast where no value is lost.
+        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the
+        input's schema. Columns are matched by name and cast where no value is lost.
 
-        The function is called once per batch, with an iterator over that one batch, and may yield any number of batches, none
-        too. So a generator serves as map, filter and flat map; what it keeps in local variables is gone after the batch.
+        The function is called once per batch, with an iterator over that one batch, and may yield
+        any number of batches, none too. So a generator serves as map, filter and flat map; what it
+        keeps in local variables is gone after the batch.
         """
         _callable("map_in_arrow", function)
         return self._add(
-            name or _function_name("MapInArrow", function), MapInArrowSpec(function=function, schema=schema), uid=uid
+            name or _function_name("MapInArrow", function),
+            MapInArrowSpec(function=function, schema=schema),
+            uid=uid,
         )
 
     def map_in_pandas(
-        self, function: PandasFunction, schema: Any = None, *, name: str | None = None, uid: str = ""
+        self,
+        function: PandasFunction,
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        uid: str = "",
     ) -> DataStream:
-        """PySpark's mapInPandas function: an iterator of pandas DataFrames to an iterator of DataFrames of `schema`.
+        """PySpark's mapInPandas function: an iterator of pandas DataFrames to an iterator of
+        DataFrames of `schema`.
 
-        As `map_in_arrow` in all else. Timestamps with zone are local to spark.sql.session.timeZone, as in PySpark.
-        What is yielded is matched by name if its labels are texts, else by position.
+        As `map_in_arrow` in all else. Timestamps with zone are local to spark.sql.session.timeZone,
+        as in PySpark. What is yielded is matched by name if its labels are texts, else by position.
         """
         _callable("map_in_pandas", function)
         spec = MapInPandasSpec(function=function, schema=schema)
         return self._add(name or _function_name("MapInPandas", function), spec, uid=uid)
 
-    def filter(self, condition: str | Callable[[pa.RecordBatch], Any], *, name: str | None = None, uid: str = "") -> DataStream:
+    def filter(
+        self,
+        condition: str | Callable[[pa.RecordBatch], Any],
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
         """The rows for which `condition` is true (not false, not null).
 
-        A text is SQL, and runs on Spark as `transform(lambda df: df.where(condition))` would. A function gets each record
-        batch and returns one boolean per row, as an Arrow or NumPy array, a pandas Series or a list.
+        A text is SQL, and runs on Spark as `transform(lambda df: df.where(condition))` would. A
+        function gets each record batch and returns one boolean per row, as an Arrow or NumPy array,
+        a pandas Series or a list.
         """
         if isinstance(condition, str):
             spec = TransformSpec(function=lambda df: df.where(condition))
             return self._add(name or f"Filter({condition})", spec, uid=uid, runs_on_spark=True)
         _callable("filter", condition)
-        return self._add(name or _function_name("Filter", condition), FilterSpec(function=condition), uid=uid)
+        return self._add(
+            name or _function_name("Filter", condition), FilterSpec(function=condition), uid=uid
+        )
 
     def operator(
         self,
@@ -189,19 +231,24 @@ class DataStream(_Configurable):
         side_outputs: Mapping[str, Any] | None = None,
         uid: str = "",
     ) -> DataStream:
-        """An operator of your own: `factory` makes one per subtask. `schema` of its output; without one, the input's.
+        """An operator of your own: `factory` makes one per subtask. `schema` of its output; without
+        one, the input's.
 
-        `side_outputs`: the tags it uses with `output.emit_side`, each with its schema (None: the input's).
+        `side_outputs`: the tags it uses with `output.emit_side`, each with its schema (None: the
+        input's).
         """
         _callable("operator", factory)
-        spec = CustomSpec(factory=factory, inputs=1, schema=schema, side_outputs=_side_outputs(side_outputs))
+        spec = CustomSpec(
+            factory=factory, inputs=1, schema=schema, side_outputs=_side_outputs(side_outputs)
+        )
         return self._add(name, spec, uid=uid)
 
     def side_output(self, tag: str) -> DataStream:
         """What the operator just added sends to its side output `tag`, beside its main output.
 
-        Late rows and malformed rows are such outputs, and those that operators of your own declare. What goes to a side output
-        that nobody reads is dropped. Raises InvalidProgram, here or before data flows, if the operator has no such output.
+        Late rows and malformed rows are such outputs, and those that operators of your own declare.
+        What goes to a side output that nobody reads is dropped. Raises InvalidProgram, here or
+        before data flows, if the operator has no such output.
         """
         node = self._node
         if node is None:
@@ -210,12 +257,19 @@ class DataStream(_Configurable):
             )
         known = side_output_tags(node.spec)
         if tag not in known:
-            raise InvalidProgram(f"{node} has no side output {tag!r}; it has: {', '.join(sorted(known)) or 'none'}")
+            raise InvalidProgram(
+                f"{node} has no side output {tag!r}; it has: {', '.join(sorted(known)) or 'none'}"
+            )
         upstream = _Upstream(node=node, side_output_tag=tag)
-        return DataStream(self._environment, (upstream,), time_columns=self._time_columns, node=None)
+        return DataStream(
+            self._environment, (upstream,), time_columns=self._time_columns, node=None
+        )
 
-    def assign_timestamps_and_watermarks(self, watermarks: Watermarks, *, name: str | None = None, uid: str = "") -> DataStream:
-        """Gives the stream event time, where its source has none, or another than it had: for example of a column that a
+    def assign_timestamps_and_watermarks(
+        self, watermarks: Watermarks, *, name: str | None = None, uid: str = ""
+    ) -> DataStream:
+        """Gives the stream event time, where its source has none, or another than it had: for
+        example of a column that a
         transform has made. Earlier watermarks end here. Only sources can be aligned."""
         if not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
@@ -224,7 +278,9 @@ class DataStream(_Configurable):
                 f"assign_timestamps_and_watermarks(): with_alignment({watermarks.alignment.group!r}) stops sources, and this is "
                 "behind one; give these watermarks to from_source(..., watermarks=...)"
             )
-        return self._assign_watermarks(watermarks, watermarks.assigner_spec(), name or "Watermarks", uid)
+        return self._assign_watermarks(
+            watermarks, watermarks.assigner_spec(), name or "Watermarks", uid
+        )
 
     # -- partitioning
 
@@ -272,11 +328,13 @@ class DataStream(_Configurable):
     def foreach_batch(
         self, function: Callable[[DataFrame, int], None], *, name: str | None = None, uid: str = ""
     ) -> DataStreamSink:
-        """PySpark's foreachBatch: `function(df, batch_id)` with a DataFrame of the slot's Spark, good until it returns.
+        """PySpark's foreachBatch: `function(df, batch_id)` with a DataFrame of the slot's Spark,
+        good until it returns.
 
-        Each subtask calls it with its own rows, as soon as there are some and its call before has returned; so subtasks call it
-        at the same time, and what cannot be written to by several at once needs `set_parallelism(1)` or a place per `batch_id`.
-        `batch_id` rises, and is not used twice, neither in a subtask nor in two of them.
+        Each subtask calls it with its own rows, as soon as there are some and its call before has
+        returned; so subtasks call it at the same time, and what cannot be written to by several at
+        once needs `set_parallelism(1)` or a place per `batch_id`. `batch_id` rises, and is not used
+        twice, neither in a subtask nor in two of them.
         """
         _callable("foreach_batch", function)
         title = name or _function_name("Sink: ForeachBatch", function)
@@ -295,13 +353,19 @@ class DataStream(_Configurable):
     ) -> CollectedBatches[pa.RecordBatch]: ...
 
     @overload
-    def execute_and_collect(self, job_name: str = "collect", *, iterate: Literal["pandas"]) -> CollectedBatches[pd.DataFrame]: ...
+    def execute_and_collect(
+        self, job_name: str = "collect", *, iterate: Literal["pandas"]
+    ) -> CollectedBatches[pd.DataFrame]: ...
 
-    def execute_and_collect(self, job_name: str = "collect", *, iterate: BatchKind | None = None) -> Any:
-        """Runs the program with this stream's rows collected, and returns them all as one Arrow table.
+    def execute_and_collect(
+        self, job_name: str = "collect", *, iterate: BatchKind | None = None
+    ) -> Any:
+        """Runs the program with this stream's rows collected, and returns them all as one Arrow
+        table.
 
-        With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames ("pandas"), as they come while
-        the job runs, also if it never ends. Use it in a `with` block, which cancels the job when it is left early.
+        With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames
+        ("pandas"), as they come while the job runs, also if it never ends. Use it in a `with`
+        block, which cancels the job when it is left early.
         """
         if iterate not in (None, "arrow", "pandas"):
             raise InvalidProgram(f'iterate is {iterate!r}; allowed: "arrow", "pandas"')
@@ -312,20 +376,26 @@ class DataStream(_Configurable):
 
     # -- inside
 
-    def _add(self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False) -> DataStream:
+    def _add(
+        self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
+    ) -> DataStream:
         node = self._environment._graph.add_node(name, spec, inputs=1, runs_on_spark=runs_on_spark)
         node.uid = uid
         self._connect_to(node, 0)
         return self._from(node)
 
-    def _assign_watermarks(self, watermarks: Watermarks, spec: AssignWatermarksSpec, name: str, uid: str) -> DataStream:
+    def _assign_watermarks(
+        self, watermarks: Watermarks, spec: AssignWatermarksSpec, name: str, uid: str
+    ) -> DataStream:
         stream = self._add(name, spec, uid=uid)
         if watermarks.column:
             stream._time_columns = frozenset({watermarks.column})
         return stream
 
     def _from(self, node: StreamNode) -> DataStream:
-        return DataStream(self._environment, (_Upstream(node=node),), time_columns=self._time_columns, node=node)
+        return DataStream(
+            self._environment, (_Upstream(node=node),), time_columns=self._time_columns, node=node
+        )
 
     def _connect_to(self, node: StreamNode, input_index: int) -> None:
         for upstream in self._upstreams:
@@ -340,9 +410,16 @@ class DataStream(_Configurable):
                 )
             )
 
-    def _partitioned(self, partitioner: Partitioner, key_columns: tuple[str, ...] = ()) -> DataStream:
+    def _partitioned(
+        self, partitioner: Partitioner, key_columns: tuple[str, ...] = ()
+    ) -> DataStream:
         upstreams = tuple(
-            _Upstream(node=u.node, partitioner=partitioner, key_columns=key_columns, side_output_tag=u.side_output_tag)
+            _Upstream(
+                node=u.node,
+                partitioner=partitioner,
+                key_columns=key_columns,
+                side_output_tag=u.side_output_tag,
+            )
             for u in self._upstreams
         )
         return DataStream(self._environment, upstreams, time_columns=self._time_columns, node=None)
@@ -359,26 +436,32 @@ class KeyedStream(DataStream):
 
     def __init__(self, stream: DataStream, key_columns: tuple[str, ...]) -> None:
         keyed = stream._partitioned(Partitioner.HASH, key_columns)
-        super().__init__(keyed._environment, keyed._upstreams, time_columns=keyed._time_columns, node=None)
+        super().__init__(
+            keyed._environment, keyed._upstreams, time_columns=keyed._time_columns, node=None
+        )
         self.key_columns = key_columns
         self._unkeyed = stream
 
     def window(self, window: Window, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
-        """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or processing time.
+        """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or
+        processing time.
 
-        A record that comes when its window has fired, but before the watermark is `allowed_lateness` past the window's end,
-        makes the window fire again, for its key: read the results as updates by key and window. What comes later still
-        is dropped and counted (numLateRecordsDropped), or kept with `side_output_late(tag)`.
+        A record that comes when its window has fired, but before the watermark is
+        `allowed_lateness` past the window's end, makes the window fire again, for its key: read the
+        results as updates by key and window. What comes later still is dropped and counted
+        (numLateRecordsDropped), or kept with `side_output_late(tag)`.
         """
         return WindowedStream(self, window, allowed_lateness)
 
     def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
-        """A running aggregation: the key columns and one column per SQL expression, over all records of the key so far.
+        """A running aggregation: the key columns and one column per SQL expression, over all
+        records of the key so far.
 
-        The result is a stream of updates by key: whenever records have been taken in (a bundle, a watermark, the end of
-        the input), one row for each key that they changed; the latest row of a key is the valid one. The expressions are
-        those of `WindowedStream.aggregate`, as far as they can be split; partial aggregates are computed before the shuffle.
-        Raises InvalidProgram for expressions that would need all rows of the key, such as percentile(...).
+        The result is a stream of updates by key: whenever records have been taken in (a bundle, a
+        watermark, the end of the input), one row for each key that they changed; the latest row of
+        a key is the valid one. The expressions are those of `WindowedStream.aggregate`, as far as
+        they can be split; partial aggregates are computed before the shuffle. Raises InvalidProgram
+        for expressions that would need all rows of the key, such as percentile(...).
         """
         return running_aggregate(self, expressions, name=name, uid=uid)
 
@@ -393,24 +476,32 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """PySpark's `StatefulProcessor`, unchanged, over Rows: state and timers of your own, per key.
+        """PySpark's `StatefulProcessor`, unchanged, over Rows: state and timers of your own, per
+        key.
 
-        `handleInputRows(key, rows, timerValues)` is called once per key and batch, with the key as a tuple and an iterator
-        of `pyspark.sql.Row`, and yields Rows of `output_schema` (a DDL string, a StructType or an Arrow schema). It runs in
-        Python on the stream's Arrow batches, without the JVM.
+        `handleInputRows(key, rows, timerValues)` is called once per key and batch, with the key as
+        a tuple and an iterator of `pyspark.sql.Row`, and yields Rows of `output_schema` (a DDL
+        string, a StructType or an Arrow schema). It runs in Python on the stream's Arrow batches,
+        without the JVM.
 
-        `time_mode` says what timers mean: "none" (there are none), "processing_time" (the wall clock; states may have a
-        TTL) or "event_time" (they fire when the watermark reaches them, and all that are left when bounded input ends; rows
-        that come late are handed over like others). Timers, TTLs and TimerValues are in milliseconds.
+        `time_mode` says what timers mean: "none" (there are none), "processing_time" (the wall
+        clock; states may have a TTL) or "event_time" (they fire when the watermark reaches them,
+        and all that are left when bounded input ends; rows that come late are handed over like
+        others). Timers, TTLs and TimerValues are in milliseconds.
 
-        `output_mode`: "append" or "update", which is whether a row stands beside the earlier ones of its key or replaces them.
+        `output_mode`: "append" or "update", which is whether a row stands beside the earlier ones
+        of its key or replaces them.
 
-        `initial_state`, keyed by as many columns of the same types, must be bounded: each of its rows is given to
-        `handleInitialState(key, row, timerValues)` before the first row of this stream, which waits meanwhile.
+        `initial_state`, keyed by as many columns of the same types, must be bounded: each of its
+        rows is given to `handleInitialState(key, row, timerValues)` before the first row of this
+        stream, which waits meanwhile.
 
-        Raises InvalidProgram for arguments that make no sense. What the processor raises fails the job, naming the key.
+        Raises InvalidProgram for arguments that make no sense. What the processor raises fails the
+        job, naming the key.
         """
-        return self._with_state(processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False)
+        return self._with_state(
+            processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False
+        )
 
     def transform_with_state_in_pandas(
         self,
@@ -423,13 +514,17 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """`transform_with_state` with a processor that takes and yields pandas DataFrames instead of Rows.
+        """`transform_with_state` with a processor that takes and yields pandas DataFrames instead
+        of Rows.
 
-        Per key and batch `rows` is an iterator over one DataFrame; `handleInitialState` gets a DataFrame, too. Columns of what
-        is yielded are matched by name if their labels are texts, else by position. DataFrames cost time: for many keys with
-        few rows each, Rows are many times faster.
+        Per key and batch `rows` is an iterator over one DataFrame; `handleInitialState` gets a
+        DataFrame, too. Columns of what is yielded are matched by name if their labels are texts,
+        else by position. DataFrames cost time: for many keys with few rows each, Rows are many
+        times faster.
         """
-        return self._with_state(processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=True)
+        return self._with_state(
+            processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=True
+        )
 
     def _with_state(
         self,
@@ -445,7 +540,9 @@ class KeyedStream(DataStream):
     ) -> DataStream:
         if initial_state is not None:
             if not isinstance(initial_state, KeyedStream):
-                raise InvalidProgram(f"initial_state is a stream with key_by(), not {type(initial_state).__name__}")
+                raise InvalidProgram(
+                    f"initial_state is a stream with key_by(), not {type(initial_state).__name__}"
+                )
             self._check_mine("transform_with_state", initial_state)
         graph = self._environment._graph
         spec = stateful.transform_with_state_spec(
@@ -458,10 +555,14 @@ class KeyedStream(DataStream):
             pandas=pandas,
             nodes=[upstream.node for upstream in self._upstreams],
             initial_key_columns=None if initial_state is None else initial_state.key_columns,
-            initial_nodes=[] if initial_state is None else [upstream.node for upstream in initial_state._upstreams],
+            initial_nodes=[]
+            if initial_state is None
+            else [upstream.node for upstream in initial_state._upstreams],
         )
         node = graph.add_node(
-            name or f"TransformWithState({type(processor).__name__})", spec, inputs=1 + (initial_state is not None)
+            name or f"TransformWithState({type(processor).__name__})",
+            spec,
+            inputs=1 + (initial_state is not None),
         )
         node.uid = uid
         self._connect_to(node, 0)
@@ -477,12 +578,22 @@ class ConnectedStreams:
         self._first = first
         self._second = second
 
-    def key_by(self, first: str | tuple[str, ...], second: str | tuple[str, ...]) -> ConnectedStreams:
+    def key_by(
+        self, first: str | tuple[str, ...], second: str | tuple[str, ...]
+    ) -> ConnectedStreams:
         """Keys both streams, so that equal keys of the two meet in one subtask."""
-        return ConnectedStreams(self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second)))
+        return ConnectedStreams(
+            self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second))
+        )
 
     def map_in_arrow(
-        self, first: ArrowFunction, second: ArrowFunction, schema: Any, *, name: str = "CoMapInArrow", uid: str = ""
+        self,
+        first: ArrowFunction,
+        second: ArrowFunction,
+        schema: Any,
+        *,
+        name: str = "CoMapInArrow",
+        uid: str = "",
     ) -> DataStream:
         """One mapInArrow function per input; both yield batches of `schema`."""
         _callable("map_in_arrow", first)
@@ -498,20 +609,29 @@ class ConnectedStreams:
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Rows of the two streams, which are keyed, with state and timers per key: see `firesteel.CoProcessFunction`.
+        """Rows of the two streams, which are keyed, with state and timers per key: see
+        `firesteel.CoProcessFunction`.
 
-        `schema` of what the function yields: a DDL string, a StructType or an Arrow schema. `side_outputs`: the tags it uses
-        with `ctx.output`, each with its schema (None: the first stream's).
+        `schema` of what the function yields: a DDL string, a StructType or an Arrow schema.
+        `side_outputs`: the tags it uses with `ctx.output`, each with its schema (None: the first
+        stream's).
 
-        Raises InvalidProgram if a stream is not keyed. What the function raises fails the job, naming the key.
+        Raises InvalidProgram if a stream is not keyed. What the function raises fails the job,
+        naming the key.
         """
         if not isinstance(function, CoProcessFunction):
-            raise InvalidProgram(f"co_process() takes a CoProcessFunction, not {type(function).__name__} {function!r}")
+            raise InvalidProgram(
+                f"co_process() takes a CoProcessFunction, not {type(function).__name__} {function!r}"
+            )
         if schema is None:
-            raise InvalidProgram('co_process() needs the schema of what the function yields, such as "id STRING, count INT"')
+            raise InvalidProgram(
+                'co_process() needs the schema of what the function yields, such as "id STRING, count INT"'
+            )
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
-            raise InvalidProgram("co_process() has state per key: connect(...).key_by(first, second) before")
+            raise InvalidProgram(
+                "co_process() has state per key: connect(...).key_by(first, second) before"
+            )
         if len(first.key_columns) != len(second.key_columns):
             raise InvalidProgram(
                 f"co_process(): the keys {first.key_columns!r} and {second.key_columns!r} have different numbers of columns"
@@ -534,12 +654,15 @@ class ConnectedStreams:
         side_outputs: Mapping[str, Any] | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A two-input operator of your own (`inputs = 2`); `schema` of its output, without one, the first input's.
+        """A two-input operator of your own (`inputs = 2`); `schema` of its output, without one, the
+        first input's.
 
         `side_outputs` as for `DataStream.operator`.
         """
         _callable("operator", factory)
-        spec = CustomSpec(factory=factory, inputs=2, schema=schema, side_outputs=_side_outputs(side_outputs))
+        spec = CustomSpec(
+            factory=factory, inputs=2, schema=schema, side_outputs=_side_outputs(side_outputs)
+        )
         return self._add(name, spec, uid)
 
     def _add(self, name: str, spec: Spec, uid: str) -> DataStream:
@@ -549,7 +672,9 @@ class ConnectedStreams:
         self._first._connect_to(node, 0)
         self._second._connect_to(node, 1)
         time_columns = self._first._time_columns | self._second._time_columns
-        return DataStream(environment, (_Upstream(node=node),), time_columns=time_columns, node=node)
+        return DataStream(
+            environment, (_Upstream(node=node),), time_columns=time_columns, node=node
+        )
 
 
 class DataStreamSink(_Configurable):
@@ -567,13 +692,17 @@ def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
 def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:
     for tag in side_outputs or {}:
         if not isinstance(tag, str) or not tag:
-            raise InvalidProgram(f"side_outputs: {tag!r} is no tag; a tag is a text that is not empty")
+            raise InvalidProgram(
+                f"side_outputs: {tag!r} is no tag; a tag is a text that is not empty"
+            )
     return dict(side_outputs or {})
 
 
 def _callable(where: str, function: Any) -> None:
     if not callable(function):
-        raise InvalidProgram(f"{where}() takes a function, not {type(function).__name__} {function!r}")
+        raise InvalidProgram(
+            f"{where}() takes a function, not {type(function).__name__} {function!r}"
+        )
 
 
 def _function_name(kind: str, function: Any) -> str:

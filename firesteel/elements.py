@@ -1,4 +1,5 @@
-"""What travels in a stream: record batches (`pyarrow.RecordBatch`, as they are) and the events between them.
+"""What travels in a stream: record batches (`pyarrow.RecordBatch`, as they are) and the events
+between them.
 
 Event time is microseconds since the epoch, UTC, as in Arrow and Spark timestamps.
 """
@@ -41,7 +42,9 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """All user records are sent. `finished` is False on stop-with-savepoint without --drain (spec 001)."""
+    """All user records are sent. `finished` is False on stop-with-savepoint without --drain (spec
+    001).
+    """
 
     finished: bool = True
 

@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """Records a program, and executes it: embedded, or on the cluster that `firesteel run -m` names.
+    """Records a program, and executes it: embedded, or on the cluster that `firesteel run -m`
+    names.
 
-    `configuration` holds the job's own values, such as {"parallelism.default": "2"}; `-D` on the command line wins.
+    `configuration` holds the job's own values, such as {"parallelism.default": "2"}; `-D` on the
+    command line wins.
     """
 
-    def __init__(self, *, parallelism: int | None = None, configuration: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, parallelism: int | None = None, configuration: dict[str, str] | None = None
+    ) -> None:
         self._graph = StreamGraph()
         self._own: dict[str, str] = {k: str(v) for k, v in (configuration or {}).items()}
         if parallelism is not None:
@@ -52,24 +56,39 @@ class Environment:
     ) -> DataStream:
         """A stream of what `source` reads. With `watermarks` it has event time.
 
-        Watermarks of a FileSource's column are found where it is read, all others by an operator of its own behind the source.
+        Watermarks of a FileSource's column are found where it is read, all others by an operator of
+        its own behind the source.
         """
         if not isinstance(source, FileSource | SequenceSource | PythonSource):
-            raise InvalidProgram(f"from_source() takes a FileSource, SequenceSource or PythonSource, not {type(source).__name__}")
+            raise InvalidProgram(
+                f"from_source() takes a FileSource, SequenceSource or PythonSource, not {type(source).__name__}"
+            )
         if watermarks is not None and not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
         if isinstance(source, PythonSource):
-            stream = self._python_source(source, f"Source: {name or uid or source.name}", uid, watermarks is not None)
+            stream = self._python_source(
+                source, f"Source: {name or uid or source.name}", uid, watermarks is not None
+            )
         else:
             source = resolved(source)
-            in_source = watermarks if watermarks is not None and _found_where_read(source, watermarks) else None
-            stream = self._coordinated_source(source, in_source, f"Source: {name or uid or type(source).__name__}", uid)
+            in_source = (
+                watermarks
+                if watermarks is not None and _found_where_read(source, watermarks)
+                else None
+            )
+            stream = self._coordinated_source(
+                source, in_source, f"Source: {name or uid or type(source).__name__}", uid
+            )
             if in_source is not None:
                 return stream
         if watermarks is None:
             return stream
-        assigner = watermarks.assigner_spec(held=isinstance(source, PythonSource) and not source.is_simple)
-        assigned = stream._assign_watermarks(watermarks, assigner, "Watermarks", f"{uid}-watermarks" if uid else "")
+        assigner = watermarks.assigner_spec(
+            held=isinstance(source, PythonSource) and not source.is_simple
+        )
+        assigned = stream._assign_watermarks(
+            watermarks, assigner, "Watermarks", f"{uid}-watermarks" if uid else ""
+        )
         node = assigned._configured()
         node.follows_producer = True
         node.coordinator_kind, node.coordinator_options_json = alignment_of(watermarks.alignment)
@@ -77,10 +96,18 @@ class Environment:
         return assigned
 
     def _coordinated_source(
-        self, source: FileSource | SequenceSource, watermarks: Watermarks | None, title: str, uid: str
+        self,
+        source: FileSource | SequenceSource,
+        watermarks: Watermarks | None,
+        title: str,
+        uid: str,
     ) -> DataStream:
         alignment = None if watermarks is None else watermarks.alignment
-        spec = SourceSpec(source=source, watermarks=None if watermarks is None else watermarks.spec(), alignment=alignment)
+        spec = SourceSpec(
+            source=source,
+            watermarks=None if watermarks is None else watermarks.spec(),
+            alignment=alignment,
+        )
         node = self._graph.add_node(title, spec, inputs=0)
         node.runs_on_spark = isinstance(source, FileSource)
         node.uid = uid
@@ -88,7 +115,9 @@ class Environment:
         time_columns = frozenset({watermarks.column}) if watermarks is not None else frozenset()
         return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
 
-    def _python_source(self, source: PythonSource, title: str, uid: str, has_event_time: bool) -> DataStream:
+    def _python_source(
+        self, source: PythonSource, title: str, uid: str, has_event_time: bool
+    ) -> DataStream:
         spec = SourceSpec(source=source)
         if source.is_simple:
             node = self._graph.add_node(title, spec, inputs=0)
@@ -99,7 +128,11 @@ class Environment:
             planner.parallelism = 1
             planner.uid = f"{uid}-plan" if uid else ""
             node = self._graph.add_node(title, spec, inputs=1)
-            self._graph.add_edge(StreamEdge(source=planner, target=node, target_input=0, partitioner=Partitioner.REBALANCE))
+            self._graph.add_edge(
+                StreamEdge(
+                    source=planner, target=node, target_input=0, partitioner=Partitioner.REBALANCE
+                )
+            )
         node.uid = uid
         return DataStream(self, (_Upstream(node=node),), time_columns=frozenset(), node=node)
 
@@ -110,27 +143,42 @@ class Environment:
     # -- settings
 
     def resource_group(self, name: str, resources: ResourceProfile) -> None:
-        """Registers a resource group: operators put in it with `.resource_group(name)` share slots of their own."""
+        """Registers a resource group: operators put in it with `.resource_group(name)` share slots
+        of their own.
+        """
         self._resource_groups[name] = resources
 
     def add_python_file(self, path: str) -> None:
-        """Ships a .py, .zip or .whl file (or a folder of Python) and puts it on the job's sys.path, as --py-files does."""
+        """Ships a .py, .zip or .whl file (or a folder of Python) and puts it on the job's sys.path,
+        as --py-files does.
+        """
         self._files.append(_existing(path, "add_python_file"))
 
     def add_python_archive(self, path: str, target_dir: str = "") -> None:
-        """Ships an archive and unpacks it as `target_dir` of the job's directory, as --py-archives a.zip#dir does."""
-        self._archives.append(_existing(path, "add_python_archive") + (f"#{target_dir}" if target_dir else ""))
+        """Ships an archive and unpacks it as `target_dir` of the job's directory, as --py-archives
+        a.zip#dir does.
+        """
+        self._archives.append(
+            _existing(path, "add_python_archive") + (f"#{target_dir}" if target_dir else "")
+        )
 
     def set_python_requirements(self, path: str) -> None:
-        """Ships a requirements.txt; its packages are installed for the job, as --py-requirements does."""
+        """Ships a requirements.txt; its packages are installed for the job, as --py-requirements
+        does.
+        """
         self._requirements = _existing(path, "set_python_requirements")
 
     # -- execution
 
-    def job_graph(self, job_name: str = "job", *, overrides: dict[str, str] | None = None) -> JobGraph:
-        """The JobGraph of the program as it stands. `overrides` win over the environment's own configuration."""
+    def job_graph(
+        self, job_name: str = "job", *, overrides: dict[str, str] | None = None
+    ) -> JobGraph:
+        """The JobGraph of the program as it stands. `overrides` win over the environment's own
+        configuration.
+        """
         own = {**self._own, **(overrides or {})}
-        # The files named in configuration are shipped as blobs; the job itself need not know the client's paths.
+        # The files named in configuration are shipped as blobs; the job itself need not know the
+        # client's paths.
         configuration = Configuration.load(overrides=own)
         return build_job_graph(
             self._graph,
@@ -151,9 +199,13 @@ class Environment:
 
         context = execution_context.current() or execution_context.ExecutionContext.embedded()
         graph = self.job_graph(job_name, overrides=context.overrides)
-        return client.execute(graph, context.with_files(self._files, self._archives, self._requirements))
+        return client.execute(
+            graph, context.with_files(self._files, self._archives, self._requirements)
+        )
 
-    def _execute_collecting(self, job_name: str, sink: StreamNode, kind: BatchKind) -> CollectedBatches[Any]:
+    def _execute_collecting(
+        self, job_name: str, sink: StreamNode, kind: BatchKind
+    ) -> CollectedBatches[Any]:
         from firesteel.client import collected, execution_context
 
         context = execution_context.current() or execution_context.ExecutionContext.embedded()
@@ -171,14 +223,20 @@ class Environment:
 
 
 def _found_where_read(source: FileSource | SequenceSource, watermarks: Watermarks) -> bool:
-    """Spark finds the latest time of each file; whatever the idleness, a FileSource is idle when it has read all there is."""
+    """Spark finds the latest time of each file; whatever the idleness, a FileSource is idle when it
+    has read all there is.
+    """
     if watermarks.function is not None:
         return False
-    return isinstance(source, FileSource) or (watermarks.idle_us is None and watermarks.alignment is None)
+    return isinstance(source, FileSource) or (
+        watermarks.idle_us is None and watermarks.alignment is None
+    )
 
 
 def absolute_path(path: str) -> str:
-    """Relative paths mean the folder the program runs in, not that of whichever slot opens them. URIs stay as they are."""
+    """Relative paths mean the folder the program runs in, not that of whichever slot opens them.
+    URIs stay as they are.
+    """
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 

@@ -1,8 +1,8 @@
 """Errors that users see, and what is told about an exception wherever it happened.
 
-`FiresteelError` and what derives from it carry one clear message: what is wrong and what to do. Everything else that
-is raised in a user's job becomes an `ErrorInfo`, which puts the user's own frames first and Spark's own message in
-place of its Java stack.
+`FiresteelError` and what derives from it carry one clear message: what is wrong and what to do.
+Everything else that is raised in a user's job becomes an `ErrorInfo`, which puts the user's own
+frames first and Spark's own message in place of its Java stack.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class ErrorInfo:
     """What is told about one exception."""
 
     summary: str  # one line
-    user_traceback: str = ""  # the user's own frames, then the exception; empty if none of them are involved
+    user_traceback: str = (
+        ""  # the user's own frames, then the exception; empty if none of them are involved
+    )
     traceback: str = ""  # everything, for whoever works on Firesteel
     timestamp_ms: int = 0
     location: str = ""  # host, TaskExecutor and slot, where known
@@ -61,7 +63,9 @@ class ErrorInfo:
 
 
 class JobFailed(FiresteelError):
-    """The job ended FAILED. `error` is the failure that ended it, None if the cluster has none on record."""
+    """The job ended FAILED. `error` is the failure that ended it, None if the cluster has none on
+    record.
+    """
 
     def __init__(self, job_id: str, job_name: str = "", error: ErrorInfo | None = None) -> None:
         self.job_id = job_id
@@ -83,8 +87,16 @@ class JobCanceled(FiresteelError):
         super().__init__(f"job {job_id}{f' ({job_name})' if job_name else ''} was cancelled")
 
 
-def error_info(exc: BaseException, *, location: str = "", task_name: str = "", user_code_roots: Sequence[str] = ()) -> ErrorInfo:
-    """Describes an exception. Files under `user_code_roots` are the user's wherever these folders are."""
+def error_info(
+    exc: BaseException,
+    *,
+    location: str = "",
+    task_name: str = "",
+    user_code_roots: Sequence[str] = (),
+) -> ErrorInfo:
+    """Describes an exception. Files under `user_code_roots` are the user's wherever these folders
+    are.
+    """
     roots = tuple(str(Path(root).resolve()) + "/" for root in user_code_roots)
     return ErrorInfo(
         summary=_clip(summary_of(exc), 2_000),
@@ -97,7 +109,9 @@ def error_info(exc: BaseException, *, location: str = "", task_name: str = "", u
 
 
 def summary_of(exc: BaseException) -> str:
-    """One line, or three where a caret points at a place. Spark's errors are in Spark's own words, without the Java stack."""
+    """One line, or three where a caret points at a place. Spark's errors are in Spark's own words,
+    without the Java stack.
+    """
     spark = _spark_message(exc)
     if spark is not None:
         return spark
@@ -117,7 +131,9 @@ _HOME = Path(__file__).resolve().parent.parent
 _OURS = tuple(f"{_HOME / service}/" for service in _SERVICES)
 _STDLIB = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
 # Libraries that stand between us and the user's function; their frames tell the user nothing.
-_LIBRARIES = re.compile(r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|grpc|cloudpickle|click|numpy|pandas)/")
+_LIBRARIES = re.compile(
+    r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|grpc|cloudpickle|click|numpy|pandas)/"
+)
 _ANY_LIBRARY = re.compile(r"/(?:site|dist)-packages/")
 _SPARK_WORKER = re.compile(r"/(?:pyspark\.zip|py4j-[^/]*\.zip)/")
 
@@ -125,7 +141,9 @@ _SPARK_WORKER = re.compile(r"/(?:pyspark\.zip|py4j-[^/]*\.zip)/")
 def _is_users(filename: str, roots: tuple[str, ...]) -> bool:
     if roots and filename.startswith(roots):
         return True
-    if filename.startswith(("<frozen ", *_OURS)) or filename.endswith((".pyx", ".pxi")):  # compiled code is a library's
+    if filename.startswith(("<frozen ", *_OURS)) or filename.endswith(
+        (".pyx", ".pxi")
+    ):  # compiled code is a library's
         return False
     if _LIBRARIES.search(filename) or _SPARK_WORKER.search(filename):
         return False
@@ -133,11 +151,15 @@ def _is_users(filename: str, roots: tuple[str, ...]) -> bool:
 
 
 def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
-    """The exception and its causes, innermost first as Python prints them, with the user's frames only."""
+    """The exception and its causes, innermost first as Python prints them, with the user's frames
+    only.
+    """
     parts: list[str] = []
     for link, how in _chain(exc):
         told = traceback.TracebackException.from_exception(link)
-        frames = traceback.StackSummary.from_list([f for f in told.stack if _is_users(f.filename, roots)])
+        frames = traceback.StackSummary.from_list(
+            [f for f in told.stack if _is_users(f.filename, roots)]
+        )
         worker = _worker_traceback(link, roots)
         if not frames and not worker and not _users_syntax_error(told, roots):
             continue
@@ -176,15 +198,21 @@ def _chain(exc: BaseException) -> Iterator[tuple[BaseException, str]]:
 
 
 def _users_syntax_error(told: traceback.TracebackException, roots: tuple[str, ...]) -> bool:
-    filename = getattr(told, "filename", None)  # a SyntaxError has its place in itself, not in a frame
+    filename = getattr(
+        told, "filename", None
+    )  # a SyntaxError has its place in itself, not in a frame
     return bool(filename) and _is_users(str(filename), roots)
 
 
 # -- Spark
 
 _LOST_TASK = re.compile(r"most recent failure: (?:Lost task [^)]*\)(?: \([^)]*\))*|[^:]*): (.*)")
-_JAVA_CLASS = re.compile(r"^(?:Caused by: |: )?(?:[a-z_$][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)?: ")
-_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?")  # by raise_error(), which has a text of its own
+_JAVA_CLASS = re.compile(
+    r"^(?:Caused by: |: )?(?:[a-z_$][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)?: "
+)
+_RAISED = re.compile(
+    r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?"
+)  # by raise_error(), which has a text of its own
 _AWAITED = "Exception thrown in awaitResult:"
 _WORKER_TRACEBACK = "Traceback (most recent call last):"
 
@@ -198,7 +226,10 @@ def _spark_message(exc: BaseException) -> str | None:
             return _exception_line(text)
         return _java_reason(text)
     if module.startswith("py4j."):
-        if type(exc).__name__ in ("Py4JNetworkError", "Py4JError") and "error occurred while calling" not in str(exc):
+        if type(exc).__name__ in (
+            "Py4JNetworkError",
+            "Py4JError",
+        ) and "error occurred while calling" not in str(exc):
             return f"the connection to the slot's Spark JVM is lost ({_first_line(str(exc)) or type(exc).__name__})"
         return _java_reason(str(exc))
     return None
@@ -225,8 +256,14 @@ def _java_reason(text: str) -> str:
 
 
 def _first_cause(lines: Sequence[str]) -> str:
-    """The first that says something of its own; and the last one, if that one knows no more than where it happened."""
-    causes = [line for line in lines if line.startswith("Caused by: ") and not line.rstrip().endswith(_AWAITED)]
+    """The first that says something of its own; and the last one, if that one knows no more than
+    where it happened.
+    """
+    causes = [
+        line
+        for line in lines
+        if line.startswith("Caused by: ") and not line.rstrip().endswith(_AWAITED)
+    ]
     if not causes or ".NO_HINT]" not in causes[0]:
         return causes[0] if causes else ""
     return f"{causes[0].rstrip()} ({_JAVA_CLASS.sub('', causes[-1])})"
@@ -235,11 +272,15 @@ def _first_cause(lines: Sequence[str]) -> str:
 def _exception_line(text: str) -> str:
     """The line after the last frame of a traceback that Spark quotes."""
     block = text[text.rindex(_WORKER_TRACEBACK) :].splitlines()[1:]
-    return next((line.strip() for line in block if line and not line.startswith(" ")), _first_line(text))
+    return next(
+        (line.strip() for line in block if line and not line.startswith(" ")), _first_line(text)
+    )
 
 
 def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
-    """The user's frames of a traceback that Spark brought back from a Python worker, then its exception line."""
+    """The user's frames of a traceback that Spark brought back from a Python worker, then its
+    exception line.
+    """
     if not type(exc).__module__.startswith("pyspark."):
         return ""
     text = _description(exc)

@@ -1,4 +1,6 @@
-"""Functions with state, for `ConnectedStreams.co_process`. Names follow PyFlink's; times are in milliseconds."""
+"""Functions with state, for `ConnectedStreams.co_process`. Names follow PyFlink's; times are in
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class MapState(Protocol):
 
 
 class FunctionContext(Protocol):
-    """What `open` gets. A state belongs to whichever key is being processed when it is used; in `open` there is none."""
+    """What `open` gets. A state belongs to whichever key is being processed when it is used; in
+    `open` there is none.
+    """
 
     @property
     def task(self) -> TaskInfo: ...
@@ -76,7 +80,9 @@ class FunctionContext(Protocol):
 
 
 class FunctionTimers(Protocol):
-    """Timers of the current key, in milliseconds since the epoch. One that is registered twice fires once."""
+    """Timers of the current key, in milliseconds since the epoch. One that is registered twice
+    fires once.
+    """
 
     def current_processing_time(self) -> int:
         """Stands still while a batch is processed."""
@@ -110,25 +116,34 @@ class ProcessContext(Protocol):
 class CoProcessFunction:
     """Two keyed streams, one state per key: what PyFlink calls a KeyedCoProcessFunction.
 
-    Rows come as `pyspark.sql.Row`, as batches bring them: in order for each key of an input; in which order inputs and keys
-    come is not promised. Each method may yield Rows (matched by name) or tuples (by position) of the declared schema, or
-    return None. Per row it costs a call in Python; for streams of many rows per key, `transform_with_state` is called once
-    per key and batch.
+    Rows come as `pyspark.sql.Row`, as batches bring them: in order for each key of an input; in
+    which order inputs and keys come is not promised. Each method may yield Rows (matched by name)
+    or tuples (by position) of the declared schema, or return None. Per row it costs a call in
+    Python; for streams of many rows per key, `transform_with_state` is called once per key and
+    batch.
 
-    One object serves one subtask: it is unpickled there, then `open` is called, and `close` however it ends.
+    One object serves one subtask: it is unpickled there, then `open` is called, and `close` however
+    it ends.
     """
 
     def open(self, context: FunctionContext) -> None:
         """Gets the states and whatever else is needed."""
 
-    def process_element1(self, value: Row, ctx: ProcessContext) -> Iterable[Row | tuple[Any, ...]] | None:
+    def process_element1(
+        self, value: Row, ctx: ProcessContext
+    ) -> Iterable[Row | tuple[Any, ...]] | None:
         raise NotImplementedError
 
-    def process_element2(self, value: Row, ctx: ProcessContext) -> Iterable[Row | tuple[Any, ...]] | None:
+    def process_element2(
+        self, value: Row, ctx: ProcessContext
+    ) -> Iterable[Row | tuple[Any, ...]] | None:
         raise NotImplementedError
 
-    def on_timer(self, timestamp_ms: int, ctx: ProcessContext) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Event-time timers fire when the watermark reaches them, all that are left when bounded input ends; then
+    def on_timer(
+        self, timestamp_ms: int, ctx: ProcessContext
+    ) -> Iterable[Row | tuple[Any, ...]] | None:
+        """Event-time timers fire when the watermark reaches them, all that are left when bounded
+        input ends; then
         processing-time timers that are left fire no more."""
 
     def close(self) -> None:

@@ -1,12 +1,13 @@
 """The operator interface: what runs in a task's chain (spec 000, spec 001).
 
-Life of an operator, in the order of the calls; each is made on the task's own thread, never two at once:
+Life of an operator, in the order of the calls; each is made on the task's own thread, never two at
+once:
 
     setup → initialize_state → open → (process_batch | process_watermark | timers | snapshot_state)* →
     end_input(i) for each input → finish → [snapshot_state → notify_checkpoint_complete] → close
 
-A failure or a cancellation jumps from wherever it is straight to close. Operators of a chain are opened from the last
-to the first and finished and closed from the first to the last.
+A failure or a cancellation jumps from wherever it is straight to close. Operators of a chain are
+opened from the last to the first and finished and closed from the first to the last.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from firesteel.elements import StreamStatus, Watermark
 
 
 class Output(Protocol):
-    """Where an operator's results go: the next operators of the chain, or the task's result partitions."""
+    """Where an operator's results go: the next operators of the chain, or the task's result
+    partitions.
+    """
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Sends a batch on. Blocks while every consumer is out of credit (back-pressure)."""
@@ -34,7 +37,9 @@ class Output(Protocol):
         """Sends a watermark on, unless one as late has been sent before."""
 
     def emit_status(self, status: StreamStatus) -> None:
-        """Idle: do not wait for this output's watermarks. The next batch or watermark makes it active again."""
+        """Idle: do not wait for this output's watermarks. The next batch or watermark makes it
+        active again.
+        """
 
 
 class TimerService(Protocol):
@@ -43,13 +48,21 @@ class TimerService(Protocol):
     @property
     def current_watermark_us(self) -> int: ...
 
-    def register_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None: ...
+    def register_event_time(
+        self, timestamp_us: int, key: Any = None, namespace: Any = None
+    ) -> None: ...
 
-    def delete_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None: ...
+    def delete_event_time(
+        self, timestamp_us: int, key: Any = None, namespace: Any = None
+    ) -> None: ...
 
-    def register_processing_time(self, timestamp_ms: int, key: Any = None, namespace: Any = None) -> None: ...
+    def register_processing_time(
+        self, timestamp_ms: int, key: Any = None, namespace: Any = None
+    ) -> None: ...
 
-    def delete_processing_time(self, timestamp_ms: int, key: Any = None, namespace: Any = None) -> None: ...
+    def delete_processing_time(
+        self, timestamp_ms: int, key: Any = None, namespace: Any = None
+    ) -> None: ...
 
 
 class Counter(Protocol):
@@ -109,16 +122,22 @@ class RuntimeContext(Protocol):
 
     @property
     def stopped_ms(self) -> float:
-        """For how long the task has taken no input, in all, because the operator was ahead of its alignment group."""
+        """For how long the task has taken no input, in all, because the operator was ahead of its
+        alignment group.
+        """
 
     def counter(self, name: str) -> Counter:
         """A counter that is exposed as flink_taskmanager_job_task_operator_<name>."""
 
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
-        """Accounts what is done inside the `with` as time in Spark or in Python; what it emits is not counted twice."""
+        """Accounts what is done inside the `with` as time in Spark or in Python; what it emits is
+        not counted twice.
+        """
 
     def count_bundle(self, records: int) -> None:
-        """Records that were processed at once: what `firesteel show` and the metrics tell of bundle sizes."""
+        """Records that were processed at once: what `firesteel show` and the metrics tell of bundle
+        sizes.
+        """
 
     def show_plan(self, plan: Callable[[], str]) -> None:
         """What was run on Spark, for people; `plan` is called now and then."""
@@ -130,9 +149,11 @@ class RuntimeContext(Protocol):
         """From any thread: has `action` run on the task's thread, between elements."""
 
     def yield_to_mail(self, timeout_s: float) -> None:
-        """On the task's thread, in the middle of an element: runs the mails that are queued, waiting at most `timeout_s` for one.
+        """On the task's thread, in the middle of an element: runs the mails that are queued,
+        waiting at most `timeout_s` for one.
 
-        For an operator that can go on only once its coordinator has answered. Raises what ends the task if it is cancelled.
+        For an operator that can go on only once its coordinator has answered. Raises what ends the
+        task if it is cancelled.
         """
 
     @property
@@ -141,7 +162,9 @@ class RuntimeContext(Protocol):
 
 
 class KeyedStateBackend(Protocol):
-    """Keyed state by name: values of any picklable kind under (key, namespace), partitioned by key group."""
+    """Keyed state by name: values of any picklable kind under (key, namespace), partitioned by key
+    group.
+    """
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
@@ -174,7 +197,8 @@ class StreamOperator:
     """
 
     inputs: int = 1
-    # This input is read to its end before anything of the others is, whose producers meanwhile wait (back-pressure).
+    # This input is read to its end before anything of the others is, whose producers meanwhile wait
+    # (back-pressure).
     reads_first: int | None = None
     context: RuntimeContext
     output: Output
@@ -193,7 +217,9 @@ class StreamOperator:
         raise NotImplementedError
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The operator's combined event time advances (all its inputs); timers up to it have fired already."""
+        """The operator's combined event time advances (all its inputs); timers up to it have fired
+        already.
+        """
         self.output.emit_watermark(watermark)
 
     def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
@@ -203,7 +229,9 @@ class StreamOperator:
         """A processing-time timer fires."""
 
     def flush(self) -> None:
-        """Emits what is held back only for efficiency (a bundle); called before barriers, and when input runs dry."""
+        """Emits what is held back only for efficiency (a bundle); called before barriers, and when
+        input runs dry.
+        """
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Brings the registered state up to date; the runtime then snapshots it."""
@@ -230,14 +258,17 @@ class SourceOperator(StreamOperator):
 
     inputs = 0
 
-    # Set by `poll` when it had nothing to read: the task then flushes the chain and sleeps until a mail arrives (a coordinator
-    # event, a timer, `request_mail`), at most `poll_interval_s`, before it polls again. None: only a mail can bring more.
+    # Set by `poll` when it had nothing to read: the task then flushes the chain and sleeps until a
+    # mail arrives (a coordinator event, a timer, `request_mail`), at most `poll_interval_s`, before
+    # it polls again. None: only a mail can bring more.
     waiting: bool = False
     poll_interval_s: float | None = 0.05
 
     def poll(self, max_wait_s: float) -> bool:
-        """Emits the next bundle, waiting at most `max_wait_s` if there is none yet. False: the source is exhausted.
+        """Emits the next bundle, waiting at most `max_wait_s` if there is none yet. False: the
+        source is exhausted.
 
-        A source that waits for its coordinator must not wait here, because the answer comes as a mail: it sets `waiting`.
+        A source that waits for its coordinator must not wait here, because the answer comes as a
+        mail: it sets `waiting`.
         """
         raise NotImplementedError

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import AssignWatermarksSpec, CustomSpec, SourceSpec, TransformWithStateSpec
+from firesteel.plan.specs import (
+    AssignWatermarksSpec,
+    CustomSpec,
+    SourceSpec,
+    TransformWithStateSpec,
+)
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 # PySpark's own spellings ("EventTime") are taken, too.
@@ -27,16 +32,24 @@ def transform_with_state_spec(
     initial_key_columns: tuple[str, ...] | None,
     initial_nodes: Sequence[StreamNode],
 ) -> TransformWithStateSpec:
-    """Raises InvalidProgram. `nodes` and `initial_nodes` are what the stream and its initial state come from."""
+    """Raises InvalidProgram. `nodes` and `initial_nodes` are what the stream and its initial state
+    come from.
+    """
     where = "transform_with_state_in_pandas" if pandas else "transform_with_state"
     _check_processor(where, processor)
     if output_schema is None:
-        raise InvalidProgram(f'{where}() needs the schema of what the processor yields, such as "id STRING, count INT"')
+        raise InvalidProgram(
+            f'{where}() needs the schema of what the processor yields, such as "id STRING, count INT"'
+        )
     if not isinstance(output_mode, str) or output_mode.lower() not in _OUTPUT_MODES:
-        raise InvalidProgram(f'{where}(): output_mode is {output_mode!r}; allowed: "append", "update"')
+        raise InvalidProgram(
+            f'{where}(): output_mode is {output_mode!r}; allowed: "append", "update"'
+        )
     mode = _TIME_MODES.get(str(time_mode).lower().replace("_", ""))
     if mode is None:
-        raise InvalidProgram(f'{where}(): time_mode is {time_mode!r}; allowed: "none", "processing_time", "event_time"')
+        raise InvalidProgram(
+            f'{where}(): time_mode is {time_mode!r}; allowed: "none", "processing_time", "event_time"'
+        )
     upstream = _upstream(graph, nodes)
     if mode == "event_time" and not _has_event_time(upstream):
         raise InvalidProgram(
@@ -44,7 +57,9 @@ def transform_with_state_spec(
             "give the source watermarks=Watermarks.bounded(...)"
         )
     if initial_key_columns is not None:
-        _check_initial_state(where, key_columns, upstream, initial_key_columns, _upstream(graph, initial_nodes))
+        _check_initial_state(
+            where, key_columns, upstream, initial_key_columns, _upstream(graph, initial_nodes)
+        )
     return TransformWithStateSpec(
         processor=processor,
         key_columns=key_columns,
@@ -60,9 +75,13 @@ def _check_processor(where: str, processor: Any) -> None:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     if isinstance(processor, type) and issubclass(processor, StatefulProcessor):
-        raise InvalidProgram(f"{where}() takes a StatefulProcessor, not its class: {processor.__name__}(...)")
+        raise InvalidProgram(
+            f"{where}() takes a StatefulProcessor, not its class: {processor.__name__}(...)"
+        )
     if not isinstance(processor, StatefulProcessor):
-        raise InvalidProgram(f"{where}() takes a pyspark.sql.streaming.StatefulProcessor, not {type(processor).__name__}")
+        raise InvalidProgram(
+            f"{where}() takes a pyspark.sql.streaming.StatefulProcessor, not {type(processor).__name__}"
+        )
 
 
 def _check_initial_state(
@@ -91,7 +110,9 @@ def _check_initial_state(
         )
     for node in initial_upstream:
         if isinstance(node.spec, SourceSpec) and not _is_bounded(node.spec.source):
-            raise InvalidProgram(f"{where}(): initial_state must end before the stream begins, and {node} never ends")
+            raise InvalidProgram(
+                f"{where}(): initial_state must end before the stream begins, and {node} never ends"
+            )
 
 
 def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNode]:
@@ -109,16 +130,23 @@ def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNod
 def _has_event_time(nodes: Iterable[StreamNode]) -> bool:
     """Custom operators may make watermarks of their own."""
     return any(
-        isinstance(node.spec, CustomSpec) or getattr(node.spec, "watermarks", None) is not None or "Watermark" in node.kind
+        isinstance(node.spec, CustomSpec)
+        or getattr(node.spec, "watermarks", None) is not None
+        or "Watermark" in node.kind
         for node in nodes
     )
 
 
 def _alignment_groups(nodes: Iterable[StreamNode]) -> set[str]:
-    aligned = (node.spec for node in nodes if isinstance(node.spec, SourceSpec | AssignWatermarksSpec))
+    aligned = (
+        node.spec for node in nodes if isinstance(node.spec, SourceSpec | AssignWatermarksSpec)
+    )
     return {spec.alignment.group for spec in aligned if spec.alignment is not None}
 
 
 def _is_bounded(source: Any) -> bool:
-    watched, endless = getattr(source, "watch_s", None) is not None, getattr(source, "end", 0) is None
+    watched, endless = (
+        getattr(source, "watch_s", None) is not None,
+        getattr(source, "end", 0) is None,
+    )
     return not watched and not endless and bool(getattr(source, "bounded", True))

@@ -7,8 +7,9 @@
     harness.end()
     assert harness.rows() == [...]
 
-`MemoryExchange` stands in for the exchange between slots, `RecordingOperator` and `RecordingSource` tell in which order a
-task calls its operators. They follow the real classes' contracts; nothing here patches anything.
+`MemoryExchange` stands in for the exchange between slots, `RecordingOperator` and `RecordingSource`
+tell in which order a task calls its operators. They follow the real classes' contracts; nothing
+here patches anything.
 """
 
 from __future__ import annotations
@@ -23,10 +24,21 @@ import pyarrow as pa
 
 from firesteel.common.ids import stable_id
 from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
-from firesteel.elements import MAX_TIMESTAMP_US, EndOfPartition, StreamElement, StreamEvent, StreamStatus, Watermark
+from firesteel.elements import (
+    MAX_TIMESTAMP_US,
+    EndOfPartition,
+    StreamElement,
+    StreamEvent,
+    StreamStatus,
+    Watermark,
+)
 from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator, TaskInfo
 from firesteel.plan.specs import AlignmentSpec
-from taskexecutor.executor.exchange.errors import ExchangeClosed, PartitionAbandoned, PartitionFailed
+from taskexecutor.executor.exchange.errors import (
+    ExchangeClosed,
+    PartitionAbandoned,
+    PartitionFailed,
+)
 from taskexecutor.executor.exchange.partitioners import make_routing
 from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
@@ -48,7 +60,9 @@ from taskexecutor.executor.timing.watermarks import ValveEvent
 
 
 class Journal:
-    """What was called, in order, as "<operator>.<call>"; `hooks` run inside a call and may raise or block."""
+    """What was called, in order, as "<operator>.<call>"; `hooks` run inside a call and may raise or
+    block.
+    """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -115,7 +129,9 @@ class _Recording(StreamOperator):
 
 
 class RecordingOperator(_Recording):
-    """Passes its batches on. `on_batch(operator, batch, input)` does more, such as registering timers."""
+    """Passes its batches on. `on_batch(operator, batch, input)` does more, such as registering
+    timers.
+    """
 
     def __init__(
         self,
@@ -136,13 +152,19 @@ class RecordingOperator(_Recording):
 
 
 class RecordingSource(_Recording, SourceOperator):
-    """Emits what it is given, one element per poll, and then ends, or waits for mails for ever (`endless`)."""
+    """Emits what it is given, one element per poll, and then ends, or waits for mails for ever
+    (`endless`).
+    """
 
     inputs = 0
     poll_interval_s = None
 
     def __init__(
-        self, name: str, journal: Journal, elements: Sequence[pa.RecordBatch | ValveEvent], endless: bool = False
+        self,
+        name: str,
+        journal: Journal,
+        elements: Sequence[pa.RecordBatch | ValveEvent],
+        endless: bool = False,
     ) -> None:
         super().__init__(name, journal)
         self.elements = deque(elements)
@@ -181,8 +203,9 @@ class _Channel:
 class MemoryExchange:
     """Result partitions and input gates of one process, connected by result, producer and attempt.
 
-    A producer may be `capacity` elements ahead of its consumer. What nobody reads is kept in `ResultPartition.sent` and
-    counts as consumed, so that a task can be run without its consumers; `await_consumers=True` waits for them instead.
+    A producer may be `capacity` elements ahead of its consumer. What nobody reads is kept in
+    `ResultPartition.sent` and counts as consumed, so that a task can be run without its consumers;
+    `await_consumers=True` waits for them instead.
     """
 
     def __init__(self, capacity: int = 16, await_consumers: bool = False) -> None:
@@ -216,7 +239,10 @@ class MemoryExchange:
             batch_rows=65536,
         )
         with self.changed:
-            channels = [self._channel(result_id, producer, attempt, consumer) for consumer in routing.targets]
+            channels = [
+                self._channel(result_id, producer, attempt, consumer)
+                for consumer in routing.targets
+            ]
             partition = MemoryPartition(self, result_id, producer, attempt, routing, channels)
             self.partitions[(result_id, producer, attempt)] = partition
             return partition
@@ -235,11 +261,18 @@ class MemoryExchange:
     ) -> MemoryGate:
         """`locations` may be None: every producer's attempt is then 0."""
         pointwise = pattern is DistributionPattern.POINTWISE
-        from_producers = pointwise_producers(consumer, producers, consumers) if pointwise else range(producers)
-        attempts = [0 if locations is None else locations.attempts[producer] for producer in from_producers]
+        from_producers = (
+            pointwise_producers(consumer, producers, consumers) if pointwise else range(producers)
+        )
+        attempts = [
+            0 if locations is None else locations.attempts[producer] for producer in from_producers
+        ]
         with self.changed:
             sources = zip(from_producers, attempts, strict=True)
-            channels = [self._channel(result_id, producer, attempt, consumer) for producer, attempt in sources]
+            channels = [
+                self._channel(result_id, producer, attempt, consumer)
+                for producer, attempt in sources
+            ]
             gate = MemoryGate(self, channels, on_available)
             self.gates.append(gate)
         return gate
@@ -252,7 +285,13 @@ class MemoryPartition:
     """See taskexecutor.executor.exchange.ResultPartition."""
 
     def __init__(
-        self, exchange: MemoryExchange, result_id: str, producer: int, attempt: int, routing: Any, channels: list[_Channel]
+        self,
+        exchange: MemoryExchange,
+        result_id: str,
+        producer: int,
+        attempt: int,
+        routing: Any,
+        channels: list[_Channel],
     ) -> None:
         self.records_out = self.bytes_out = self.blocked_ns = self.write_ns = 0
         self.blocked = False
@@ -297,7 +336,11 @@ class MemoryPartition:
             gates = [channel.gate for channel in self._channels if channel.gate is not None]
             for gate in gates:
                 gate.failure = PartitionFailed(
-                    result_id=self._result_id, producer=self._producer, attempt=self._attempt, address="memory", reason="aborted"
+                    result_id=self._result_id,
+                    producer=self._producer,
+                    attempt=self._attempt,
+                    address="memory",
+                    reason="aborted",
                 )
             self._exchange.changed.notify_all()
         for gate in gates:
@@ -309,7 +352,9 @@ class MemoryPartition:
     def abandoned(self, reason: str) -> None:
         """A consumer has closed its gate too early. Called with the exchange's lock held."""
         if not self.closed and self._error is None:
-            self._error = PartitionAbandoned(result_id=self._result_id, producer=self._producer, consumer=0, reason=reason)
+            self._error = PartitionAbandoned(
+                result_id=self._result_id, producer=self._producer, consumer=0, reason=reason
+            )
 
     def feeds(self, channel: _Channel) -> bool:
         return channel in self._channels
@@ -338,7 +383,9 @@ class MemoryPartition:
 class MemoryGate:
     """See taskexecutor.executor.exchange.InputGate."""
 
-    def __init__(self, exchange: MemoryExchange, channels: list[_Channel], on_available: Callable[[], None]) -> None:
+    def __init__(
+        self, exchange: MemoryExchange, channels: list[_Channel], on_available: Callable[[], None]
+    ) -> None:
         self.bytes_in = 0
         self.in_pool_usage = 0.0
         self.on_available = on_available
@@ -415,8 +462,9 @@ class _Collected:
 class OperatorHarness:
     """Runs one operator as a task would, in the caller's thread, on the caller's time.
 
-    `spark` is what `context.spark` gives; `sent` has what went to the coordinator. Event time is advanced by `watermark`,
-    processing time by `processing_time`. `alignment` puts the operator into an alignment group.
+    `spark` is what `context.spark` gives; `sent` has what went to the coordinator. Event time is
+    advanced by `watermark`, processing time by `processing_time`. `alignment` puts the operator
+    into an alignment group.
     """
 
     def __init__(
@@ -469,10 +517,16 @@ class OperatorHarness:
             output=self._output,
         )
         self._task_timers = TaskTimers()
-        self.timers = self._task_timers.for_operator(operator.on_event_time, operator.on_processing_time)
+        self.timers = self._task_timers.for_operator(
+            operator.on_event_time, operator.on_processing_time
+        )
         self._node.timers = self.timers
         self._node.context = OperatorContext(
-            self.environment, metrics=self.metrics, timers=self.timers, input_schemas=schemas, output_schema=output_schema
+            self.environment,
+            metrics=self.metrics,
+            timers=self.timers,
+            input_schemas=schemas,
+            output_schema=output_schema,
         )
         self._inputs = [NodeTarget(self._node, index) for index in range(inputs)]
         self._main = _Collected()
@@ -484,7 +538,9 @@ class OperatorHarness:
             self._node.align(alignment, self._task_timers)
             assert self._node.alignment is not None
             self._output.add(self._node.alignment)
-        backend = HashMapKeyedStateBackend(KeyGroupRange(0, max_parallelism), lambda key: key_group(key, max_parallelism))
+        backend = HashMapKeyedStateBackend(
+            KeyGroupRange(0, max_parallelism), lambda key: key_group(key, max_parallelism)
+        )
         self.state = TaskOperatorState(backend, restored)
 
     # -- the operator's life
@@ -519,7 +575,9 @@ class OperatorHarness:
         return self.operator.poll(0.0)
 
     def deliver(self, event: Any) -> None:
-        """An event from the coordinator, as a mail: it is handled when the operator yields, polls or `run_mails` is called."""
+        """An event from the coordinator, as a mail: it is handled when the operator yields, polls
+        or `run_mails` is called.
+        """
         self.environment.mailbox.put(lambda: self._node.handle_coordinator_event(event))
 
     @property
@@ -565,20 +623,31 @@ class OperatorHarness:
 
     @property
     def watermarks_us(self) -> list[int]:
-        return [element.timestamp_us for element in self._main.elements if isinstance(element, Watermark)]
+        return [
+            element.timestamp_us
+            for element in self._main.elements
+            if isinstance(element, Watermark)
+        ]
 
     def side(self, tag: str) -> list[pa.RecordBatch]:
-        return [element for element in self._side[tag].elements if isinstance(element, pa.RecordBatch)]
+        return [
+            element for element in self._side[tag].elements if isinstance(element, pa.RecordBatch)
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for batch in self.batches for row in batch.to_pylist()]
 
 
 def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
-    """What a subtask of the same parallelism gets back of a snapshot, after it has been written and read."""
+    """What a subtask of the same parallelism gets back of a snapshot, after it has been written and
+    read.
+    """
     entries = [entry for _, group in snapshot.keyed.entries_by_key_group() for entry in group]
     state = RestoredOperatorState(
-        keyed=entries, lists=snapshot.lists, union_lists=snapshot.union_lists, broadcasts=snapshot.broadcasts
+        keyed=entries,
+        lists=snapshot.lists,
+        union_lists=snapshot.union_lists,
+        broadcasts=snapshot.broadcasts,
     )
     restored: RestoredOperatorState = pickle.loads(pickle.dumps(state))
     return restored

@@ -29,11 +29,15 @@ _WINDOW_END = "window_end"
 
 
 class WindowedStream:
-    """Each key's records, in windows. One stream may have several: each `window(...)` is one of its own."""
+    """Each key's records, in windows. One stream may have several: each `window(...)` is one of its
+    own.
+    """
 
     def __init__(self, keyed: KeyedStream, window: Window, allowed_lateness: Duration) -> None:
         if not isinstance(window, (Tumbling, Sliding, Session)):
-            raise InvalidProgram(f"window() takes a Tumbling, Sliding or Session window, not {type(window).__name__}")
+            raise InvalidProgram(
+                f"window() takes a Tumbling, Sliding or Session window, not {type(window).__name__}"
+            )
         self._keyed = keyed
         self._window = window
         self._spec: WindowSpec = window.spec()
@@ -42,37 +46,47 @@ class WindowedStream:
         if self._allowed_lateness_us < 0:
             raise InvalidProgram(f"allowed_lateness is {allowed_lateness!r}; it cannot be negative")
         if window.processing_time and self._allowed_lateness_us:
-            raise InvalidProgram("allowed_lateness has no meaning in processing time: nothing is ever late")
+            raise InvalidProgram(
+                "allowed_lateness has no meaning in processing time: nothing is ever late"
+            )
         self._time_column, self._time_shift_us = _event_time(keyed, window)
 
     def side_output_late(self, tag: str) -> WindowedStream:
-        """Records that come too late go to the side output `tag` of the result, as they were, instead of being dropped:
+        """Records that come too late go to the side output `tag` of the result, as they were,
+        instead of being dropped:
 
-            result = stream.key_by("k").window(Tumbling("1 hour")).side_output_late("late").aggregate("count(*) AS n")
-            late = result.side_output("late")
+            result = stream.key_by("k").window(Tumbling("1
+            hour")).side_output_late("late").aggregate("count(*) AS n") late =
+            result.side_output("late")
 
         The windows keep their rows then, and aggregate them when they fire.
         """
         if not isinstance(tag, str) or not tag:
             raise InvalidProgram(f"side_output_late() takes the name of a side output, not {tag!r}")
         if self._window.processing_time:
-            raise InvalidProgram("side_output_late() has no meaning in processing time: nothing is ever late")
+            raise InvalidProgram(
+                "side_output_late() has no meaning in processing time: nothing is ever late"
+            )
         self._late_tag = tag
         return self
 
     def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
-        """One row per key and window: the key columns, `window_start`, `window_end` and one column per SQL expression.
+        """One row per key and window: the key columns, `window_start`, `window_end` and one column
+        per SQL expression.
 
-        Each expression is made of Spark's aggregate functions and has a name: "count(*) AS flights", "avg(dep_delay) AS
-        avg_delay". `first(x)` and `last(x)` go by event time. Types, nulls and errors are Spark's.
+        Each expression is made of Spark's aggregate functions and has a name: "count(*) AS
+        flights", "avg(dep_delay) AS avg_delay". `first(x)` and `last(x)` go by event time. Types,
+        nulls and errors are Spark's.
 
-        count, sum, min, max, avg, stddev, variance (and their variants), min_by, max_by, first, last, any_value, bool_and,
-        bool_or, bit_and, bit_or, bit_xor, collect_list, collect_set, count(DISTINCT x), approx_count_distinct and count_if, each
-        with FILTER (WHERE ...), and + - * / between them, are computed in part before the shuffle, in the same Spark plan as the
-        operators before them. For anything else windows keep their rows, and Spark aggregates them when they fire.
+        count, sum, min, max, avg, stddev, variance (and their variants), min_by, max_by, first,
+        last, any_value, bool_and, bool_or, bit_and, bit_or, bit_xor, collect_list, collect_set,
+        count(DISTINCT x), approx_count_distinct and count_if, each with FILTER (WHERE ...), and + -
+        * / between them, are computed in part before the shuffle, in the same Spark plan as the
+        operators before them. For anything else windows keep their rows, and Spark aggregates them
+        when they fire.
 
-        Raises InvalidProgram for what does not parse, unknown functions, columns outside of aggregates; unknown columns are found
-        before data flows.
+        Raises InvalidProgram for what does not parse, unknown functions, columns outside of
+        aggregates; unknown columns are found before data flows.
         """
         aggregates = parse_aggregates(expressions, time_column=self._time_column)
         title = name or f"Window({self._window})"
@@ -93,22 +107,30 @@ class WindowedStream:
         )
         return self._of_windows(_in_two_halves(self._keyed, title, partial, final, uid))
 
-    def apply(self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = "") -> DataStream:
+    def apply(
+        self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
+    ) -> DataStream:
         """Runs a DataFrame to DataFrame function on Spark when windows fire.
 
-        It gets the window's rows of all keys of the subtask at once, with `window_start` and `window_end` as two more
-        columns: group by the key columns and these two. Each window is a run of its own; sessions that fire at the same
-        time share one.
-        Allowed late rows run it again, on the rows of their keys.
+        It gets the window's rows of all keys of the subtask at once, with `window_start` and
+        `window_end` as two more columns: group by the key columns and these two. Each window is a
+        run of its own; sessions that fire at the same time share one. Allowed late rows run it
+        again, on the rows of their keys.
         """
         if not callable(function):
-            raise InvalidProgram(f"apply() takes a function, not {type(function).__name__} {function!r}")
+            raise InvalidProgram(
+                f"apply() takes a function, not {type(function).__name__} {function!r}"
+            )
         return self._keep_rows(name or f"WindowApply({self._window})", function, (), uid)
 
     # -- inside
 
     def _keep_rows(
-        self, title: str, function: Callable[[Any], Any] | None, aggregates: tuple[AggregateExpression, ...], uid: str
+        self,
+        title: str,
+        function: Callable[[Any], Any] | None,
+        aggregates: tuple[AggregateExpression, ...],
+        uid: str,
     ) -> DataStream:
         spec = WindowApplySpec(
             key_columns=self._keyed.key_columns,
@@ -123,11 +145,15 @@ class WindowedStream:
         return self._of_windows(self._keyed._add(title, spec, uid=uid))
 
     def _of_windows(self, stream: DataStream) -> DataStream:
-        stream._time_columns = frozenset() if self._window.processing_time else frozenset({_WINDOW_END})
+        stream._time_columns = (
+            frozenset() if self._window.processing_time else frozenset({_WINDOW_END})
+        )
         return stream
 
 
-def running_aggregate(keyed: KeyedStream, expressions: tuple[str, ...], *, name: str | None, uid: str) -> DataStream:
+def running_aggregate(
+    keyed: KeyedStream, expressions: tuple[str, ...], *, name: str | None, uid: str
+) -> DataStream:
     columns = keyed._time_columns
     time_column = next(iter(columns)) if len(columns) == 1 else ""
     aggregates = parse_aggregates(expressions, time_column=time_column)
@@ -136,14 +162,22 @@ def running_aggregate(keyed: KeyedStream, expressions: tuple[str, ...], *, name:
             f"aggregate({item.sql!r}): without a window this would keep all rows of each key for ever; use window(...) before "
             "it, or functions whose results can be brought up to date (count, sum, min, max, avg, stddev, collect_set, ...)"
         )
-    partial = PartialWindowAggregateSpec(key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates)
+    partial = PartialWindowAggregateSpec(
+        key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates
+    )
     final = RunningAggregateSpec(key_columns=keyed.key_columns, aggregates=aggregates)
     return _in_two_halves(keyed, name or "Aggregate", partial, final, uid)
 
 
-def _in_two_halves(keyed: KeyedStream, title: str, partial: PartialWindowAggregateSpec, final: Spec, uid: str) -> DataStream:
-    """The partial aggregate before the shuffle, as an operator of its own, and the keyed half behind it."""
-    before = keyed._unkeyed._add(f"{title} partial", partial, uid=f"{uid}-partial" if uid else "", runs_on_spark=True)
+def _in_two_halves(
+    keyed: KeyedStream, title: str, partial: PartialWindowAggregateSpec, final: Spec, uid: str
+) -> DataStream:
+    """The partial aggregate before the shuffle, as an operator of its own, and the keyed half
+    behind it.
+    """
+    before = keyed._unkeyed._add(
+        f"{title} partial", partial, uid=f"{uid}-partial" if uid else "", runs_on_spark=True
+    )
     before._configured().follows_producer = True
     return before._partitioned(Partitioner.HASH, keyed.key_columns)._add(title, final, uid=uid)
 
@@ -156,7 +190,11 @@ def _event_time(keyed: KeyedStream, window: Window) -> tuple[str, int]:
         return window.on, 0
     columns = keyed._time_columns
     if len(columns) != 1:
-        found = "its sources have no watermarks" if not columns else f"its sources have several: {', '.join(sorted(columns))}"
+        found = (
+            "its sources have no watermarks"
+            if not columns
+            else f"its sources have several: {', '.join(sorted(columns))}"
+        )
         raise InvalidProgram(
             f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
             f"or name the column with {type(window).__name__}(..., on='column')"

@@ -1,7 +1,7 @@
 """`python -m jobmaster --dispatcher HOST:PORT`: one JobMaster process, for one job.
 
-It binds its server and registers at the Dispatcher at once, warm; then a job needs nothing but StartJob. It ends when
-the Dispatcher has stored the job's terminal status.
+It binds its server and registers at the Dispatcher at once, warm; then a job needs nothing but
+StartJob. It ends when the Dispatcher has stored the job's terminal status.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from typing import Any
 
 import structlog
 
-from firesteel._proto import common_pb2, dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2, job_master_pb2_grpc
+from firesteel._proto import (
+    common_pb2,
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    job_master_pb2,
+    job_master_pb2_grpc,
+)
 from firesteel.common import logs, metrics, options
 from firesteel.common.config import Configuration, ConfigurationError, parse_definitions
 from firesteel.common.ids import random_id
@@ -46,16 +52,24 @@ class JobMasterProcess:
         self._servicer = JobMasterServicer()
         self._registry = metrics.Registry.from_configuration(conf)
         self._job: RunningJob | None = None
-        self._rejected: dispatcher_pb2.JobStatusChanged | None = None  # the terminal status of a job that never started
+        self._rejected: dispatcher_pb2.JobStatusChanged | None = (
+            None  # the terminal status of a job that never started
+        )
         self._over = asyncio.Event()
         self._address = ""
         self._metrics_address = ""
         self._tasks: list[asyncio.Task[None]] = []
-        self._dispatcher: Link[dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster] = Link(
+        self._dispatcher: Link[
+            dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster
+        ] = Link(
             name="Dispatcher",
             address=dispatcher_address,
-            open_stream=lambda channel, sent: dispatcher_pb2_grpc.DispatcherStub(channel).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
-            heartbeat=lambda: dispatcher_pb2.JobMasterToDispatcher(heartbeat=common_pb2.Heartbeat()),
+            open_stream=lambda channel, sent: dispatcher_pb2_grpc.DispatcherStub(
+                channel
+            ).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
+            heartbeat=lambda: dispatcher_pb2.JobMasterToDispatcher(
+                heartbeat=common_pb2.Heartbeat()
+            ),
             on_up=self._register,
             on_message=self._from_dispatcher,
             on_down=self._dispatcher_down,
@@ -98,7 +112,9 @@ class JobMasterProcess:
 
     def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
-        task.add_done_callback(lambda _: self._over.set())  # none of them ever ends by itself, except by a bug
+        task.add_done_callback(
+            lambda _: self._over.set()
+        )  # none of them ever ends by itself, except by a bug
         self._tasks.append(task)
 
     async def _wait_for_goodbyes(self) -> None:
@@ -158,14 +174,18 @@ class JobMasterProcess:
         self._start_task(job.run())
 
     def _reject(self, start: dispatcher_pb2.StartJob, why: str) -> None:
-        """The job cannot even be begun: it is FAILED, and the reason is told like that of any other failure."""
+        """The job cannot even be begun: it is FAILED, and the reason is told like that of any other
+        failure.
+        """
         now_ms = time.time_ns() // 1_000_000
         graph = start.job_graph
         details = job_master_pb2.JobDetails(
             job_id=graph.job_id,
             name=graph.name,
             status=number(JobStatus.FAILED),
-            timestamps=[job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)],
+            timestamps=[
+                job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
+            ],
             exceptions=[common_pb2.ErrorInfo(summary=why, timestamp_ms=now_ms)],
             start_ms=now_ms,
             end_ms=now_ms,
@@ -194,7 +214,9 @@ def main() -> int:
     watch_lifeline()
     parser = argparse.ArgumentParser(prog="python -m jobmaster", description=__doc__)
     parser.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
-    parser.add_argument("--host", default=None, help="interface to bind (default: taskmanager.bind-host)")
+    parser.add_argument(
+        "--host", default=None, help="interface to bind (default: taskmanager.bind-host)"
+    )
     parser.add_argument("--config", default=None, metavar="FILE")
     parser.add_argument("-D", action="append", default=[], dest="definitions", metavar="KEY=VALUE")
     arguments = parser.parse_args()

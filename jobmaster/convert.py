@@ -6,9 +6,22 @@ from collections.abc import Mapping
 
 from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
 from firesteel.common import options
-from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, OperatorId, ResultId, TaskExecutorId, VertexId
+from firesteel.common.ids import (
+    AllocationId,
+    AttemptId,
+    ExecutorId,
+    OperatorId,
+    ResultId,
+    TaskExecutorId,
+    VertexId,
+)
 from firesteel.common.job_graph import JobEdge
-from firesteel.common.rpc.convert import edge_to_proto, error_from_proto, profile_from_proto, profile_to_proto
+from firesteel.common.rpc.convert import (
+    edge_to_proto,
+    error_from_proto,
+    profile_from_proto,
+    profile_to_proto,
+)
 from firesteel.common.rpc.link import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
@@ -25,7 +38,9 @@ from jobmaster.core.coordinators.messages import (
 )
 from jobmaster.core.slot_pool import SlotOffer
 
-_STATES = tuple(ExecutionState)  # by number; quicker than calling the Enum, for messages with thousands of them
+_STATES = tuple(
+    ExecutionState
+)  # by number; quicker than calling the Enum, for messages with thousands of them
 
 
 def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:
@@ -39,7 +54,9 @@ def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate
     )
 
 
-def connected(hello: job_master_pb2.TaskExecutorHello, connection: int) -> events.TaskExecutorConnected:
+def connected(
+    hello: job_master_pb2.TaskExecutorHello, connection: int
+) -> events.TaskExecutorConnected:
     if not hello.task_executor_id:
         raise RemoteProtocolError("TaskExecutorHello without task_executor_id")
     return events.TaskExecutorConnected(
@@ -47,7 +64,10 @@ def connected(hello: job_master_pb2.TaskExecutorHello, connection: int) -> event
         connection=connection,
         host=hello.host,
         slots=tuple(slot_offer(slot) for slot in hello.slots),
-        tasks=tuple(events.TaskUpdate(AttemptId(task.attempt_id), _state(task.state)) for task in hello.tasks),
+        tasks=tuple(
+            events.TaskUpdate(AttemptId(task.attempt_id), _state(task.state))
+            for task in hello.tasks
+        ),
     )
 
 
@@ -63,13 +83,17 @@ def slot_offer(offer: job_master_pb2.SlotOffer) -> SlotOffer:
     )
 
 
-def from_task_executor(task_executor_id: TaskExecutorId, message: job_master_pb2.TaskExecutorToJobMaster) -> events.Event:
+def from_task_executor(
+    task_executor_id: TaskExecutorId, message: job_master_pb2.TaskExecutorToJobMaster
+) -> events.Event:
     """Any message but the hello. Raises RemoteProtocolError."""
     match message.WhichOneof("message"):
         case "heartbeat" | "report":
             return events.TaskExecutorSeen(task_executor_id=task_executor_id)
         case "task_states":
-            return events.TaskStatesReported(task_executor_id=task_executor_id, updates=task_updates(message.task_states))
+            return events.TaskStatesReported(
+                task_executor_id=task_executor_id, updates=task_updates(message.task_states)
+            )
         case "operator_event":
             event = message.operator_event
             return events.OperatorMessageReceived(
@@ -97,11 +121,15 @@ def from_task_executor(task_executor_id: TaskExecutorId, message: job_master_pb2
 
 def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
     if result.HasField("error"):
-        return events.AnalysisFailed(task_executor_id=task_executor_id, error=error_from_proto(result.error))
+        return events.AnalysisFailed(
+            task_executor_id=task_executor_id, error=error_from_proto(result.error)
+        )
     return events.JobAnalyzed(
         task_executor_id=task_executor_id,
         operators=tuple(
-            events.OperatorAnalysis(OperatorId(found.operator_id), found.schema, found.plan, dict(found.side_schemas))
+            events.OperatorAnalysis(
+                OperatorId(found.operator_id), found.schema, found.plan, dict(found.side_schemas)
+            )
             for found in result.schemas
         ),
     )
@@ -118,16 +146,25 @@ def operator_message(event: tasks_pb2.OperatorEvent) -> OperatorMessage:
         case "request_split":
             return SplitRequested(received=event.request_split.received)
         case "collect_chunk":
-            return ChunkCollected(sequence=event.collect_chunk.sequence, ipc_stream=event.collect_chunk.ipc_stream)
+            return ChunkCollected(
+                sequence=event.collect_chunk.sequence, ipc_stream=event.collect_chunk.ipc_stream
+            )
         case "report_watermark":
-            return WatermarkReported(watermark_us=event.report_watermark.watermark_us, idle=event.report_watermark.idle)
+            return WatermarkReported(
+                watermark_us=event.report_watermark.watermark_us, idle=event.report_watermark.idle
+            )
         case kind:
-            raise RemoteProtocolError(f"an operator sent an event of kind {kind!r} to its coordinator")
+            raise RemoteProtocolError(
+                f"an operator sent an event of kind {kind!r} to its coordinator"
+            )
 
 
 def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_pb2.OperatorEvent:
     event = tasks_pb2.OperatorEvent(
-        job_id=job_id, operator_id=command.operator_id, subtask=command.subtask, attempt_id=command.attempt_id
+        job_id=job_id,
+        operator_id=command.operator_id,
+        subtask=command.subtask,
+        attempt_id=command.attempt_id,
     )
     match command.message:
         case SplitAssigned(number=number, split_json=split_json):
@@ -171,7 +208,9 @@ def declaration(
         sequence=command.sequence,
         environment=environment,
         requirements=[
-            resource_manager_pb2.ResourceRequirement(profile=profile_to_proto(required.profile), count=required.count)
+            resource_manager_pb2.ResourceRequirement(
+                profile=profile_to_proto(required.profile), count=required.count
+            )
             for required in command.requirements
         ],
     )
@@ -180,10 +219,20 @@ def declaration(
 class Deployments:
     """Builds SubmitTasks. What is the same for many of them is converted once and shared as bytes."""
 
-    def __init__(self, job_graph: job_graph_pb2.JobGraph, edges: tuple[JobEdge, ...], epoch: int, config: dict[str, str]) -> None:
+    def __init__(
+        self,
+        job_graph: job_graph_pb2.JobGraph,
+        edges: tuple[JobEdge, ...],
+        epoch: int,
+        config: dict[str, str],
+    ) -> None:
         self._job_graph = job_graph
         self._common = tasks_pb2.SubmitTasks(
-            job_id=job_graph.job_id, job_master_epoch=epoch, job_name=job_graph.name, config=config, blobs=job_graph.blobs
+            job_id=job_graph.job_id,
+            job_master_epoch=epoch,
+            job_name=job_graph.name,
+            config=config,
+            blobs=job_graph.blobs,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges
@@ -193,18 +242,28 @@ class Deployments:
     def submit(self, command: commands.DeployTasks) -> tasks_pb2.SubmitTasks:
         message = tasks_pb2.SubmitTasks()
         message.CopyFrom(self._common)
-        message.vertices.extend(self._vertex(vertex_id, command.schemas) for vertex_id in command.vertices)
+        message.vertices.extend(
+            self._vertex(vertex_id, command.schemas) for vertex_id in command.vertices
+        )
         message.locations.extend(self._located(locations) for locations in command.locations)
         make = tasks_pb2.TaskDeployment
         message.tasks.extend(
             [
-                make(attempt_id=attempt_id, vertex_id=vertex_id, subtask=subtask, attempt=attempt, allocation_id=allocation_id)
+                make(
+                    attempt_id=attempt_id,
+                    vertex_id=vertex_id,
+                    subtask=subtask,
+                    attempt=attempt,
+                    allocation_id=allocation_id,
+                )
                 for attempt_id, vertex_id, subtask, attempt, allocation_id in command.tasks
             ]
         )
         return message
 
-    def _vertex(self, vertex_id: VertexId, schemas: dict[commands.OutputOf, bytes]) -> tasks_pb2.VertexDeployment:
+    def _vertex(
+        self, vertex_id: VertexId, schemas: dict[commands.OutputOf, bytes]
+    ) -> tasks_pb2.VertexDeployment:
         known = self._deployments.get(vertex_id)
         if known is None:
             vertex = self._vertices[vertex_id]
@@ -220,7 +279,8 @@ class Deployments:
                 out_parallelism=[consumer.parallelism for consumer in consumers],
                 out_max_parallelism=[consumer.max_parallelism for consumer in consumers],
                 output_schemas=[
-                    schemas.get(commands.OutputOf(OperatorId(operator.operator_id)), b"") for operator in vertex.operators
+                    schemas.get(commands.OutputOf(OperatorId(operator.operator_id)), b"")
+                    for operator in vertex.operators
                 ],
                 input_schemas=[self._schema_of(edge, schemas) for edge in in_edges],
             )
@@ -229,7 +289,9 @@ class Deployments:
     def _schema_of(self, edge: JobEdge, schemas: dict[commands.OutputOf, bytes]) -> bytes:
         """Of what travels on an edge; empty where it is not known before data flows."""
         producer = self._vertices[edge.source_vertex_id].operators[edge.source_operator]
-        return schemas.get(commands.OutputOf(OperatorId(producer.operator_id), edge.side_output_tag), b"")
+        return schemas.get(
+            commands.OutputOf(OperatorId(producer.operator_id), edge.side_output_tag), b""
+        )
 
     def _located(self, locations: commands.ResultLocations) -> bytes:
         known = self._locations.get(locations.result_id)

@@ -1,4 +1,6 @@
-"""JobDetails: all that can be told about the job, for `show` and for what is kept of it when it has ended."""
+"""JobDetails: all that can be told about the job, for `show` and for what is kept of it when it has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
         status=number(graph.status),
-        timestamps=[job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms) for status, at_ms in graph.timestamps],
+        timestamps=[
+            job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms)
+            for status, at_ms in graph.timestamps
+        ],
         vertices=[_vertex(core, job_vertex, metrics) for job_vertex in graph.vertices],
         exceptions=[error_to_proto(error) for error in core.exceptions.newest_first()],
         start_ms=graph.timestamps[0][1],
@@ -36,7 +41,9 @@ def number(state: Enum) -> Any:
     return state.value
 
 
-def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metrics) -> job_master_pb2.VertexDetails:
+def _vertex(
+    core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metrics
+) -> job_master_pb2.VertexDetails:
     vertex = job_vertex.vertex
     members = fused(core.graph.job_graph, vertex)
     groups = {index: number for number, group in enumerate(members) for index in group}
@@ -61,21 +68,37 @@ def _vertex(core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metric
         ],
         subtasks=[
             job_master_pb2.SubtaskDetails(
-                subtask=subtask.subtask, attempts=[_execution(execution, metrics) for execution in subtask.attempts]
+                subtask=subtask.subtask,
+                attempts=[_execution(execution, metrics) for execution in subtask.attempts],
             )
             for subtask in job_vertex.vertices
         ],
-        input_vertex_ids=list(dict.fromkeys(result.edge.source_vertex_id for result in job_vertex.inputs)),
+        input_vertex_ids=list(
+            dict.fromkeys(result.edge.source_vertex_id for result in job_vertex.inputs)
+        ),
     )
 
 
-def _last_plans(job_vertex: ExecutionJobVertex, members: Sequence[tuple[int, ...]], metrics: Metrics) -> dict[int, str]:
-    """What the first subtask has told of its last plans, under each group's last operator, as the analysis has them."""
-    told = next((metrics[e.attempt_id].plans for e in job_vertex.vertices[0].attempts[::-1] if e.attempt_id in metrics), None)
+def _last_plans(
+    job_vertex: ExecutionJobVertex, members: Sequence[tuple[int, ...]], metrics: Metrics
+) -> dict[int, str]:
+    """What the first subtask has told of its last plans, under each group's last operator, as the
+    analysis has them.
+    """
+    told = next(
+        (
+            metrics[e.attempt_id].plans
+            for e in job_vertex.vertices[0].attempts[::-1]
+            if e.attempt_id in metrics
+        ),
+        None,
+    )
     if not told:
         return {}
     ids = [operator.operator_id for operator in job_vertex.vertex.operators]
-    return {group[-1]: told[ids[index]] for group in members for index in group if ids[index] in told}
+    return {
+        group[-1]: told[ids[index]] for group in members for index in group if ids[index] in told
+    }
 
 
 def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.ExecutionDetails:
@@ -84,7 +107,8 @@ def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.Executi
         attempt=execution.attempt,
         state=number(execution.state),
         timestamps=[
-            job_master_pb2.StateTimestamp(state=state.value, timestamp_ms=at_ms) for state, at_ms in execution.timestamps
+            job_master_pb2.StateTimestamp(state=state.value, timestamp_ms=at_ms)
+            for state, at_ms in execution.timestamps
         ],
         metrics=metrics.get(execution.attempt_id),
         error=error_to_proto(execution.error) if execution.error is not None else None,

@@ -18,11 +18,19 @@ def samples(core: JobMasterCore, host: str) -> Iterable[tuple[str, dict[str, str
     history = list(graph.timestamps)
     spent = dict.fromkeys(JobStatus, 0.0)
     for index, (status, since_ms) in enumerate(history):
-        until_ms = history[index + 1][1] if index + 1 < len(history) else (since_ms if status.terminal else now_ms)
+        until_ms = (
+            history[index + 1][1]
+            if index + 1 < len(history)
+            else (since_ms if status.terminal else now_ms)
+        )
         spent[status] += until_ms - since_ms
     status, since_ms = history[-1]
     yield _PREFIX + "uptime", labels, now_ms - since_ms if status is JobStatus.RUNNING else 0.0
-    yield _PREFIX + "downtime", labels, now_ms - since_ms if status in (JobStatus.FAILING, JobStatus.RESTARTING) else 0.0
+    yield (
+        _PREFIX + "downtime",
+        labels,
+        now_ms - since_ms if status in (JobStatus.FAILING, JobStatus.RESTARTING) else 0.0,
+    )
     yield _PREFIX + "runningTime", labels, spent[JobStatus.RUNNING]
     yield _PREFIX + "restartingTime", labels, spent[JobStatus.RESTARTING]
     yield _PREFIX + "cancellingTime", labels, spent[JobStatus.CANCELLING]

@@ -14,10 +14,12 @@ class PathProblem(Exception):
 
 
 def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
-    """All files, sorted. A directory means the files below it, without hidden ones and Spark's `_SUCCESS` and the like.
+    """All files, sorted. A directory means the files below it, without hidden ones and Spark's
+    `_SUCCESS` and the like.
 
-    Raises PathProblem for the first path that matches no file. Watched paths may match none yet, but the directory to be
-    watched must be there; their files are sorted by modification time, then by name.
+    Raises PathProblem for the first path that matches no file. Watched paths may match none yet,
+    but the directory to be watched must be there; their files are sorted by modification time, then
+    by name.
     """
     files: set[str] = set()
     for path in paths:
@@ -25,7 +27,9 @@ def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
         if not found and watched:
             _check_watched(path)
         elif not found:
-            raise PathProblem(f"source path {path!r} {_why(path)}; correct the path (it is looked up on the cluster's machine)")
+            raise PathProblem(
+                f"source path {path!r} {_why(path)}; correct the path (it is looked up on the cluster's machine)"
+            )
         for file in found:
             if ":" in os.path.basename(file):
                 raise PathProblem(
@@ -33,7 +37,9 @@ def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
                 )
         files.update(found)
         if len(files) > MAX_FILES:
-            raise PathProblem(f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger files")
+            raise PathProblem(
+                f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger files"
+            )
     return [file for _, file in sorted(_with_times(files))] if watched else sorted(files)
 
 

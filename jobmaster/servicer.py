@@ -1,7 +1,7 @@
 """The JobMaster's gRPC service: TaskExecutors hold one stream each, the Dispatcher asks questions.
 
-Servicers decide nothing: they check that a message is meant for this job and this epoch (in one place, `_accepts`),
-convert it, and post it as an event.
+Servicers decide nothing: they check that a message is meant for this job and this epoch (in one
+place, `_accepts`), convert it, and post it as an event.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Session:
 
 
 class Sessions:
-    """The open streams, by TaskExecutor. Messages to one without a stream are dropped: the core says, or asks for, all
+    """The open streams, by TaskExecutor. Messages to one without a stream are dropped: the core
+    says, or asks for, all
     that still matters when it is back."""
 
     def __init__(self) -> None:
@@ -65,12 +66,16 @@ class Sessions:
         if self.by_id.get(task_executor_id) is session:
             del self.by_id[task_executor_id]
 
-    def send(self, task_executor_id: TaskExecutorId, message: job_master_pb2.JobMasterToTaskExecutor) -> None:
+    def send(
+        self, task_executor_id: TaskExecutorId, message: job_master_pb2.JobMasterToTaskExecutor
+    ) -> None:
         session = self.by_id.get(task_executor_id)
         if session is not None:
             session.outbox.put_nowait(message)
 
-    def dismiss(self, task_executor_id: TaskExecutorId, goodbye: job_master_pb2.JobMasterToTaskExecutor) -> None:
+    def dismiss(
+        self, task_executor_id: TaskExecutorId, goodbye: job_master_pb2.JobMasterToTaskExecutor
+    ) -> None:
         """Says goodbye and ends the stream; nothing more will be sent on it."""
         session = self.by_id.pop(task_executor_id, None)
         if session is not None:
@@ -100,7 +105,9 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             )
         assert job is not None  # abort has raised
         if not first.HasField("hello"):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a TaskExecutorHello")
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a TaskExecutorHello"
+            )
         task_executor_id = TaskExecutorId(first.hello.task_executor_id)
         session = self.sessions.open(task_executor_id)
         self.open_streams += 1
@@ -113,9 +120,15 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         finally:
             self.open_streams -= 1
             self.sessions.close(task_executor_id, session)
-            job.post(events.TaskExecutorDisconnected(task_executor_id=task_executor_id, connection=session.connection))
+            job.post(
+                events.TaskExecutorDisconnected(
+                    task_executor_id=task_executor_id, connection=session.connection
+                )
+            )
 
-    async def _serve(self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: Any) -> None:
+    async def _serve(
+        self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: Any
+    ) -> None:
         """Reads and writes until the peer closes the stream or the session is ended from here."""
         reader = asyncio.create_task(self._read(job, task_executor_id, context))
         writer = asyncio.create_task(_write(session, context))
@@ -141,23 +154,31 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             job.post(convert.from_task_executor(task_executor_id, message))
 
     def _accepts(self, job: Job, message: job_master_pb2.TaskExecutorToJobMaster) -> bool:
-        """Whether a message is for this job under this epoch; stale ones are dropped here and counted."""
+        """Whether a message is for this job under this epoch; stale ones are dropped here and
+        counted.
+        """
         if message.job_id == job.job_id and message.job_master_epoch == job.epoch:
             return True
         self.dropped += 1
         return False
 
-    async def CancelJob(self, request: job_master_pb2.CancelJobRequest, context: Any) -> job_master_pb2.CancelJobResponse:
+    async def CancelJob(
+        self, request: job_master_pb2.CancelJobRequest, context: Any
+    ) -> job_master_pb2.CancelJobResponse:
         job = await self._job(request.job_id, context)
         job.post(events.CancelRequested())
         return job_master_pb2.CancelJobResponse()
 
-    async def GetJobDetails(self, request: job_master_pb2.JobDetailsRequest, context: Any) -> job_master_pb2.JobDetails:
+    async def GetJobDetails(
+        self, request: job_master_pb2.JobDetailsRequest, context: Any
+    ) -> job_master_pb2.JobDetails:
         return (await self._job(request.job_id, context)).details()
 
     async def _job(self, job_id: str, context: Any) -> Job:
         if self.job is None or self.job.job_id != job_id:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"this JobMaster does not run job {job_id}")
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"this JobMaster does not run job {job_id}"
+            )
         assert self.job is not None
         return self.job
 

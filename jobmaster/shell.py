@@ -1,4 +1,6 @@
-"""RunningJob: the shell around one JobMasterCore. It carries out the core's commands and posts what comes of them."""
+"""RunningJob: the shell around one JobMasterCore. It carries out the core's commands and posts what
+comes of them.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,14 @@ log = structlog.get_logger(__name__)
 
 DISPATCHER_ADDRESS_KEY = "firesteel.dispatcher.address"
 _PROGRESS_INTERVAL_S = 0.05  # task states that change together are told together
-# Details of a large job are costly: they are built again only after this many times the time that took.
+# Details of a large job are costly: they are built again only after this many times the time that
+# took.
 _DETAILS_REUSE_FACTOR = 5
 _LARGE_TASKS = 500  # details of smaller jobs are never older than the last change
 
-_ResourceManagerLink = Link[resource_manager_pb2.JobMasterToResourceManager, resource_manager_pb2.ResourceManagerToJobMaster]
+_ResourceManagerLink = Link[
+    resource_manager_pb2.JobMasterToResourceManager, resource_manager_pb2.ResourceManagerToJobMaster
+]
 
 
 class RunningJob:
@@ -70,23 +75,35 @@ class RunningJob:
         self._exit_process = exit_process
         self.log = log.bind(job_id=self.job_id)
         graph = job_graph_from_proto(self.job_graph)
-        self.core = JobMasterCore(graph, settings, ids=IdSource(), now=time.monotonic(), now_ms=time.time_ns() // 1_000_000)
+        self.core = JobMasterCore(
+            graph,
+            settings,
+            ids=IdSource(),
+            now=time.monotonic(),
+            now_ms=time.time_ns() // 1_000_000,
+        )
         gc.freeze()  # the graph lives as long as the process: no collection need ever walk through it
         self.driver: Driver[events.Event, Any, commands.Command] = Driver(
             self.core, execute=self.execute, name=f"job {self.job_id}"
         )
-        self._deployments = convert.Deployments(self.job_graph, graph.edges, self.epoch, dict(self.job_graph.config))
+        self._deployments = convert.Deployments(
+            self.job_graph, graph.edges, self.epoch, dict(self.job_graph.config)
+        )
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         # As built, of which version of the graph, and until when they will do.
         self._details: tuple[job_master_pb2.JobDetails, int, float] | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._spool = Spool(Path(start.spool_dir))
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="spool")  # one thread: chunks keep their order
+        self._disk = ThreadPoolExecutor(
+            1, thread_name_prefix="spool"
+        )  # one thread: chunks keep their order
         self._resource_manager_epoch = 0
         self.resource_manager: _ResourceManagerLink = Link(
             name="ResourceManager",
             address=start.resource_manager_address,
-            open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(channel).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
+            open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(
+                channel
+            ).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
             heartbeat=lambda: self._to_resource_manager(heartbeat=common_pb2.Heartbeat()),
             on_up=self._register,
             on_message=self._from_resource_manager,
@@ -101,7 +118,12 @@ class RunningJob:
             for operator in vertex.operators:
                 if operator.coordinator_kind == "collect":
                     self._disk.submit(self._spool.create, operator.operator_id)
-        self.log.info("job starts", job_name=self.job_graph.name, epoch=self.epoch, vertices=len(self.job_graph.vertices))
+        self.log.info(
+            "job starts",
+            job_name=self.job_graph.name,
+            epoch=self.epoch,
+            vertices=len(self.job_graph.vertices),
+        )
         self.post(events.JobStarted())
         await asyncio.gather(self.driver.run(), self.resource_manager.run(), self._heartbeats())
 
@@ -123,7 +145,9 @@ class RunningJob:
         graph = self.core.graph
         if self._details is not None and not graph.status.terminal:
             details, version, good_until = self._details
-            if good_until > now and (version == graph.version or len(graph.attempts) > _LARGE_TASKS):
+            if good_until > now and (
+                version == graph.version or len(graph.attempts) > _LARGE_TASKS
+            ):
                 return details
         built = job_details(self.core, self._metrics, now)
         took_s = time.monotonic() - now
@@ -138,19 +162,28 @@ class RunningJob:
     def execute(self, command: commands.Command) -> None:
         match command:
             case commands.SendOperatorMessage():
-                self._send(command.task_executor_id, operator_event=convert.operator_event(self.job_id, command))
+                self._send(
+                    command.task_executor_id,
+                    operator_event=convert.operator_event(self.job_id, command),
+                )
             case commands.SpoolChunk():
                 self._spool_chunk(command)
             case commands.DeployTasks():
                 self._send(command.task_executor_id, submit=self._deployments.submit(command))
             case commands.CancelTasks():
-                cancel = tasks_pb2.CancelTasks(job_id=self.job_id, job_master_epoch=self.epoch, attempt_ids=command.attempt_ids)
+                cancel = tasks_pb2.CancelTasks(
+                    job_id=self.job_id, job_master_epoch=self.epoch, attempt_ids=command.attempt_ids
+                )
                 self._send(command.task_executor_id, cancel=cancel)
             case commands.AnswerSlots():
-                answer = job_master_pb2.SlotsAnswer(accepted=command.accepted, rejected=command.rejected)
+                answer = job_master_pb2.SlotsAnswer(
+                    accepted=command.accepted, rejected=command.rejected
+                )
                 self._send(command.task_executor_id, slots_answer=answer)
             case commands.FreeSlots():
-                free = job_master_pb2.FreeSlots(allocation_ids=command.allocation_ids, cause=command.cause)
+                free = job_master_pb2.FreeSlots(
+                    allocation_ids=command.allocation_ids, cause=command.cause
+                )
                 self._send(command.task_executor_id, free_slots=free)
             case commands.AnalyzeJob():
                 analyze = tasks_pb2.Analyze(
@@ -161,20 +194,24 @@ class RunningJob:
                 )
                 self._send(command.task_executor_id, analyze=analyze)
             case commands.DismissTaskExecutor():
-                goodbye = self._to_task_executor(goodbye=job_master_pb2.Goodbye(cause=command.cause))
+                goodbye = self._to_task_executor(
+                    goodbye=job_master_pb2.Goodbye(cause=command.cause)
+                )
                 self._sessions.dismiss(command.task_executor_id, goodbye)
             case commands.DeclareRequirements():
                 declare = convert.declaration(command, convert.environment(self.job_graph.config))
                 self.resource_manager.send(self._to_resource_manager(declare=declare))
             case commands.ListPaths():
-                asyncio.get_running_loop().run_in_executor(None, list_files, command.paths, command.watched).add_done_callback(
-                    lambda listed: self._paths_listed(command, listed)
-                )
+                asyncio.get_running_loop().run_in_executor(
+                    None, list_files, command.paths, command.watched
+                ).add_done_callback(lambda listed: self._paths_listed(command, listed))
             case commands.ReportStatus():
                 self._report_status()
             case commands.ReportProgress():
                 if self._progress is None:
-                    self._progress = asyncio.get_running_loop().call_later(_PROGRESS_INTERVAL_S, self._report_status)
+                    self._progress = asyncio.get_running_loop().call_later(
+                        _PROGRESS_INTERVAL_S, self._report_status
+                    )
             case commands.Say():
                 getattr(self.log, command.level)(command.text, **command.fields)
             case commands.Exit():
@@ -186,11 +223,15 @@ class RunningJob:
         self._sessions.send(task_executor_id, self._to_task_executor(**message))
 
     def _to_task_executor(self, **message: Any) -> job_master_pb2.JobMasterToTaskExecutor:
-        return job_master_pb2.JobMasterToTaskExecutor(job_id=self.job_id, job_master_epoch=self.epoch, **message)
+        return job_master_pb2.JobMasterToTaskExecutor(
+            job_id=self.job_id, job_master_epoch=self.epoch, **message
+        )
 
     def _paths_listed(self, command: commands.ListPaths, listed: asyncio.Future[list[str]]) -> None:
         try:
-            self.post(events.PathsListed(operator_id=command.operator_id, files=tuple(listed.result())))
+            self.post(
+                events.PathsListed(operator_id=command.operator_id, files=tuple(listed.result()))
+            )
         except (PathProblem, OSError) as error:
             self.post(events.PathsMissing(operator_id=command.operator_id, problem=str(error)))
 
@@ -235,18 +276,27 @@ class RunningJob:
 
     # ---- the ResourceManager
 
-    def _to_resource_manager(self, **message: Any) -> resource_manager_pb2.JobMasterToResourceManager:
-        return resource_manager_pb2.JobMasterToResourceManager(job_id=self.job_id, job_master_epoch=self.epoch, **message)
+    def _to_resource_manager(
+        self, **message: Any
+    ) -> resource_manager_pb2.JobMasterToResourceManager:
+        return resource_manager_pb2.JobMasterToResourceManager(
+            job_id=self.job_id, job_master_epoch=self.epoch, **message
+        )
 
     def _register(self) -> None:
         """Registers and, without waiting for the answer, declares: both are on the way in one go."""
         registration = resource_manager_pb2.JobMasterRegistration(
-            job_id=self.job_id, job_master_epoch=self.epoch, address=self._address, job_name=self.job_graph.name
+            job_id=self.job_id,
+            job_master_epoch=self.epoch,
+            address=self._address,
+            job_name=self.job_graph.name,
         )
         self.resource_manager.send(self._to_resource_manager(register=registration))
         self.post(events.ResourceManagerConnected())
 
-    def _from_resource_manager(self, message: resource_manager_pb2.ResourceManagerToJobMaster) -> None:
+    def _from_resource_manager(
+        self, message: resource_manager_pb2.ResourceManagerToJobMaster
+    ) -> None:
         if message.resource_manager_epoch < self._resource_manager_epoch:
             self.core.stale_messages += 1
             return
@@ -256,12 +306,19 @@ class RunningJob:
                 short = message.not_enough
                 self.post(
                     events.ResourcesShort(
-                        sequence=short.sequence, missing=short.missing, growing=short.growing, explanation=short.explanation
+                        sequence=short.sequence,
+                        missing=short.missing,
+                        growing=short.growing,
+                        explanation=short.explanation,
                     )
                 )
             case "task_executor_lost":
                 lost = message.task_executor_lost
-                self.post(events.TaskExecutorLost(task_executor_id=TaskExecutorId(lost.task_executor_id), cause=lost.cause))
+                self.post(
+                    events.TaskExecutorLost(
+                        task_executor_id=TaskExecutorId(lost.task_executor_id), cause=lost.cause
+                    )
+                )
             case _:
                 pass  # registered, heartbeat: that it came is all that matters
 

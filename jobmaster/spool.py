@@ -1,7 +1,7 @@
 """The spool: what CollectSinks have sent, on disk, for clients to fetch from the Dispatcher.
 
-One file per sink, <dir>/<operator id>.chunks: [8-byte little-endian length][one Arrow IPC stream], again and again.
-Only whole chunks are ever left in it. Blocking I/O: call it in one thread.
+One file per sink, <dir>/<operator id>.chunks: [8-byte little-endian length][one Arrow IPC stream],
+again and again. Only whole chunks are ever left in it. Blocking I/O: call it in one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Spool:
             self._file(operator_id)
 
     def append(self, operator_id: str, ipc_stream: bytes) -> None:
-        """Appends one chunk and hands it to the operating system. Raises SpoolProblem and leaves the file as it was."""
+        """Appends one chunk and hands it to the operating system. Raises SpoolProblem and leaves
+        the file as it was.
+        """
         path = self._path(operator_id)
         try:
             file = self._file(operator_id)
@@ -47,7 +49,9 @@ class Spool:
                 raise SpoolProblem(
                     f"the disk is full: {path} cannot take the collected rows; free space and run again"
                 ) from error
-            raise SpoolProblem(f"the collected rows cannot be written to {path}: {error.strerror or error}") from error
+            raise SpoolProblem(
+                f"the collected rows cannot be written to {path}: {error.strerror or error}"
+            ) from error
 
     def close(self) -> None:
         for operator_id in list(self._files):

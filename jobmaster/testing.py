@@ -1,4 +1,6 @@
-"""Small jobs, and a world in which a JobMasterCore can be tried without processes: for tests and benchmarks."""
+"""Small jobs, and a world in which a JobMasterCore can be tried without processes: for tests and
+benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ START_MS = 1_700_000_000_000
 C = TypeVar("C")
 
 
-def vertex(name: str, parallelism: int, *, coordinator: tuple[str, dict[str, Any]] | None = None, **fields: Any) -> JobVertex:
+def vertex(
+    name: str,
+    parallelism: int,
+    *,
+    coordinator: tuple[str, dict[str, Any]] | None = None,
+    **fields: Any,
+) -> JobVertex:
     """A vertex of one operator; `coordinator` is its kind and options."""
     kind, options = coordinator or ("", {})
     operator = Operator(
@@ -58,7 +66,9 @@ def operator_id(vertex_name: str) -> OperatorId:
     return OperatorId(stable_id("operator", vertex_name))
 
 
-def job(*vertices: JobVertex, partitioner: Partitioner = Partitioner.REBALANCE, edges: bool = True) -> JobGraph:
+def job(
+    *vertices: JobVertex, partitioner: Partitioner = Partitioner.REBALANCE, edges: bool = True
+) -> JobGraph:
     """The vertices in a row, each feeding the next."""
     pairs = itertools.pairwise(vertices) if edges else ()
     return JobGraph(
@@ -80,7 +90,9 @@ def job(*vertices: JobVertex, partitioner: Partitioner = Partitioner.REBALANCE, 
     )
 
 
-def offer(number: int, *, slot_index: int = 0, profile: ResourceProfile = SLOT_PROFILE) -> SlotOffer:
+def offer(
+    number: int, *, slot_index: int = 0, profile: ResourceProfile = SLOT_PROFILE
+) -> SlotOffer:
     return SlotOffer(
         allocation_id=AllocationId(stable_id("allocation", str(number))),
         slot_index=slot_index,
@@ -95,7 +107,9 @@ class World:
 
     def __init__(self, graph: JobGraph, settings: JobSettings | None = None) -> None:
         self.now = 100.0
-        self.core = JobMasterCore(graph, settings or JobSettings(), ids=IdSource(b"test"), now=self.now, now_ms=START_MS)
+        self.core = JobMasterCore(
+            graph, settings or JobSettings(), ids=IdSource(b"test"), now=self.now, now_ms=START_MS
+        )
         self.sent: list[commands.Command] = []
         self._numbers = itertools.count()
         self._connections = itertools.count(1)
@@ -116,7 +130,11 @@ class World:
         return out
 
     def of(self, kind: type[C], among: Sequence[commands.Command] | None = None) -> list[C]:
-        return [command for command in (self.sent if among is None else among) if isinstance(command, kind)]
+        return [
+            command
+            for command in (self.sent if among is None else among)
+            if isinstance(command, kind)
+        ]
 
     def one(self, kind: type[C], among: Sequence[commands.Command] | None = None) -> C:
         found = self.of(kind, among)
@@ -141,9 +159,13 @@ class World:
             )
         )
 
-    def give_slots(self, name: str, count: int, profile: ResourceProfile = SLOT_PROFILE) -> list[SlotOffer]:
+    def give_slots(
+        self, name: str, count: int, profile: ResourceProfile = SLOT_PROFILE
+    ) -> list[SlotOffer]:
         """A TaskExecutor connects and offers so many new slots."""
-        offers = [offer(next(self._numbers), slot_index=index, profile=profile) for index in range(count)]
+        offers = [
+            offer(next(self._numbers), slot_index=index, profile=profile) for index in range(count)
+        ]
         if TaskExecutorId(name) not in self.core.task_executors:
             self.connect(name)
         self.post(events.SlotsOffered(task_executor_id=TaskExecutorId(name), slots=tuple(offers)))
@@ -153,21 +175,36 @@ class World:
         """Answers the last AnalyzeJob well."""
         request = self.of(commands.AnalyzeJob)[-1]
         operators = [o for v in self.core.graph.job_graph.vertices for o in v.operators]
-        analyses = tuple(events.OperatorAnalysis(o.operator_id, b"schema of " + o.name.encode(), "plan") for o in operators)
-        return self.post(events.JobAnalyzed(task_executor_id=request.task_executor_id, operators=analyses))
+        analyses = tuple(
+            events.OperatorAnalysis(o.operator_id, b"schema of " + o.name.encode(), "plan")
+            for o in operators
+        )
+        return self.post(
+            events.JobAnalyzed(task_executor_id=request.task_executor_id, operators=analyses)
+        )
 
-    def report(self, executions: Sequence[Execution], *states: ExecutionState, error: Any = None) -> list[commands.Command]:
+    def report(
+        self, executions: Sequence[Execution], *states: ExecutionState, error: Any = None
+    ) -> list[commands.Command]:
         """The TaskExecutors of these executions report the states, one after the other."""
         out = []
         for state in states:
             for execution in executions:
                 assert execution.slot is not None
                 update = events.TaskUpdate(execution.attempt_id, state, error)
-                out += self.post(events.TaskStatesReported(task_executor_id=execution.slot.task_executor_id, updates=(update,)))
+                out += self.post(
+                    events.TaskStatesReported(
+                        task_executor_id=execution.slot.task_executor_id, updates=(update,)
+                    )
+                )
         return out
 
     def executions(self, vertex_name: str = "") -> list[Execution]:
-        return [e for e in self.core.graph.executions() if vertex_name in ("", e.vertex.job_vertex.vertex.name)]
+        return [
+            e
+            for e in self.core.graph.executions()
+            if vertex_name in ("", e.vertex.job_vertex.vertex.name)
+        ]
 
     def run(self, *task_executors: tuple[str, int]) -> None:
         """From the start to all tasks RUNNING."""

@@ -68,12 +68,35 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", help="interface to listen on (default: taskmanager.bind-host)")
-    parser.add_argument("--port", type=int, help="port to listen on, 0 for any free one (default: resourcemanager.rpc.port)")
-    parser.add_argument("--dir", type=Path, help="for the files and logs of its TaskExecutors (default: a temporary one)")
-    parser.add_argument("--driver", choices=("local", "none"), default="local", help="who starts TaskExecutors")
-    parser.add_argument("--task-executors", type=_count, default=0, metavar="N", help="keep N TaskExecutors running (default: 0)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        help="port to listen on, 0 for any free one (default: resourcemanager.rpc.port)",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        help="for the files and logs of its TaskExecutors (default: a temporary one)",
+    )
+    parser.add_argument(
+        "--driver", choices=("local", "none"), default="local", help="who starts TaskExecutors"
+    )
+    parser.add_argument(
+        "--task-executors",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="keep N TaskExecutors running (default: 0)",
+    )
     parser.add_argument("--config", type=Path, help="config.yaml")
-    parser.add_argument("-D", dest="definitions", action="append", default=[], metavar="KEY=VALUE", help="sets a key; repeatable")
+    parser.add_argument(
+        "-D",
+        dest="definitions",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="sets a key; repeatable",
+    )
     return parser
 
 
@@ -88,7 +111,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
     for warning in conf.warnings:
         log.warning(warning)
     if arguments.driver == "none" and arguments.task_executors:
-        raise FiresteelError("--driver none starts no TaskExecutors: leave out --task-executors, or use --driver local")
+        raise FiresteelError(
+            "--driver none starts no TaskExecutors: leave out --task-executors, or use --driver local"
+        )
     host = arguments.host or conf.get(options.BIND_HOST)
     port = conf.get(options.RM_PORT) if arguments.port is None else arguments.port
 
@@ -112,7 +137,12 @@ async def _serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)
     announce_ready(address=address, metrics_port=metrics_port)
-    log.info("the ResourceManager serves", address=address, metrics_port=metrics_port, directory=str(directory))
+    log.info(
+        "the ResourceManager serves",
+        address=address,
+        metrics_port=metrics_port,
+        directory=str(directory),
+    )
     try:
         await service.run(address)
     finally:
@@ -127,7 +157,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
 def _settings(conf: Configuration, driver: str, task_executors: int) -> Settings:
     return Settings(
-        # Without leader election the clock numbers leaderships: a restarted ResourceManager has a higher epoch.
+        # Without leader election the clock numbers leaderships: a restarted ResourceManager has a
+        # higher epoch.
         epoch=Epoch(time.time_ns() // 1_000_000),
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),

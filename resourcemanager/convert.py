@@ -29,7 +29,9 @@ class PeerError(Exception):
 # ---------------------------------------------------------------- from peers
 
 
-def from_task_executor(connection: Connection, message: pb.TaskExecutorToResourceManager) -> e.Event:
+def from_task_executor(
+    connection: Connection, message: pb.TaskExecutorToResourceManager
+) -> e.Event:
     epoch = Epoch(message.resource_manager_epoch)
     match message.WhichOneof("message"):
         case "register":
@@ -37,20 +39,32 @@ def from_task_executor(connection: Connection, message: pb.TaskExecutorToResourc
         case "slot_report":
             report = message.slot_report
             return e.SlotsReported(
-                connection=connection, epoch=epoch, sequence=report.sequence, slots=_slot_statuses(report.slots)
+                connection=connection,
+                epoch=epoch,
+                sequence=report.sequence,
+                slots=_slot_statuses(report.slots),
             )
         case "slot_request_result":
             result = message.slot_request_result
-            allocation_id = AllocationId(_id(result.allocation_id, "SlotRequestResult.allocation_id"))
+            allocation_id = AllocationId(
+                _id(result.allocation_id, "SlotRequestResult.allocation_id")
+            )
             if result.accepted:
-                return e.SlotRequestAccepted(connection=connection, epoch=epoch, allocation_id=allocation_id)
+                return e.SlotRequestAccepted(
+                    connection=connection, epoch=epoch, allocation_id=allocation_id
+                )
             return e.SlotRequestRejected(
-                connection=connection, epoch=epoch, allocation_id=allocation_id, reason=result.reason[:1000]
+                connection=connection,
+                epoch=epoch,
+                allocation_id=allocation_id,
+                reason=result.reason[:1000],
             )
         case "heartbeat":
             return e.TaskExecutorHeartbeat(connection=connection, epoch=epoch)
         case _:
-            raise PeerError("the TaskExecutor sent a TaskExecutorToResourceManager without a message")
+            raise PeerError(
+                "the TaskExecutor sent a TaskExecutorToResourceManager without a message"
+            )
 
 
 def from_job_master(connection: Connection, message: pb.JobMasterToResourceManager) -> e.Event:
@@ -60,7 +74,9 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
         case "register":
             register = message.register
             if (register.job_id, register.job_master_epoch) != (job_id, epoch):
-                raise PeerError("JobMasterRegistration: its job and epoch differ from those of the message around it")
+                raise PeerError(
+                    "JobMasterRegistration: its job and epoch differ from those of the message around it"
+                )
             return e.JobMasterRegistered(
                 connection=connection,
                 job_id=job_id,
@@ -76,13 +92,17 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
             raise PeerError("the JobMaster sent a JobMasterToResourceManager without a message")
 
 
-def _task_executor_registered(connection: Connection, register: pb.TaskExecutorRegistration) -> e.TaskExecutorRegistered:
+def _task_executor_registered(
+    connection: Connection, register: pb.TaskExecutorRegistration
+) -> e.TaskExecutorRegistered:
     slots = _slot_statuses(register.slots)
     if not slots:
         raise PeerError("TaskExecutorRegistration.slots: a TaskExecutor has at least one slot")
     return e.TaskExecutorRegistered(
         connection=connection,
-        task_executor_id=TaskExecutorId(_id(register.task_executor_id, "TaskExecutorRegistration.task_executor_id")),
+        task_executor_id=TaskExecutorId(
+            _id(register.task_executor_id, "TaskExecutorRegistration.task_executor_id")
+        ),
         address=_address(register.address, "TaskExecutorRegistration.address"),
         host=register.host,
         pid=register.pid,
@@ -104,13 +124,19 @@ def _requirements_declared(
         profile = _profile(requirement.profile, "ResourceRequirement.profile")
         requirements[profile] = requirements.get(profile, 0) + requirement.count
     if sum(requirements.values()) > REQUIRED_MAX:
-        raise PeerError(f"DeclareRequirements: {sum(requirements.values())} slots, more than {REQUIRED_MAX} are not allowed")
+        raise PeerError(
+            f"DeclareRequirements: {sum(requirements.values())} slots, more than {REQUIRED_MAX} are not allowed"
+        )
     return e.RequirementsDeclared(
         connection=connection,
         job_id=job_id,
         epoch=epoch,
         sequence=declare.sequence,
-        requirements=tuple(e.Requirement(profile=profile, count=count) for profile, count in requirements.items() if count),
+        requirements=tuple(
+            e.Requirement(profile=profile, count=count)
+            for profile, count in requirements.items()
+            if count
+        ),
         environment=tuple(sorted(declare.environment.items())),
     )
 
@@ -118,12 +144,16 @@ def _requirements_declared(
 def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[e.SlotStatus, ...]:
     statuses = tuple(_slot_status(message) for message in messages)
     if len(statuses) > SLOTS_MAX:
-        raise PeerError(f"{len(statuses)} slots of one TaskExecutor, more than {SLOTS_MAX} are not allowed")
+        raise PeerError(
+            f"{len(statuses)} slots of one TaskExecutor, more than {SLOTS_MAX} are not allowed"
+        )
     if len({status.slot_index for status in statuses}) != len(statuses):
         raise PeerError("SlotStatus.slot_index: a slot is reported twice")
     held = [status.allocation_id for status in statuses if status.allocation_id is not None]
     if len(set(held)) != len(held):
-        raise PeerError("SlotStatus.allocation_id: an allocation is on two slots of the TaskExecutor")
+        raise PeerError(
+            "SlotStatus.allocation_id: an allocation is on two slots of the TaskExecutor"
+        )
     return statuses
 
 
@@ -131,7 +161,9 @@ def _slot_status(message: pb.SlotStatus) -> e.SlotStatus:
     if message.slot_index < 0:
         raise PeerError(f"SlotStatus.slot_index: {message.slot_index} is negative")
     if bool(message.allocation_id) != bool(message.job_id):
-        raise PeerError(f"slot {message.slot_index}: allocation_id and job_id are set together or not at all")
+        raise PeerError(
+            f"slot {message.slot_index}: allocation_id and job_id are set together or not at all"
+        )
     if not message.allocation_id:
         profile = _profile(message.profile, "SlotStatus.profile")
         return e.SlotStatus(slot_index=message.slot_index, profile=profile, warm=message.warm)
@@ -161,7 +193,12 @@ def _profile(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile
     profile = profile_from_proto(message)
     if not math.isfinite(profile.cpu_cores) or profile.cpu_cores < 0:
         raise PeerError(f"{where}.cpu_cores: {profile.cpu_cores} is not a number of cores")
-    if min(profile.heap_bytes, profile.off_heap_bytes, profile.managed_bytes, profile.network_bytes) < 0:
+    if (
+        min(
+            profile.heap_bytes, profile.off_heap_bytes, profile.managed_bytes, profile.network_bytes
+        )
+        < 0
+    ):
         raise PeerError(f"{where}: a negative size in {profile}")
     return profile
 
@@ -176,7 +213,9 @@ def _known(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
 # ---------------------------------------------------------------- to peers
 
 
-def to_task_executor(command: e.Welcome | e.SendHeartbeat | e.ToTaskExecutor, epoch: Epoch) -> pb.ResourceManagerToTaskExecutor:
+def to_task_executor(
+    command: e.Welcome | e.SendHeartbeat | e.ToTaskExecutor, epoch: Epoch
+) -> pb.ResourceManagerToTaskExecutor:
     message = pb.ResourceManagerToTaskExecutor(resource_manager_epoch=epoch)
     match command:
         case e.Welcome():
@@ -205,7 +244,9 @@ def to_task_executor(command: e.Welcome | e.SendHeartbeat | e.ToTaskExecutor, ep
     return message
 
 
-def to_job_master(command: e.Welcome | e.SendHeartbeat | e.ToJobMaster, epoch: Epoch) -> pb.ResourceManagerToJobMaster:
+def to_job_master(
+    command: e.Welcome | e.SendHeartbeat | e.ToJobMaster, epoch: Epoch
+) -> pb.ResourceManagerToJobMaster:
     message = pb.ResourceManagerToJobMaster(resource_manager_epoch=epoch)
     match command:
         case e.Welcome():
@@ -227,11 +268,17 @@ def to_job_master(command: e.Welcome | e.SendHeartbeat | e.ToJobMaster, epoch: E
 
 def overview(core: SlotManager) -> pb.ResourceOverview:
     return pb.ResourceOverview(
-        task_executors=[_task_executor_info(executor) for executor in core.table.executors.values()],
+        task_executors=[
+            _task_executor_info(executor) for executor in core.table.executors.values()
+        ],
         slots_total=core.table.total,
         slots_free=core.table.count(SlotState.FREE),
         slots_missing=core.missing,
-        slots_warm=sum(slot.warm for executor in core.table.executors.values() for slot in executor.slots.values()),
+        slots_warm=sum(
+            slot.warm
+            for executor in core.table.executors.values()
+            for slot in executor.slots.values()
+        ),
     )
 
 

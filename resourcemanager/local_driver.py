@@ -1,4 +1,6 @@
-"""Workers as processes on this machine: `python -m taskexecutor`, each with its folder and its log file."""
+"""Workers as processes on this machine: `python -m taskexecutor`, each with its folder and its log
+file.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,43 @@ import psutil
 import structlog
 
 from firesteel.common.process import Child, StartFailed, exit_reason, spawn
-from resourcemanager.core.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
+from resourcemanager.core.events import (
+    WorkerEvent,
+    WorkerExited,
+    WorkerId,
+    WorkerStarted,
+    WorkerStartFailed,
+)
 
 log = structlog.get_logger(__name__)
 
-READY_TIMEOUT_S = 110.0  # shorter than the SlotManager's own, so that the reason is the process' log
+READY_TIMEOUT_S = (
+    110.0  # shorter than the SlotManager's own, so that the reason is the process' log
+)
 STOP_GRACE_S = 5.0
 
 
 class LocalDriver:
-    def __init__(self, *, directory: Path, arguments: Sequence[str], command: Sequence[str] = ()) -> None:
-        """`arguments`: configuration for every worker (`-D key=value` ...); `command`: instead of `python -m taskexecutor`."""
+    def __init__(
+        self, *, directory: Path, arguments: Sequence[str], command: Sequence[str] = ()
+    ) -> None:
+        """`arguments`: configuration for every worker (`-D key=value` ...); `command`: instead of
+        `python -m taskexecutor`.
+        """
         self._directory = directory
         self._arguments = tuple(arguments)
         self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
-        self._previous: dict[WorkerId, psutil.Process] = {}  # started by an earlier ResourceManager: no children of ours
+        self._previous: dict[
+            WorkerId, psutil.Process
+        ] = {}  # started by an earlier ResourceManager: no children of ours
         self._address = ""
         self._post: Callable[[WorkerEvent], None] = lambda event: None
 
-    def start(self, resource_manager_address: str, post: Callable[[WorkerEvent], None]) -> Sequence[WorkerId]:
+    def start(
+        self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
+    ) -> Sequence[WorkerId]:
         self._address, self._post = resource_manager_address, post
         self._previous = _workers_in(self._directory)
         return tuple(self._previous)
@@ -71,17 +89,23 @@ class LocalDriver:
             if not starting.done():  # released while it starts: `spawn` kills it when cancelled
                 starting.cancel()
                 await asyncio.wait((starting,))
-                self._post(WorkerStartFailed(worker_id=worker_id, cause="it was released while it started"))
+                self._post(
+                    WorkerStartFailed(worker_id=worker_id, cause="it was released while it started")
+                )
                 return
             try:
                 child = starting.result()
             except (StartFailed, OSError) as error:
-                log.warning("TaskExecutor process did not start", worker_id=worker_id, cause=str(error))
+                log.warning(
+                    "TaskExecutor process did not start", worker_id=worker_id, cause=str(error)
+                )
                 self._post(WorkerStartFailed(worker_id=worker_id, cause=str(error)))
                 return
             self._post(WorkerStarted(worker_id=worker_id))
             cause = f"its process ended with {exit_reason(await self._watch(child, released))}"
-            log.info("TaskExecutor process has ended", worker_id=worker_id, pid=child.pid, cause=cause)
+            log.info(
+                "TaskExecutor process has ended", worker_id=worker_id, pid=child.pid, cause=cause
+            )
             self._post(WorkerExited(worker_id=worker_id, cause=cause))
         finally:
             released.cancel()

@@ -1,7 +1,8 @@
 """The ResourceManager's shell: gRPC streams in, events to the SlotManager, its commands out again.
 
-Each stream is one connection with a bounded queue of its own: a peer that does not read loses its connection, and nobody
-else notices. Servicers only post events; everything is decided in the SlotManager, run by the one driver.
+Each stream is one connection with a bounded queue of its own: a peer that does not read loses its
+connection, and nobody else notices. Servicers only post events; everything is decided in the
+SlotManager, run by the one driver.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from resourcemanager.driver import WorkerDriver
 
 log = structlog.get_logger(__name__)
 
-OUTGOING_MAX = 20_000  # messages that wait for one peer; twice the slots of the largest TaskExecutor
-# A broken connection looks like an orderly end until gRPC has also cancelled the call: so long we wait for that.
+OUTGOING_MAX = (
+    20_000  # messages that wait for one peer; twice the slots of the largest TaskExecutor
+)
+# A broken connection looks like an orderly end until gRPC has also cancelled the call: so long we
+# wait for that.
 CANCELLATION_PAUSE_S = 0.1
 
 
@@ -44,7 +48,10 @@ class Peer:
 
     def send(self, command: Any) -> None:
         if self._outgoing.qsize() >= OUTGOING_MAX:
-            self.close(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{OUTGOING_MAX} messages wait: the peer does not read them")
+            self.close(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{OUTGOING_MAX} messages wait: the peer does not read them",
+            )
         if self.closing is None:
             self._outgoing.put_nowait(self._encode(command))
 
@@ -60,12 +67,16 @@ class Peer:
 
 
 class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
-    """Owns the connections; the SlotManager is only touched by its driver, except for reading an overview."""
+    """Owns the connections; the SlotManager is only touched by its driver, except for reading an
+    overview.
+    """
 
     def __init__(self, core: SlotManager, workers: WorkerDriver) -> None:
         self.core = core
         self._workers = workers
-        self._driver: Driver[Event, None, Command] = Driver(core, execute=self.execute, name="slot manager")
+        self._driver: Driver[Event, None, Command] = Driver(
+            core, execute=self.execute, name="slot manager"
+        )
         self._peers: dict[Connection, Peer] = {}
         self._numbers = itertools.count(1)
 
@@ -73,7 +84,10 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
         """Until `stop`; raises what the core or a command raises."""
         previous = self._workers.start(address, self.post)
         if previous:
-            log.info("waiting for the TaskExecutors of an earlier ResourceManager", worker_ids=list(previous))
+            log.info(
+                "waiting for the TaskExecutors of an earlier ResourceManager",
+                worker_ids=list(previous),
+            )
         self.post(e.Started(previous_workers=tuple(previous)))
         await self._driver.run()
 
@@ -95,7 +109,10 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
     ) -> AsyncIterator[pb.ResourceManagerToTaskExecutor]:
         epoch = self.core.settings.epoch
         async for message in self._stream(
-            request_iterator, context, convert.from_task_executor, lambda command: convert.to_task_executor(command, epoch)
+            request_iterator,
+            context,
+            convert.from_task_executor,
+            lambda command: convert.to_task_executor(command, epoch),
         ):
             yield message
 
@@ -104,11 +121,16 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
     ) -> AsyncIterator[pb.ResourceManagerToJobMaster]:
         epoch = self.core.settings.epoch
         async for message in self._stream(
-            request_iterator, context, convert.from_job_master, lambda command: convert.to_job_master(command, epoch)
+            request_iterator,
+            context,
+            convert.from_job_master,
+            lambda command: convert.to_job_master(command, epoch),
         ):
             yield message
 
-    async def GetOverview(self, request: pb.ResourceOverviewRequest, context: Any) -> pb.ResourceOverview:
+    async def GetOverview(
+        self, request: pb.ResourceOverviewRequest, context: Any
+    ) -> pb.ResourceOverview:
         return convert.overview(self.core)
 
     async def _stream(
@@ -130,9 +152,13 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
             reading.cancel()
             del self._peers[peer.connection]
             cause = peer.closing[1] if peer.closing is not None else "the connection was lost"
-            self.post(e.ConnectionBroken(connection=peer.connection, cause=cause))  # no news if it was closed in order
+            self.post(
+                e.ConnectionBroken(connection=peer.connection, cause=cause)
+            )  # no news if it was closed in order
 
-    async def _read(self, peer: Peer, requests: AsyncIterator[Any], decode: Callable[[Connection, Any], Event]) -> None:
+    async def _read(
+        self, peer: Peer, requests: AsyncIterator[Any], decode: Callable[[Connection, Any], Event]
+    ) -> None:
         try:
             async for message in requests:
                 self.post(decode(peer.connection, message))
@@ -140,11 +166,17 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
             self.post(e.ConnectionClosed(connection=peer.connection))
             peer.close(grpc.StatusCode.OK, "closed by the peer")
         except convert.PeerError as error:
-            log.warning("a peer breaks the protocol; its connection is closed", peer=peer.name, fault=str(error))
+            log.warning(
+                "a peer breaks the protocol; its connection is closed",
+                peer=peer.name,
+                fault=str(error),
+            )
             peer.close(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except MailboxFull as error:
             peer.close(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except Exception as error:  # a fault of ours or of gRPC's must not leave a stream that nobody reads
+        except (
+            Exception
+        ) as error:  # a fault of ours or of gRPC's must not leave a stream that nobody reads
             log.error("reading from a peer failed", peer=peer.name, exc_info=True)
             peer.close(grpc.StatusCode.INTERNAL, repr(error))
 
@@ -198,11 +230,22 @@ def _log_event(event: Event) -> None:
                 worker_id=event.worker_id,
             )
         case e.JobMasterRegistered():
-            log.info("JobMaster registered", job_id=event.job_id, job_name=event.job_name, address=event.address)
+            log.info(
+                "JobMaster registered",
+                job_id=event.job_id,
+                job_name=event.job_name,
+                address=event.address,
+            )
         case e.RequirementsDeclared():
-            log.info("requirements declared", job_id=event.job_id, slots=sum(r.count for r in event.requirements))
+            log.info(
+                "requirements declared",
+                job_id=event.job_id,
+                slots=sum(r.count for r in event.requirements),
+            )
         case e.SlotRequestRejected():
-            log.warning("slot request rejected", allocation_id=event.allocation_id, reason=event.reason)
+            log.warning(
+                "slot request rejected", allocation_id=event.allocation_id, reason=event.reason
+            )
         case _:
             pass
 
@@ -210,11 +253,23 @@ def _log_event(event: Event) -> None:
 def _log_sent(command: Command) -> None:
     match command:
         case e.RequestSlot():
-            log.debug("slot requested", job_id=command.job_id, allocation_id=command.allocation_id, slot_index=command.slot_index)
+            log.debug(
+                "slot requested",
+                job_id=command.job_id,
+                allocation_id=command.allocation_id,
+                slot_index=command.slot_index,
+            )
         case e.NotEnoughResources():
-            log.info("not enough resources", missing=command.missing, growing=command.growing, why=command.explanation)
+            log.info(
+                "not enough resources",
+                missing=command.missing,
+                growing=command.growing,
+                why=command.explanation,
+            )
         case e.TaskExecutorLost():
-            log.warning("TaskExecutor lost", task_executor_id=command.task_executor_id, cause=command.cause)
+            log.warning(
+                "TaskExecutor lost", task_executor_id=command.task_executor_id, cause=command.cause
+            )
         case e.FreeSlot() | e.Shutdown():
             log.info("told TaskExecutor", command=str(command))
         case _:

@@ -1,4 +1,6 @@
-"""A SlotManager without a network, for tests: verbs in, commands out, and every invariant checked after every event."""
+"""A SlotManager without a network, for tests: verbs in, commands out, and every invariant checked
+after every event.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ def free(*indexes: int) -> tuple[e.SlotStatus, ...]:
 
 
 def held(index: int, request: e.RequestSlot) -> e.SlotStatus:
-    return e.SlotStatus(slot_index=index, profile=request.profile, allocation_id=request.allocation_id, job_id=request.job_id)
+    return e.SlotStatus(
+        slot_index=index,
+        profile=request.profile,
+        allocation_id=request.allocation_id,
+        job_id=request.job_id,
+    )
 
 
 class Harness:
@@ -103,12 +110,22 @@ class Harness:
     def register_job(self, name: str, *, epoch: int = 1, address: str = "jm:1") -> Connection:
         connection = self._connect(name)
         self.handle(
-            e.JobMasterRegistered(connection=connection, job_id=job_id(name), epoch=Epoch(epoch), address=address, job_name=name)
+            e.JobMasterRegistered(
+                connection=connection,
+                job_id=job_id(name),
+                epoch=Epoch(epoch),
+                address=address,
+                job_name=name,
+            )
         )
         return connection
 
     def declare(
-        self, name: str, *counts: int | tuple[ResourceProfile, int], epoch: int = 1, sequence: int | None = None
+        self,
+        name: str,
+        *counts: int | tuple[ResourceProfile, int],
+        epoch: int = 1,
+        sequence: int | None = None,
     ) -> list[Command]:
         """What the job needs; a bare number is of UNKNOWN slots."""
         pairs = [(UNKNOWN, count) if isinstance(count, int) else count for count in counts]
@@ -118,7 +135,9 @@ class Harness:
                 job_id=job_id(name),
                 epoch=Epoch(epoch),
                 sequence=next(self._sequences) if sequence is None else sequence,
-                requirements=tuple(e.Requirement(profile=profile, count=count) for profile, count in pairs if count),
+                requirements=tuple(
+                    e.Requirement(profile=profile, count=count) for profile, count in pairs if count
+                ),
             )
         )
 
@@ -128,7 +147,9 @@ class Harness:
         self.declare(name, *counts)
         return self.told(e.RequestSlot)
 
-    def report(self, name: str, *statuses: e.SlotStatus, sequence: int | None = None, epoch: Epoch = EPOCH) -> list[Command]:
+    def report(
+        self, name: str, *statuses: e.SlotStatus, sequence: int | None = None, epoch: Epoch = EPOCH
+    ) -> list[Command]:
         return self.handle(
             e.SlotsReported(
                 connection=self.connection(name),
@@ -142,14 +163,21 @@ class Harness:
         seen: list[Command] = []
         for request in requests:
             seen += self.handle(
-                e.SlotRequestAccepted(connection=request.connection, epoch=EPOCH, allocation_id=request.allocation_id)
+                e.SlotRequestAccepted(
+                    connection=request.connection, epoch=EPOCH, allocation_id=request.allocation_id
+                )
             )
         self.commands = seen
         return seen
 
     def reject(self, request: e.RequestSlot, reason: str = "taken") -> list[Command]:
         return self.handle(
-            e.SlotRequestRejected(connection=request.connection, epoch=EPOCH, allocation_id=request.allocation_id, reason=reason)
+            e.SlotRequestRejected(
+                connection=request.connection,
+                epoch=EPOCH,
+                allocation_id=request.allocation_id,
+                reason=reason,
+            )
         )
 
     def beat(self, *names: str, epoch: int = 1) -> None:
@@ -157,7 +185,11 @@ class Harness:
         for name in names:
             connection = self.connection(name)
             if connection in self.core.fence.job_on:
-                self.handle(e.JobMasterHeartbeat(connection=connection, job_id=job_id(name), epoch=Epoch(epoch)))
+                self.handle(
+                    e.JobMasterHeartbeat(
+                        connection=connection, job_id=job_id(name), epoch=Epoch(epoch)
+                    )
+                )
             else:
                 self.handle(e.TaskExecutorHeartbeat(connection=connection, epoch=EPOCH))
 

@@ -18,7 +18,9 @@ from taskexecutor.core.fit import mib, total_and_default
 
 
 def resources_from(conf: Configuration) -> tuple[int, ResourceProfile, ResourceProfile]:
-    """Slots, total resources, default slot. Raises FiresteelError if a slot would be too small for Spark."""
+    """Slots, total resources, default slot. Raises FiresteelError if a slot would be too small for
+    Spark.
+    """
     slots = conf.get(options.TASK_SLOTS)
     heap_bytes = conf.get(options.SLOT_HEAP)
     total, default_slot = total_and_default(
@@ -43,15 +45,40 @@ def resources_from(conf: Configuration) -> tuple[int, ResourceProfile, ResourceP
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
-    "--resource-manager", required=True, metavar="HOST:PORT", help="The ResourceManager to register at. It may start later."
+    "--resource-manager",
+    required=True,
+    metavar="HOST:PORT",
+    help="The ResourceManager to register at. It may start later.",
 )
-@click.option("--worker-id", default="", metavar="ID", help="Given by the driver that starts this process; leave it out by hand.")
-@click.option("--host", metavar="HOST", help=f"Interface to bind and address to be known by; else {options.BIND_HOST.key}.")
 @click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="For logs, blobs and jobs' files; else a temporary one."
+    "--worker-id",
+    default="",
+    metavar="ID",
+    help="Given by the driver that starts this process; leave it out by hand.",
 )
-@click.option("--config", type=click.Path(path_type=Path), help="A config.yaml; else $FIRESTEEL_CONF_DIR/config.yaml.")
-@click.option("-D", "definitions", multiple=True, metavar="KEY=VALUE", help="Overrides one key of the configuration. Repeatable.")
+@click.option(
+    "--host",
+    metavar="HOST",
+    help=f"Interface to bind and address to be known by; else {options.BIND_HOST.key}.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="For logs, blobs and jobs' files; else a temporary one.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A config.yaml; else $FIRESTEEL_CONF_DIR/config.yaml.",
+)
+@click.option(
+    "-D",
+    "definitions",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Overrides one key of the configuration. Repeatable.",
+)
 def main(
     resource_manager: str,
     worker_id: str,
@@ -62,9 +89,10 @@ def main(
 ) -> None:
     """Offers this machine's slots to a Firesteel cluster.
 
-    Registers at the ResourceManager, keeps one warm PySpark executor process per slot, runs jobs' tasks in them and
-    relays between them and the JobMasters. Slots come from taskmanager.numberOfTaskSlots, their default size from
-    taskmanager.slot.heap.size, .off-heap.size, .network.size and taskmanager.memory.managed.fraction, or from
+    Registers at the ResourceManager, keeps one warm PySpark executor process per slot, runs jobs'
+    tasks in them and relays between them and the JobMasters. Slots come from
+    taskmanager.numberOfTaskSlots, their default size from taskmanager.slot.heap.size,
+    .off-heap.size, .network.size and taskmanager.memory.managed.fraction, or from
     taskmanager.memory.process.size for all of them together.
 
     Example, two slots for a ResourceManager on this machine:
@@ -72,7 +100,8 @@ def main(
     \b
         python -m taskexecutor --resource-manager 127.0.0.1:6124 -D taskmanager.numberOfTaskSlots=2
 
-    SIGTERM ends it: masters are told, slots' processes are killed. They also end if this process is killed.
+    SIGTERM ends it: masters are told, slots' processes are killed. They also end if this process is
+    killed.
     """
     watch_lifeline()
     log = logs.configure("taskexecutor")
@@ -87,11 +116,33 @@ def main(
     if directory is None:
         directory = temporary.make("taskexecutor")
         try:
-            asyncio.run(_serve(conf, resource_manager, worker_id, bound_host, directory, slots, total, default_slot))
+            asyncio.run(
+                _serve(
+                    conf,
+                    resource_manager,
+                    worker_id,
+                    bound_host,
+                    directory,
+                    slots,
+                    total,
+                    default_slot,
+                )
+            )
         finally:
             temporary.remove(directory)
     else:
-        asyncio.run(_serve(conf, resource_manager, worker_id, bound_host, directory.resolve(), slots, total, default_slot))
+        asyncio.run(
+            _serve(
+                conf,
+                resource_manager,
+                worker_id,
+                bound_host,
+                directory.resolve(),
+                slots,
+                total,
+                default_slot,
+            )
+        )
 
 
 async def _serve(

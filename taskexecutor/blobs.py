@@ -1,4 +1,6 @@
-"""The blobs that jobs here need, downloaded from the Dispatcher once per content and shared between jobs."""
+"""The blobs that jobs here need, downloaded from the Dispatcher once per content and shared between
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ DOWNLOAD_TIMEOUT_S = 300.0
 
 
 class BlobCache:
-    """Files below `directory`, each named by its hash. A file that is there is complete and has that content."""
+    """Files below `directory`, each named by its hash. A file that is there is complete and has
+    that content.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,7 +47,9 @@ class BlobCache:
 
     async def _download(self, blob: Blob, path: Path, dispatcher_address: str) -> Path:
         if not dispatcher_address:
-            raise FiresteelError(f"file {blob.name!r} cannot be fetched: the job does not say where its Dispatcher is")
+            raise FiresteelError(
+                f"file {blob.name!r} cannot be fetched: the job does not say where its Dispatcher is"
+            )
         digest = xxhash.xxh3_128()
         handle, name = tempfile.mkstemp(dir=self._directory, prefix="part-")
         try:
@@ -55,7 +61,9 @@ class BlobCache:
                         digest.update(chunk.data)
                         file.write(chunk.data)
             if digest.hexdigest() != blob.hash:
-                raise FiresteelError(f"file {blob.name!r} from {dispatcher_address} is not what was uploaded: its hash differs")
+                raise FiresteelError(
+                    f"file {blob.name!r} from {dispatcher_address} is not what was uploaded: its hash differs"
+                )
             os.replace(name, path)
         except grpc.aio.AioRpcError as error:
             raise FiresteelError(
@@ -63,7 +71,9 @@ class BlobCache:
                 f"{error.code().name}: {error.details()}"
             ) from error
         except OSError as error:
-            raise FiresteelError(f"file {blob.name!r} cannot be stored in {self._directory}: {error.strerror}") from error
+            raise FiresteelError(
+                f"file {blob.name!r} cannot be stored in {self._directory}: {error.strerror}"
+            ) from error
         finally:
             Path(name).unlink(missing_ok=True)
         return path

@@ -1,4 +1,6 @@
-"""Between the TaskExecutor's messages on the wire and the slot table's events and commands. Protobuf stays at the door."""
+"""Between the TaskExecutor's messages on the wire and the slot table's events and commands.
+Protobuf stays at the door.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from firesteel._proto import common_pb2, executor_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
+from firesteel._proto import (
+    common_pb2,
+    executor_pb2,
+    job_master_pb2,
+    resource_manager_pb2,
+    tasks_pb2,
+)
 from firesteel.common import options
 from firesteel.common.config import Configuration
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
@@ -16,7 +24,9 @@ from firesteel.common.states import ExecutionState
 from taskexecutor.core import messages as m
 from taskexecutor.core.fit import Environment
 
-DISPATCHER_ADDRESS = "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
+DISPATCHER_ADDRESS = (
+    "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
+)
 
 
 def environment_from(values: Mapping[str, str]) -> Environment:
@@ -31,16 +41,24 @@ def _now_ms() -> int:
 # ---- ResourceManager
 
 
-def from_resource_manager(message: resource_manager_pb2.ResourceManagerToTaskExecutor) -> m.Event | None:
-    """None: nothing that the slot table wants to know (a heartbeat, or Shutdown, which the shell handles)."""
+def from_resource_manager(
+    message: resource_manager_pb2.ResourceManagerToTaskExecutor,
+) -> m.Event | None:
+    """None: nothing that the slot table wants to know (a heartbeat, or Shutdown, which the shell
+    handles).
+    """
     epoch = Epoch(message.resource_manager_epoch)
     match message.WhichOneof("message"):
         case "registered":
-            return m.ResourceManagerRegistered(resource_manager_epoch=Epoch(message.registered.resource_manager_epoch))
+            return m.ResourceManagerRegistered(
+                resource_manager_epoch=Epoch(message.registered.resource_manager_epoch)
+            )
         case "request_slot":
             request = message.request_slot
             if not request.allocation_id or not request.job_id or not request.job_master_address:
-                raise RemoteProtocolError("ResourceManager: RequestSlot without allocation_id, job_id or job_master_address")
+                raise RemoteProtocolError(
+                    "ResourceManager: RequestSlot without allocation_id, job_id or job_master_address"
+                )
             return m.SlotRequested(
                 resource_manager_epoch=epoch,
                 allocation_id=AllocationId(request.allocation_id),
@@ -74,20 +92,26 @@ def slot_statuses(statuses: tuple[m.SlotStatus, ...]) -> list[resource_manager_p
     ]
 
 
-def to_resource_manager(command: m.AnswerSlotRequest | m.ReportSlots) -> resource_manager_pb2.TaskExecutorToResourceManager:
+def to_resource_manager(
+    command: m.AnswerSlotRequest | m.ReportSlots,
+) -> resource_manager_pb2.TaskExecutorToResourceManager:
     if isinstance(command, m.AnswerSlotRequest):
         result = resource_manager_pb2.SlotRequestResult(
             allocation_id=command.allocation_id, accepted=command.accepted, reason=command.reason
         )
         return resource_manager_pb2.TaskExecutorToResourceManager(slot_request_result=result)
-    report = resource_manager_pb2.SlotReport(sequence=command.sequence, slots=slot_statuses(command.slots))
+    report = resource_manager_pb2.SlotReport(
+        sequence=command.sequence, slots=slot_statuses(command.slots)
+    )
     return resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report)
 
 
 # ---- JobMaster
 
 
-def from_job_master(message: job_master_pb2.JobMasterToTaskExecutor, conf: Configuration) -> m.Event | None:
+def from_job_master(
+    message: job_master_pb2.JobMasterToTaskExecutor, conf: Configuration
+) -> m.Event | None:
     job_id, epoch = JobId(message.job_id), Epoch(message.job_master_epoch)
     match message.WhichOneof("message"):
         case "heartbeat":
@@ -115,7 +139,10 @@ def from_job_master(message: job_master_pb2.JobMasterToTaskExecutor, conf: Confi
             event = message.operator_event
             relayed = executor_pb2.TaskExecutorToExecutor(operator_event=event)
             return m.CoordinatorSpoke(
-                job_id=job_id, job_master_epoch=epoch, attempt_id=AttemptId(event.attempt_id), message=relayed
+                job_id=job_id,
+                job_master_epoch=epoch,
+                attempt_id=AttemptId(event.attempt_id),
+                message=relayed,
             )
         case "analyze":
             return m.AnalysisRequested(
@@ -127,12 +154,16 @@ def from_job_master(message: job_master_pb2.JobMasterToTaskExecutor, conf: Confi
                 message=executor_pb2.TaskExecutorToExecutor(analyze=message.analyze),
             )
         case "goodbye":
-            return m.JobMasterSaidGoodbye(job_id=job_id, job_master_epoch=epoch, cause=message.goodbye.cause)
+            return m.JobMasterSaidGoodbye(
+                job_id=job_id, job_master_epoch=epoch, cause=message.goodbye.cause
+            )
         case _:
             return None
 
 
-def _tasks_submitted(job_id: JobId, epoch: Epoch, submit: tasks_pb2.SubmitTasks, conf: Configuration) -> m.TasksSubmitted:
+def _tasks_submitted(
+    job_id: JobId, epoch: Epoch, submit: tasks_pb2.SubmitTasks, conf: Configuration
+) -> m.TasksSubmitted:
     by_allocation: dict[str, list[tasks_pb2.TaskDeployment]] = {}
     for task in submit.tasks:
         by_allocation.setdefault(task.allocation_id, []).append(task)
@@ -153,8 +184,12 @@ def _tasks_submitted(job_id: JobId, epoch: Epoch, submit: tasks_pb2.SubmitTasks,
     )
 
 
-def _part_of(submit: tasks_pb2.SubmitTasks, tasks: list[tasks_pb2.TaskDeployment]) -> tasks_pb2.SubmitTasks:
-    """The deployment as one slot needs it: its tasks, their vertices, and the locations of what these consume."""
+def _part_of(
+    submit: tasks_pb2.SubmitTasks, tasks: list[tasks_pb2.TaskDeployment]
+) -> tasks_pb2.SubmitTasks:
+    """The deployment as one slot needs it: its tasks, their vertices, and the locations of what
+    these consume.
+    """
     if len(tasks) == len(submit.tasks):
         return submit
     wanted = {task.vertex_id for task in tasks}
@@ -191,7 +226,8 @@ def to_job_master(
                     host=host,
                     slots=[_offer(offer) for offer in command.slots],
                     tasks=[
-                        job_master_pb2.RunningTask(attempt_id=attempt, state=_state(state)) for attempt, state in command.tasks
+                        job_master_pb2.RunningTask(attempt_id=attempt, state=_state(state))
+                        for attempt, state in command.tasks
                     ],
                 )
             )
@@ -210,13 +246,20 @@ def to_job_master(
                 tasks_pb2.TaskStateChanges(
                     job_id=command.job_id,
                     changes=[
-                        tasks_pb2.TaskStateChange(attempt_id=attempt, state=_state(state), error=error, timestamp_ms=_now_ms())
+                        tasks_pb2.TaskStateChange(
+                            attempt_id=attempt,
+                            state=_state(state),
+                            error=error,
+                            timestamp_ms=_now_ms(),
+                        )
                         for attempt, state in command.states
                     ],
                 )
             )
         case m.ReportAnalysisFailed():
-            result = tasks_pb2.AnalyzeResult(job_id=command.job_id, error=_error(command.reason, location))
+            result = tasks_pb2.AnalyzeResult(
+                job_id=command.job_id, error=_error(command.reason, location)
+            )
             envelope.analyze_result.CopyFrom(result)
         case m.RelayToJobMaster():
             assert isinstance(command.message, job_master_pb2.TaskExecutorToJobMaster)
@@ -240,16 +283,23 @@ def _state(state: ExecutionState) -> Any:
 
 
 def _error(reason: str, location: str) -> common_pb2.ErrorInfo:
-    """The first line is what users read; what follows (the end of a log) is for whoever looks closer."""
+    """The first line is what users read; what follows (the end of a log) is for whoever looks
+    closer.
+    """
     return common_pb2.ErrorInfo(
-        summary=reason.splitlines()[0] if reason else "", traceback=reason, location=location, timestamp_ms=_now_ms()
+        summary=reason.splitlines()[0] if reason else "",
+        traceback=reason,
+        location=location,
+        timestamp_ms=_now_ms(),
     )
 
 
 # ---- a slot's process
 
 
-def from_executor(executor_id: ExecutorId, job_id: JobId | None, message: executor_pb2.ExecutorToTaskExecutor) -> m.Event | None:
+def from_executor(
+    executor_id: ExecutorId, job_id: JobId | None, message: executor_pb2.ExecutorToTaskExecutor
+) -> m.Event | None:
     """`job_id`: whom the process serves. None for what the slot table need not know."""
     match message.WhichOneof("message"):
         case "ready":
@@ -259,32 +309,45 @@ def from_executor(executor_id: ExecutorId, job_id: JobId | None, message: execut
             return m.TaskStatesReported(
                 executor_id=executor_id,
                 job_id=JobId(changes.job_id),
-                states=tuple((AttemptId(change.attempt_id), ExecutionState(change.state)) for change in changes.changes),
+                states=tuple(
+                    (AttemptId(change.attempt_id), ExecutionState(change.state))
+                    for change in changes.changes
+                ),
                 message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),
             )
         case "operator_event":
             event = message.operator_event
             relayed = job_master_pb2.TaskExecutorToJobMaster(operator_event=event)
-            return m.ProcessSpoke(executor_id=executor_id, job_id=JobId(event.job_id), message=relayed)
+            return m.ProcessSpoke(
+                executor_id=executor_id, job_id=JobId(event.job_id), message=relayed
+            )
         case "analyze_result":
             result = message.analyze_result
             relayed = job_master_pb2.TaskExecutorToJobMaster(analyze_result=result)
-            return m.ProcessSpoke(executor_id=executor_id, job_id=JobId(result.job_id), message=relayed)
+            return m.ProcessSpoke(
+                executor_id=executor_id, job_id=JobId(result.job_id), message=relayed
+            )
         case "metrics":
             if job_id is None or not message.metrics.tasks:
                 return None
             report = job_master_pb2.TaskReport(metrics=message.metrics.tasks)
             relayed = job_master_pb2.TaskExecutorToJobMaster(report=report)
-            return m.ProcessSpoke(executor_id=executor_id, job_id=job_id, message=relayed, keep=False)
+            return m.ProcessSpoke(
+                executor_id=executor_id, job_id=job_id, message=relayed, keep=False
+            )
         case "ending":
             return m.ProcessEnding(executor_id=executor_id, reason=message.ending.reason)
         case "released":
-            return m.ProcessCleaned(executor_id=executor_id, allocation_id=AllocationId(message.released.allocation_id))
+            return m.ProcessCleaned(
+                executor_id=executor_id, allocation_id=AllocationId(message.released.allocation_id)
+            )
         case _:
             return None
 
 
-def to_executor(command: m.AssignProcess | m.CancelInProcess | m.CleanProcess) -> executor_pb2.TaskExecutorToExecutor:
+def to_executor(
+    command: m.AssignProcess | m.CancelInProcess | m.CleanProcess,
+) -> executor_pb2.TaskExecutorToExecutor:
     match command:
         case m.AssignProcess():
             return executor_pb2.TaskExecutorToExecutor(

@@ -1,4 +1,6 @@
-"""The operating system's side of slots: starts PySpark executors, hears of their death, measures their memory, kills them."""
+"""The operating system's side of slots: starts PySpark executors, hears of their death, measures
+their memory, kills them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class _Running:
 
 
 class ExecutorProcesses:
-    """All processes of one TaskExecutor. Posts ProcessDied and MemorySampled; ProcessReady comes over the link."""
+    """All processes of one TaskExecutor. Posts ProcessDied and MemorySampled; ProcessReady comes
+    over the link.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,9 @@ class ExecutorProcesses:
     def watch_memory(self) -> None:
         interval_s = self._conf.get(options.MEMORY_WATCH_INTERVAL)
         if interval_s > 0:
-            self._watching = asyncio.create_task(self._watch_memory(interval_s), name="memory-watch")
+            self._watching = asyncio.create_task(
+                self._watch_memory(interval_s), name="memory-watch"
+            )
 
     def knows(self, executor_id: ExecutorId) -> bool:
         return executor_id in self._running
@@ -83,7 +89,12 @@ class ExecutorProcesses:
         running = self._running.get(executor_id)
         if running is None:
             return
-        log.info("killing a slot's process", slot=running.slot_index, executor_id=executor_id, reason=reason.splitlines()[0])
+        log.info(
+            "killing a slot's process",
+            slot=running.slot_index,
+            executor_id=executor_id,
+            reason=reason.splitlines()[0],
+        )
         if running.child is None:
             running.task.cancel()  # `spawn` kills what it has started
         else:
@@ -123,14 +134,21 @@ class ExecutorProcesses:
             pass
         finally:
             del self._running[command.executor_id]
-            log.info("a slot's process has ended", slot=command.slot_index, executor_id=command.executor_id, cause=cause)
+            log.info(
+                "a slot's process has ended",
+                slot=command.slot_index,
+                executor_id=command.executor_id,
+                cause=cause,
+            )
             self._post(m.ProcessDied(executor_id=command.executor_id, cause=cause))
             shutil.rmtree(temp_dir, ignore_errors=True)
             _sweep()  # what it had in shared memory
 
     def _argv(self, command: m.StartProcess) -> list[str]:
         shape = command.shape
-        python = shape.environment.python or self._conf.get(options.PYTHON_EXECUTABLE) or sys.executable
+        python = (
+            shape.environment.python or self._conf.get(options.PYTHON_EXECUTABLE) or sys.executable
+        )
         return [
             python,
             "-P",  # the current folder is not ours: nothing in it may shadow a module
@@ -165,7 +183,11 @@ class ExecutorProcesses:
     async def _watch_memory(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            pids = {running.child.pid: executor_id for executor_id, running in self._running.items() if running.child}
+            pids = {
+                running.child.pid: executor_id
+                for executor_id, running in self._running.items()
+                if running.child
+            }
             if not pids:
                 continue
             try:
@@ -178,7 +200,9 @@ class ExecutorProcesses:
 
 
 def _sweep() -> None:
-    """Memory of dead processes that is held by files is as good as used; so is the space of their other files."""
+    """Memory of dead processes that is held by files is as good as used; so is the space of their
+    other files.
+    """
     for folder in (temporary.SHARED_MEMORY, None):
         for removed in temporary.sweep(folder):
             log.info("removed what a dead process had left", folder=str(removed))

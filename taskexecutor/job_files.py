@@ -1,4 +1,5 @@
-"""A job's own files on this machine: <dir>/jobs/<job id>/ with its Python files, archives and requirements.
+"""A job's own files on this machine: <dir>/jobs/<job id>/ with its Python files, archives and
+requirements.
 
 files/<name>          --py-files; .py files are found through the folder, .zip and .whl are on sys.path themselves
 <target dir>/         --py-archives, unpacked
@@ -39,7 +40,9 @@ class Laid:
 
     job_dir: Path
     python_paths: tuple[str, ...]
-    single_use: bool  # packages were installed, which a process cannot forget (they may hold native code)
+    single_use: (
+        bool  # packages were installed, which a process cannot forget (they may hold native code)
+    )
 
 
 class JobFiles:
@@ -57,7 +60,9 @@ class JobFiles:
     def prepare(self, command: m.PrepareJobFiles) -> None:
         """Posts JobFilesReady or JobFilesFailed, unless `remove` comes first."""
         self._cancel(command.job_id)
-        self._preparing[command.job_id] = asyncio.create_task(self._prepare(command), name=f"files of {command.job_id}")
+        self._preparing[command.job_id] = asyncio.create_task(
+            self._prepare(command), name=f"files of {command.job_id}"
+        )
 
     def remove(self, job_id: JobId) -> None:
         self._cancel(job_id)
@@ -94,8 +99,12 @@ class JobFiles:
         job_dir = self._jobs / job_id
         shutil.rmtree(job_dir, ignore_errors=True)
         laid = await asyncio.to_thread(lay_files, job_dir, list(zip(blobs, paths, strict=True)))
-        requirements = [(b, p) for b, p in zip(blobs, paths, strict=True) if b.kind is BlobKind.REQUIREMENTS]
-        installed = tuple([str(await self._install(blob, path, job_dir)) for blob, path in requirements])
+        requirements = [
+            (b, p) for b, p in zip(blobs, paths, strict=True) if b.kind is BlobKind.REQUIREMENTS
+        ]
+        installed = tuple(
+            [str(await self._install(blob, path, job_dir)) for blob, path in requirements]
+        )
         return Laid(job_dir=job_dir, python_paths=(*laid, *installed), single_use=bool(installed))
 
     async def _install(self, blob: Blob, requirements: Path, job_dir: Path) -> Path:
@@ -106,7 +115,15 @@ class JobFiles:
         making = Path(tempfile.mkdtemp(dir=self._installed, prefix="part-"))
         try:
             pip = await asyncio.create_subprocess_exec(
-                *(self._python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"),
+                *(
+                    self._python,
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-input",
+                    "--disable-pip-version-check",
+                ),
                 *("--target", str(making), "-r", str(requirements)),
                 cwd=job_dir,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -119,7 +136,9 @@ class JobFiles:
                 with contextlib.suppress(ProcessLookupError):
                     pip.kill()
                 if isinstance(error, TimeoutError):
-                    raise FiresteelError(f"installing {blob.name} took more than {INSTALL_TIMEOUT_S:g} s") from None
+                    raise FiresteelError(
+                        f"installing {blob.name} took more than {INSTALL_TIMEOUT_S:g} s"
+                    ) from None
                 raise
             if pip.returncode != 0:
                 raise FiresteelError(_pip_failed(blob.name, output.decode(errors="replace")))
@@ -132,13 +151,19 @@ class JobFiles:
 
 def _pip_failed(name: str, output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
-    errors = [line.strip() for line in lines if line.startswith("ERROR")] or lines[-1:] or ["pip gave no reason"]
+    errors = (
+        [line.strip() for line in lines if line.startswith("ERROR")]
+        or lines[-1:]
+        or ["pip gave no reason"]
+    )
     tail = "\n  ".join(lines[-SHOWN_PIP_LINES:])
     return f"the requirements in {name} cannot be installed: {errors[0]}\n  {tail}"
 
 
 def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, ...]:
-    """Puts files and archives into `job_dir`; returns what goes on sys.path. Raises FiresteelError naming the bad one."""
+    """Puts files and archives into `job_dir`; returns what goes on sys.path. Raises FiresteelError
+    naming the bad one.
+    """
     job_dir.mkdir(parents=True)
     files = job_dir / "files"
     paths: list[str] = []
@@ -147,15 +172,21 @@ def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, .
             case BlobKind.FILE:
                 target = _inside(files, blob.name, "Python file")
                 if target.exists():
-                    raise FiresteelError(f"two different Python files are named {blob.name!r}; rename one of them")
+                    raise FiresteelError(
+                        f"two different Python files are named {blob.name!r}; rename one of them"
+                    )
                 files.mkdir(exist_ok=True)
                 shutil.copyfile(source, target)
                 found_through = target if target.suffix in (".zip", ".whl", ".egg") else files
                 paths.append(str(found_through))
             case BlobKind.ARCHIVE:
-                target = _inside(job_dir, blob.target_dir or PurePosixPath(blob.name).name, "archive target")
+                target = _inside(
+                    job_dir, blob.target_dir or PurePosixPath(blob.name).name, "archive target"
+                )
                 if target == files:
-                    raise FiresteelError(f"archive {blob.name!r} cannot be unpacked into 'files': choose another name after #")
+                    raise FiresteelError(
+                        f"archive {blob.name!r} cannot be unpacked into 'files': choose another name after #"
+                    )
                 unpack(source, target, blob.name)
                 paths += [str(job_dir), str(target)]
             case BlobKind.REQUIREMENTS:
@@ -167,12 +198,16 @@ def _inside(folder: Path, name: str, what: str) -> Path:
     """`folder`/`name`, if that lies within `folder`."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
-        raise FiresteelError(f"{what} {name!r} is refused: it must be a path within the job's folder")
+        raise FiresteelError(
+            f"{what} {name!r} is refused: it must be a path within the job's folder"
+        )
     return folder.joinpath(*parts)
 
 
 def unpack(archive: Path, target: Path, name: str) -> None:
-    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz. An archive with a member that would leave `target` is refused whole."""
+    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz. An archive with a member that would leave
+    `target` is refused whole.
+    """
     target.mkdir(parents=True, exist_ok=True)
     try:
         if zipfile.is_zipfile(archive):
@@ -183,7 +218,9 @@ def unpack(archive: Path, target: Path, name: str) -> None:
                 _restore_modes(opened, target)
         elif tarfile.is_tarfile(archive):
             with tarfile.open(archive) as tar:
-                tar.extractall(target, filter="data")  # raises for members, and links, that lead outside
+                tar.extractall(
+                    target, filter="data"
+                )  # raises for members, and links, that lead outside
         else:
             raise FiresteelError(f"archive {name!r} is neither a zip nor a tar file")
     except tarfile.FilterError as error:

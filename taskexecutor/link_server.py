@@ -1,4 +1,6 @@
-"""The TaskExecutor's end of the links to its slots' processes: a gRPC server on a Unix socket only this user can reach."""
+"""The TaskExecutor's end of the links to its slots' processes: a gRPC server on a Unix socket only
+this user can reach.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MAX_SOCKET_PATH_BYTES = 107
 
 
 class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
-    """`received(executor_id, message)` for all that processes say; `broken(executor_id)` when a link ends."""
+    """`received(executor_id, message)` for all that processes say; `broken(executor_id)` when a
+    link ends.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,9 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
         self._expected = expected
         self._received = received
         self._broken = broken
-        self._links: dict[ExecutorId, asyncio.Queue[executor_pb2.TaskExecutorToExecutor | None]] = {}
+        self._links: dict[
+            ExecutorId, asyncio.Queue[executor_pb2.TaskExecutorToExecutor | None]
+        ] = {}
         self._folder = directory / "link"
         if len(bytes(self._folder / "socket")) > MAX_SOCKET_PATH_BYTES:
             self._folder = temporary.make("link")
@@ -61,7 +67,11 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
         if (link := self._links.get(executor_id)) is not None:
             link.put_nowait(message)
         else:
-            log.warning("message for a process that has no link", executor_id=executor_id, kind=message.WhichOneof("message"))
+            log.warning(
+                "message for a process that has no link",
+                executor_id=executor_id,
+                kind=message.WhichOneof("message"),
+            )
 
     async def Connect(
         self, request_iterator: AsyncIterator[executor_pb2.ExecutorToTaskExecutor], context: Any
@@ -69,7 +79,10 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
         given = dict(context.invocation_metadata() or ()).get(EXECUTOR_ID_KEY, "")
         executor_id = ExecutorId(str(given))
         if not self._expected(executor_id) or executor_id in self._links:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{executor_id!r} is no process of this TaskExecutor's slots")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{executor_id!r} is no process of this TaskExecutor's slots",
+            )
         outgoing: asyncio.Queue[executor_pb2.TaskExecutorToExecutor | None] = asyncio.Queue()
         self._links[executor_id] = outgoing
         reading = asyncio.create_task(self._read(executor_id, request_iterator, outgoing))
@@ -81,12 +94,18 @@ class LinkServer(executor_pb2_grpc.ExecutorLinkServicer):
             del self._links[executor_id]
             self._broken(executor_id)
 
-    async def _read(self, executor_id: ExecutorId, incoming: Any, outgoing: asyncio.Queue[Any]) -> None:
+    async def _read(
+        self, executor_id: ExecutorId, incoming: Any, outgoing: asyncio.Queue[Any]
+    ) -> None:
         try:
             async for message in incoming:
                 self._received(executor_id, message)
         except grpc.aio.AioRpcError:
             pass  # the process has died
-        except Exception:  # what it says makes no sense: a link that nobody listens to must not look alive
-            log.exception("a slot's process sent what cannot be understood", executor_id=executor_id)
+        except (
+            Exception
+        ):  # what it says makes no sense: a link that nobody listens to must not look alive
+            log.exception(
+                "a slot's process sent what cannot be understood", executor_id=executor_id
+            )
         outgoing.put_nowait(None)

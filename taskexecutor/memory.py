@@ -1,4 +1,6 @@
-"""How much memory process trees hold, read from /proc: a slot's Python, its JVM and Spark's Python workers together."""
+"""How much memory process trees hold, read from /proc: a slot's Python, its JVM and Spark's Python
+workers together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The TaskExecutor's shell: turns the slot table's commands into messages and processes, and what comes back into events."""
+"""The TaskExecutor's shell: turns the slot table's commands into messages and processes, and what
+comes back into events.
+"""
 
 from __future__ import annotations
 
@@ -66,21 +68,34 @@ class TaskExecutor:
             default_slot=default_slot,
             cancellation_timeout_s=conf.get(options.CANCELLATION_TIMEOUT),
             heartbeat_timeout_s=self._heartbeat_timeout_s,
-            reconnect_grace_s=min(max(3.0, 2 * self._heartbeat_interval_s), self._heartbeat_timeout_s),
+            reconnect_grace_s=min(
+                max(3.0, 2 * self._heartbeat_interval_s), self._heartbeat_timeout_s
+            ),
             max_starting=max(2, cores),
             max_warming=max(1, cores // 2),
         )
         self.core = SlotTable(settings, IdSource())
-        self._driver: Driver[m.Event, object, m.Command] = Driver(self.core, execute=self._execute, name="slot-table")
+        self._driver: Driver[m.Event, object, m.Command] = Driver(
+            self.core, execute=self._execute, name="slot-table"
+        )
         self._directory = directory
-        self._link = LinkServer(directory, expected=self._expected, received=self._from_executor, broken=self._link_broken)
+        self._link = LinkServer(
+            directory,
+            expected=self._expected,
+            received=self._from_executor,
+            broken=self._link_broken,
+        )
         self._processes: ExecutorProcesses | None = None
-        self._files = JobFiles(directory, python=conf.get(options.PYTHON_EXECUTABLE), post=self._driver.post)
+        self._files = JobFiles(
+            directory, python=conf.get(options.PYTHON_EXECUTABLE), post=self._driver.post
+        )
         self._job_masters: dict[JobId, JobMasterStream] = {}
         self._serving: dict[ExecutorId, JobId] = {}
         self._samples: dict[ExecutorId, Sequence[Sample]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why this TaskExecutor shall end
+        self.ended: asyncio.Future[str] = (
+            asyncio.get_running_loop().create_future()
+        )  # why this TaskExecutor shall end
         self._resource_manager = ResourceManagerStream(
             resource_manager_address,
             registration=self._registration,
@@ -207,7 +222,11 @@ class TaskExecutor:
     def _tell_job_master(self, command: m.ToJobMaster) -> None:
         if (stream := self._job_masters.get(command.job_id)) is not None:
             message = convert.to_job_master(
-                command, epoch=stream.epoch, task_executor_id=self.task_executor_id, address=self.address, host=self._host
+                command,
+                epoch=stream.epoch,
+                task_executor_id=self.task_executor_id,
+                address=self.address,
+                host=self._host,
             )
             stream.link.send(message)
 
@@ -216,12 +235,21 @@ class TaskExecutor:
     def _expected(self, executor_id: ExecutorId) -> bool:
         return self._processes is not None and self._processes.knows(executor_id)
 
-    def _from_executor(self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor) -> None:
+    def _from_executor(
+        self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor
+    ) -> None:
         kind = message.WhichOneof("message")
         if kind == "metrics":
-            self._samples[executor_id] = [(s.name, dict(s.labels), s.value) for s in message.metrics.samples]
+            self._samples[executor_id] = [
+                (s.name, dict(s.labels), s.value) for s in message.metrics.samples
+            ]
         elif kind == "ready":
-            log.info("a slot's process is ready", executor_id=executor_id, pid=message.ready.pid, jvm_pid=message.ready.jvm_pid)
+            log.info(
+                "a slot's process is ready",
+                executor_id=executor_id,
+                pid=message.ready.pid,
+                jvm_pid=message.ready.jvm_pid,
+            )
         event = convert.from_executor(executor_id, self._serving.get(executor_id), message)
         if event is not None:
             self._driver.post(event)
@@ -230,7 +258,9 @@ class TaskExecutor:
         """Without its link a process is of no use; as a rule it has died, and this only makes sure."""
         self._samples.pop(executor_id, None)
         self._serving.pop(executor_id, None)
-        if self._processes is not None and self._processes.started(executor_id):  # else its log will say why it ended
+        if self._processes is not None and self._processes.started(
+            executor_id
+        ):  # else its log will say why it ended
             self._processes.kill(executor_id, "its link is broken")
 
     # -- what others are told

@@ -1,7 +1,7 @@
 """The TaskExecutor's own links: one to the ResourceManager, one to each JobMaster with slots here.
 
-What they hear becomes events of the slot table. Whatever is sent while there is no connection is dropped: the slot table
-tells all it holds anew on every (re-)connection.
+What they hear becomes events of the slot table. Whatever is sent while there is no connection is
+dropped: the slot table tells all it holds anew on every (re-)connection.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections.abc import Callable
 
 import structlog
 
-from firesteel._proto import common_pb2, job_master_pb2, job_master_pb2_grpc, resource_manager_pb2, resource_manager_pb2_grpc
+from firesteel._proto import (
+    common_pb2,
+    job_master_pb2,
+    job_master_pb2_grpc,
+    resource_manager_pb2,
+    resource_manager_pb2_grpc,
+)
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.rpc.link import Link
@@ -24,7 +30,9 @@ _ToJobMaster = job_master_pb2.TaskExecutorToJobMaster
 
 
 class ResourceManagerStream:
-    """Registers on every connection; a new ResourceManager (epoch) so learns all slots, while tasks keep running."""
+    """Registers on every connection; a new ResourceManager (epoch) so learns all slots, while tasks
+    keep running.
+    """
 
     def __init__(
         self,
@@ -41,16 +49,20 @@ class ResourceManagerStream:
         self._on_shutdown = on_shutdown
         self._epoch = 0
         self._registered = False
-        self.link: Link[_ToResourceManager, resource_manager_pb2.ResourceManagerToTaskExecutor] = Link(
-            name="ResourceManager",
-            address=address,
-            open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(channel).ConnectTaskExecutor(sent),  # type: ignore[no-untyped-call]
-            heartbeat=self._heartbeat,
-            on_up=self._connected,
-            on_message=self._received,
-            on_down=lambda cause, for_s: self._broken(),
-            heartbeat_interval_s=heartbeat_interval_s,
-            heartbeat_timeout_s=heartbeat_timeout_s,
+        self.link: Link[_ToResourceManager, resource_manager_pb2.ResourceManagerToTaskExecutor] = (
+            Link(
+                name="ResourceManager",
+                address=address,
+                open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(
+                    channel
+                ).ConnectTaskExecutor(sent),  # type: ignore[no-untyped-call]
+                heartbeat=self._heartbeat,
+                on_up=self._connected,
+                on_message=self._received,
+                on_down=lambda cause, for_s: self._broken(),
+                heartbeat_interval_s=heartbeat_interval_s,
+                heartbeat_timeout_s=heartbeat_timeout_s,
+            )
         )
 
     def send_command(self, command: m.AnswerSlotRequest | m.ReportSlots) -> None:
@@ -66,7 +78,11 @@ class ResourceManagerStream:
         match message.WhichOneof("message"):
             case "registered":
                 if not self._registered or self._epoch != message.registered.resource_manager_epoch:
-                    log.info("registered", address=self.link.address, epoch=message.registered.resource_manager_epoch)
+                    log.info(
+                        "registered",
+                        address=self.link.address,
+                        epoch=message.registered.resource_manager_epoch,
+                    )
                 self._registered, self._epoch = True, message.registered.resource_manager_epoch
             case "shutdown":
                 self._on_shutdown(message.shutdown.cause or "the ResourceManager said so")
@@ -101,8 +117,12 @@ class JobMasterStream:
         self.link: Link[_ToJobMaster, job_master_pb2.JobMasterToTaskExecutor] = Link(
             name=f"JobMaster {job_id}",
             address=address,
-            open_stream=lambda channel, sent: job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor(sent),  # type: ignore[no-untyped-call]
-            heartbeat=lambda: _ToJobMaster(job_id=job_id, job_master_epoch=epoch, heartbeat=common_pb2.Heartbeat()),
+            open_stream=lambda channel, sent: job_master_pb2_grpc.JobMasterStub(
+                channel
+            ).ConnectTaskExecutor(sent),  # type: ignore[no-untyped-call]
+            heartbeat=lambda: _ToJobMaster(
+                job_id=job_id, job_master_epoch=epoch, heartbeat=common_pb2.Heartbeat()
+            ),
             on_up=self._connected,
             on_message=self._received,
             on_down=lambda cause, for_s: self._broken(cause),

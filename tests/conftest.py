@@ -1,4 +1,6 @@
-"""What holds for every test session: nothing that a test started is still there when the session ends."""
+"""What holds for every test session: nothing that a test started is still there when the session
+ends.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("firesteel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("firesteel")
 
-MARK = "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
+MARK = (
+    "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
+)
 GRACE_S = 5.0  # what was told to end may take this long to be gone
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_leaks() -> Iterator[None]:
-    """Fails the session if processes (JVMs included, also orphaned ones) or non-daemon threads outlive it."""
+    """Fails the session if processes (JVMs included, also orphaned ones) or non-daemon threads
+    outlive it.
+    """
     mark = uuid.uuid4().hex
     os.environ[MARK] = mark
     threads_before = set(threading.enumerate())
@@ -65,7 +71,11 @@ def _processes(mark: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             ours = process.pid != os.getpid() and process.environ().get(MARK) == mark
-            if ours and process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in _command(process):
+            if (
+                ours
+                and process.status() != psutil.STATUS_ZOMBIE
+                and "resource_tracker" not in _command(process)
+            ):
                 found.append(process)
         except psutil.Error:  # gone meanwhile, or another user's
             continue
@@ -73,7 +83,9 @@ def _processes(mark: str) -> list[psutil.Process]:
 
 
 def _threads(before: set[threading.Thread]) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
+    return [
+        thread for thread in threading.enumerate() if not thread.daemon and thread not in before
+    ]
 
 
 def _command(process: psutil.Process) -> str:

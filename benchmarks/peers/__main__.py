@@ -1,4 +1,6 @@
-"""`python -m benchmarks.peers [NAME...]`: only some of `make bench ONLY=peers`, as JSON; nothing is written."""
+"""`python -m benchmarks.peers [NAME...]`: only some of `make bench ONLY=peers`, as JSON; nothing is
+written.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if __name__ == "__main__":
     wanted = sys.argv[1:] or NAMES
     unknown = [name for name in wanted if name not in NAMES]
     if unknown:
-        sys.exit(f"benchmarks.peers: there is no {', '.join(unknown)}; known are {', '.join(NAMES)}")
+        sys.exit(
+            f"benchmarks.peers: there is no {', '.join(unknown)}; known are {', '.join(NAMES)}"
+        )
     with Steps(Console(stderr=True), sum(len(steps(name)) for name in wanted)) as progress:
         peers = Peers(progress)
         rows = [row for name in wanted for row in peers.run(name)]

@@ -1,4 +1,6 @@
-"""`.bench-venv`: apache-flink with what it pins, apart from our own environment, which could not have both. Made when needed."""
+"""`.bench-venv`: apache-flink with what it pins, apart from our own environment, which could not
+have both. Made when needed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from firesteel.common.java import java_home
 
 FLINK = "apache-flink==2.3.0"
 PYTHONS = ("3.11", "3.12", "3.10")  # that it has packages for, best first
-# With a million keys on the heap, the parallel collector takes a third less CPU time than Java's usual one.
+# With a million keys on the heap, the parallel collector takes a third less CPU time than Java's
+# usual one.
 JVM_ARGS = "-Xmx4g -XX:+UseParallelGC"
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".bench-venv"
@@ -36,7 +39,17 @@ def install(venv: Path = VENV) -> None:
     if installed(venv):
         return
     run([_base_python(), "-m", "venv", "--clear", str(venv)])
-    run([str(flink_python(venv)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", FLINK])
+    run(
+        [
+            str(flink_python(venv)),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            FLINK,
+        ]
+    )
     _ready(venv).touch()
 
 
@@ -56,18 +69,26 @@ def _base_python() -> str:
         found = shutil.which(candidate)
         if found and _version_with_venv(found) in PYTHONS:
             return found
-    raise NotInstalled(f"it needs Python {' or '.join(PYTHONS)} with its venv module, and there is none on the PATH")
+    raise NotInstalled(
+        f"it needs Python {' or '.join(PYTHONS)} with its venv module, and there is none on the PATH"
+    )
 
 
 def _version_with_venv(python: str) -> str:
     code = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def run(argv: Sequence[str]) -> None:
     """Raises NotInstalled with the one line of what it said that tells most."""
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode != 0:
-        said = [line for line in done.stdout.splitlines() if line.strip()] or [f"code {done.returncode}"]
+        said = [line for line in done.stdout.splitlines() if line.strip()] or [
+            f"code {done.returncode}"
+        ]
         errors = [line for line in said if line.startswith("ERROR")]
         raise NotInstalled((errors or said)[-1])

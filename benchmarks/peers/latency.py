@@ -1,7 +1,9 @@
-"""Latency at 1,000 records/s, from the source to the sink, through a key_by to another slot or the same one.
+"""Latency at 1,000 records/s, from the source to the sink, through a key_by to another slot or the
+same one.
 
-A record is stamped by a function chained to the source, and looked at by a function chained to the sink. The source lets
-records go every 10 ms or so; that they have waited for their group is not in the numbers.
+A record is stamped by a function chained to the source, and looked at by a function chained to the
+sink. The source lets records go every 10 ms or so; that they have waited for their group is not in
+the numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def arrived(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         late_ns = time.time_ns() - batch.column("at_ns").to_numpy()
-        yield pa.RecordBatch.from_arrays([batch.column("value"), pa.array(late_ns / 1e6)], names=["value", "ms"])
+        yield pa.RecordBatch.from_arrays(
+            [batch.column("value"), pa.array(late_ns / 1e6)], names=["value", "ms"]
+        )
 
 
 def latency(through: str) -> dict[str, Any]:
@@ -50,7 +54,9 @@ def latency(through: str) -> dict[str, Any]:
     numbers = env.from_source(SequenceSource(0, WARM_ROWS + ROWS, rate_per_s=RATE_PER_S))
     records = numbers.map_in_arrow(stamped, "value long, at_ns long")
     if through == "spark":
-        keyed = records.transform(lambda df: df.where("value >= 0").selectExpr("value % 100 AS k", "value", "at_ns")).key_by("k")
+        keyed = records.transform(
+            lambda df: df.where("value >= 0").selectExpr("value % 100 AS k", "value", "at_ns")
+        ).key_by("k")
     else:
         keyed = records.map_in_arrow(mapped, "k long, value long, at_ns long").key_by("k")
     result = keyed.map_in_arrow(arrived, "value long, ms double")

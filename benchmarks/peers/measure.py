@@ -1,9 +1,12 @@
-"""One engine in processes of its own, measured from outside: the time and the CPU time of its timed run.
+"""One engine in processes of its own, measured from outside: the time and the CPU time of its timed
+run.
 
-`measure` starts a supervisor (this module as a program), which starts the engine, reads what it says and ends all that is
-left of it: when it has ended, when its time is over, or when whoever measures is gone. The supervisor is the subreaper of
-the engine's processes: those whose parents have ended become its children, so none is lost. It waits for none of them before
-the measurement is over; so the CPU time of each, living or not, is in /proc: its own, or that of the parent which waited for it.
+`measure` starts a supervisor (this module as a program), which starts the engine, reads what it
+says and ends all that is left of it: when it has ended, when its time is over, or when whoever
+measures is gone. The supervisor is the subreaper of the engine's processes: those whose parents
+have ended become its children, so none is lost. It waits for none of them before the measurement is
+over; so the CPU time of each, living or not, is in /proc: its own, or that of the parent which
+waited for it.
 """
 
 from __future__ import annotations
@@ -57,13 +60,21 @@ class EngineFailed(Exception):
         self.said = said
 
 
-def measure(argv: Sequence[str], environ: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S) -> Measured:
+def measure(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+) -> Measured:
     """Runs it; it prints `begin` and `end ROWS` (see `work`). Raises EngineFailed."""
     command = [sys.executable, "-m", "benchmarks.peers.measure", str(timeout_s), *argv]
-    # In a session of its own, a Ctrl-C does not reach the supervisor; the end of its standard input does, as anything else would
-    # that ends this process.
+    # In a session of its own, a Ctrl-C does not reach the supervisor; the end of its standard input
+    # does, as anything else would that ends this process.
     with subprocess.Popen(
-        command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as supervisor:
         assert supervisor.stdin is not None and supervisor.stdout is not None
         try:
@@ -85,7 +96,11 @@ class _Supervisor:
         self._load = os.getloadavg()[0]
         self._deadline = time.monotonic() + timeout_s
         self._process = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         self._said: deque[str] = deque(maxlen=SAID_LINES)
         self._unfinished = b""
@@ -135,14 +150,21 @@ class _Supervisor:
             began, used_before_s = self._began
             known = used_s is not None and used_before_s is not None and used_s >= used_before_s
             self._measured = Measured(
-                rows=int(line.split()[1]), seconds=now - began, cpu_s=used_s - used_before_s if known else None, load=self._load
+                rows=int(line.split()[1]),
+                seconds=now - began,
+                cpu_s=used_s - used_before_s if known else None,
+                load=self._load,
             )
             self._deadline = min(self._deadline, now + GRACE_S)
 
     def _result(self) -> Measured:
         code = self._process.wait()
         if self._measured is None:
-            raise self._failed(f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with code {code}")
+            raise self._failed(
+                f"it was ended by {signal.Signals(-code).name}"
+                if code < 0
+                else f"it ended with code {code}"
+            )
         if self._measured.rows == 0:
             raise self._failed("it took in no rows")
         return self._measured
@@ -150,19 +172,26 @@ class _Supervisor:
     def _failed(self, how: str) -> EngineFailed:
         """With the last line that says something: all but a Java error's stack trace."""
         said = [*self._said, self._unfinished.decode(errors="replace")]
-        telling = [line for line in said if line.strip() and not line[0].isspace() and not PROTOCOL.match(line)]
+        telling = [
+            line
+            for line in said
+            if line.strip() and not line[0].isspace() and not PROTOCOL.match(line)
+        ]
         return EngineFailed(f"{how}: {telling[-1]}" if telling else how, "\n".join(said).strip())
 
 
 def cpu_s() -> float | None:
-    """Of all that this process has ever started, none of which it has waited for. None if that changed all the time."""
+    """Of all that this process has ever started, none of which it has waited for. None if that
+    changed all the time.
+    """
     for _ in range(_LOOKS):
         before = psutil.Process().children(recursive=True)
         try:
             times = [process.cpu_times() for process in before]
         except psutil.NoSuchProcess:
             continue
-        # If they are the same ones still, none has been waited for between the looks at its own time and at its parent's.
+        # If they are the same ones still, none has been waited for between the looks at its own
+        # time and at its parent's.
         if set(psutil.Process().children(recursive=True)) == set(before):
             return sum(t.user + t.system + t.children_user + t.children_system for t in times)
     return None
@@ -184,7 +213,9 @@ def end_all() -> None:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the times of processes that have ended are lost
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # where it is ignored, the times of processes that have ended are lost
     try:
         answer = asdict(_Supervisor(sys.argv[2:], float(sys.argv[1])).run())
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Memory of one PySpark executor, its Python and its JVM together: idle when warm, and the most under keyed aggregation."""
+"""Memory of one PySpark executor, its Python and its JVM together: idle when warm, and the most
+under keyed aggregation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import psutil
 
 IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 900
 INTERVAL_S = 0.2
-# An executor that is ready still compiles what its start has run most, and trims its heap: it is idle when that is over.
+# An executor that is ready still compiles what its start has run most, and trims its heap: it is
+# idle when that is over.
 QUIET_S, QUIET_CPU_S, SETTLE_LIMIT_S = 5.0, 0.1, 120.0
 
 
@@ -27,12 +30,16 @@ def executors(root: int) -> list[psutil.Process]:
 
 
 def resident_mb(executor: psutil.Process) -> float:
-    """Resident pages of the Python process and of all that it has started. Pages that slots share are counted in each of them."""
+    """Resident pages of the Python process and of all that it has started. Pages that slots share
+    are counted in each of them.
+    """
     return _sum_mb(executor, lambda process: process.memory_info().rss)
 
 
 def proportional_mb(executor: psutil.Process) -> float:
-    """The same with pages that several processes share divided among them: what one more slot costs."""
+    """The same with pages that several processes share divided among them: what one more slot
+    costs.
+    """
     return _sum_mb(executor, lambda process: process.memory_full_info().pss)
 
 
@@ -48,7 +55,9 @@ def wait_until_idle(processes: list[psutil.Process]) -> None:
     done = threading.Event()
     limit = time.monotonic() + SETTLE_LIMIT_S
     before = float("-inf")
-    while (used := sum(cpu_s(process) for process in processes)) - before > QUIET_CPU_S * len(processes):
+    while (used := sum(cpu_s(process) for process in processes)) - before > QUIET_CPU_S * len(
+        processes
+    ):
         if time.monotonic() > limit:
             raise RuntimeError(f"the executors were not idle within {SETTLE_LIMIT_S:g} s")
         before = used
@@ -56,7 +65,9 @@ def wait_until_idle(processes: list[psutil.Process]) -> None:
 
 
 def cpu_s(executor: psutil.Process) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in (executor, *executor.children(recursive=True)))
+    return sum(
+        sum(process.cpu_times()[:2]) for process in (executor, *executor.children(recursive=True))
+    )
 
 
 def executor_memory() -> dict[str, Any]:

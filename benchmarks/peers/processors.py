@@ -1,4 +1,6 @@
-"""The function per batch and the StatefulProcessor, as PySpark has them: the same objects run on Spark and on Firesteel."""
+"""The function per batch and the StatefulProcessor, as PySpark has them: the same objects run on
+Spark and on Firesteel.
+"""
 
 from __future__ import annotations
 

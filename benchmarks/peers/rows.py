@@ -1,8 +1,10 @@
-"""The same work on Firesteel, Spark Structured Streaming and Flink, one engine at a time, on 2 cores; results are checked.
+"""The same work on Firesteel, Spark Structured Streaming and Flink, one engine at a time, on 2
+cores; results are checked.
 
-Each engine first runs the work on fewer rows, whose result must be right and which warms it up; then it is timed, from the
-start of the job to its end. CPU time is shown, too: on a machine that others use as well, it is what can be compared.
-An engine that fails, or is not there, loses nobody else's numbers.
+Each engine first runs the work on fewer rows, whose result must be right and which warms it up;
+then it is timed, from the start of the job to its end. CPU time is shown, too: on a machine that
+others use as well, it is what can be compared. An engine that fails, or is not there, loses nobody
+else's numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.peers.environment import FLINK as FLINK_PACKAGE
-from benchmarks.peers.environment import NotInstalled, flink_environ, flink_python, install, installed
+from benchmarks.peers.environment import (
+    NotInstalled,
+    flink_environ,
+    flink_python,
+    install,
+    installed,
+)
 from benchmarks.peers.measure import EngineFailed, Measured, measure
 from benchmarks.peers.work import WORKS, Work
 from benchmarks.progress import Steps
@@ -21,8 +29,8 @@ FIRESTEEL, SPARK = "Firesteel", "Spark Structured Streaming"
 FLINK, TUNED = "Flink SQL", "Flink SQL, mini-batch, two-phase"
 PYFLINK, PYFLINK_THREADS = "PyFlink", "PyFlink, in threads of the JVM"
 FOLDER = "benchmarks/peers"
-# Beside which engines, and at least how many times their rows per second; None is no goal. With a goal for each of the ways
-# to run Flink, the best of them counts.
+# Beside which engines, and at least how many times their rows per second; None is no goal. With a
+# goal for each of the ways to run Flink, the best of them counts.
 GOALS: dict[str, dict[str, float | None]] = {
     "filter_project": {SPARK: 1.2, FLINK: None},
     "keyed_aggregate_1k": {SPARK: 2.0, FLINK: 4.0, TUNED: 4.0},
@@ -38,7 +46,11 @@ Result = Measured | EngineFailed | NotInstalled
 
 def steps(name: str) -> tuple[str, ...]:
     """What `Peers.run` of it goes through, one at a time."""
-    return tuple(f"{name} on {engine}" for engine in (FIRESTEEL, *GOALS[name])) if name in WORKS else (name,)
+    return (
+        tuple(f"{name} on {engine}" for engine in (FIRESTEEL, *GOALS[name]))
+        if name in WORKS
+        else (name,)
+    )
 
 
 class Peers:
@@ -64,7 +76,9 @@ class Peers:
         if installed() or self._no_flink is not None:
             return
         self._steps.extend()
-        with self._steps.step(f"installing {FLINK_PACKAGE} in .bench-venv, once (850 MB, some minutes)"):
+        with self._steps.step(
+            f"installing {FLINK_PACKAGE} in .bench-venv, once (850 MB, some minutes)"
+        ):
             try:
                 install()
             except NotInstalled as reason:
@@ -81,7 +95,9 @@ class Peers:
                 return self._no_flink
             program = "run_pyflink.py" if engine in (PYFLINK, PYFLINK_THREADS) else "run_flink.py"
             how = {TUNED: ["tuned"], PYFLINK_THREADS: ["threads"]}.get(engine, [])
-            return measure([str(flink_python()), f"{FOLDER}/{program}", work, *how], flink_environ())
+            return measure(
+                [str(flink_python()), f"{FOLDER}/{program}", work, *how], flink_environ()
+            )
         except EngineFailed as failed:
             return failed
 
@@ -90,17 +106,23 @@ def _other(name: str) -> dict[str, Any]:
     from benchmarks.peers.latency import latency
     from benchmarks.peers.memory import executor_memory
 
-    return executor_memory() if name == "executor_memory" else latency(name.removeprefix("latency_"))
+    return (
+        executor_memory() if name == "executor_memory" else latency(name.removeprefix("latency_"))
+    )
 
 
 def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
     """Of what was measured, or why not, by engine. `engines` has all numbers."""
     goals = GOALS[work.name]
     ours = results[FIRESTEEL]
-    engines = {engine: _engine(result, ours, goals.get(engine)) for engine, result in results.items()}
+    engines = {
+        engine: _engine(result, ours, goals.get(engine)) for engine, result in results.items()
+    }
     peers = {engine: fields for engine, fields in engines.items() if engine != FIRESTEEL}
     near = [
-        (fields["ratio"] / fields["goal"], fields["ratio"]) for fields in peers.values() if fields["goal"] and fields["ratio"]
+        (fields["ratio"] / fields["goal"], fields["ratio"])
+        for fields in peers.values()
+        if fields["goal"] and fields["ratio"]
     ]
     met = {fields["met"] for fields in peers.values() if fields["goal"]}
     return {
@@ -108,8 +130,12 @@ def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
         "ours": shown(engines[FIRESTEEL]),
         "unit": "rows/s",
         "peers": {engine: shown(fields) for engine, fields in peers.items()},
-        "ratio": min(near)[1] if near else None,  # the one nearest to its goal, or farthest below it
-        "goal": ", ".join(f">= {goal:g} x {engine}" for engine, goal in goals.items() if goal is not None),
+        "ratio": min(near)[1]
+        if near
+        else None,  # the one nearest to its goal, or farthest below it
+        "goal": ", ".join(
+            f">= {goal:g} x {engine}" for engine, goal in goals.items() if goal is not None
+        ),
         "met": False if False in met else None if None in met else True,
         "engines": engines,
         "failed": [engine for engine, fields in engines.items() if "reason" in fields],

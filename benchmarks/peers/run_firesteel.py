@@ -1,4 +1,6 @@
-"""`python -m benchmarks.peers.run_firesteel WORK`: on an embedded cluster of real processes, 2 slots of 1 core each."""
+"""`python -m benchmarks.peers.run_firesteel WORK`: on an embedded cluster of real processes, 2
+slots of 1 core each.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,30 @@ def program(env: Environment, work: Work, rows: int) -> DataStream:
     keys = work.keys
     match work.name:
         case "filter_project":
-            return numbers.transform(lambda df: df.where(f"value % {KEEP_ONE_IN} = 0").selectExpr("value AS v", "value * 2 AS d"))
+            return numbers.transform(
+                lambda df: df.where(f"value % {KEEP_ONE_IN} = 0").selectExpr(
+                    "value AS v", "value * 2 AS d"
+                )
+            )
         case "keyed_aggregate_1k" | "keyed_aggregate_1m":
-            keyed = numbers.transform(lambda df: df.selectExpr(f"value % {keys} AS k", "value")).key_by("k")
+            keyed = numbers.transform(
+                lambda df: df.selectExpr(f"value % {keys} AS k", "value")
+            ).key_by("k")
             return keyed.aggregate(*AGGREGATES)
         case "window_aggregate":
-            timed = numbers.transform(lambda df: df.selectExpr(f"value % {keys} AS k", "value", "timestamp_micros(value) AS t"))
+            timed = numbers.transform(
+                lambda df: df.selectExpr(
+                    f"value % {keys} AS k", "value", "timestamp_micros(value) AS t"
+                )
+            )
             return timed.key_by("k").window(Tumbling("1 s", on="t")).aggregate(*AGGREGATES)
         case "stateful_processor":
             from benchmarks.peers.processors import CountAndSum, with_key
 
             mapped = numbers.map_in_arrow(with_key(keys), "k long, value long")
-            return mapped.key_by("k").transform_with_state(CountAndSum(), "k long, c long, s long", "update")
+            return mapped.key_by("k").transform_with_state(
+                CountAndSum(), "k long, c long, s long", "update"
+            )
         case _:
             raise SystemExit(f"unknown: {work.name}")
 
@@ -56,7 +70,12 @@ def collected(client: Client, stream: DataStream) -> pa.Table:
     graph = stream._environment.job_graph("check")
     job_id = client.submit(graph)
     client.wait(job_id)
-    (operator_id,) = [o.operator_id for v in graph.vertices for o in v.operators if o.coordinator_kind == "collect"]
+    (operator_id,) = [
+        o.operator_id
+        for v in graph.vertices
+        for o in v.operators
+        if o.coordinator_kind == "collect"
+    ]
     return client.fetch_table(job_id, operator_id)
 
 
@@ -66,7 +85,9 @@ def main() -> None:
         cluster.wait_for_slots()
         client = cluster.client()
         check = collected(client, program(Environment(parallelism=SLOTS), work, work.check_rows))
-        peers.check(work, {name: check[name].to_numpy() for name in check.column_names}, work.check_rows)
+        peers.check(
+            work, {name: check[name].to_numpy() for name in check.column_names}, work.check_rows
+        )
         env = Environment(parallelism=SLOTS)
         program(env, work, work.rows).map_in_arrow(nothing, name="Discard").print()
         graph = env.job_graph(work.name)

@@ -1,7 +1,8 @@
-"""`python run_flink.py WORK [tuned]`: Flink SQL in a local cluster of 2 slots; in `.bench-venv`, which has PyFlink alone.
+"""`python run_flink.py WORK [tuned]`: Flink SQL in a local cluster of 2 slots; in `.bench-venv`,
+which has PyFlink alone.
 
-The numbers come from Flink's own NumberSequenceSource, bounded; nothing is Python. tuned: mini-batch and two-phase aggregation.
-State is on the heap (Flink's default backend, its quickest).
+The numbers come from Flink's own NumberSequenceSource, bounded; nothing is Python. tuned:
+mini-batch and two-phase aggregation. State is on the heap (Flink's default backend, its quickest).
 """
 
 from __future__ import annotations
@@ -61,11 +62,15 @@ class Flink:
 
     def _query(self, rows: int) -> str:
         source = NumberSequenceSource(0, rows - 1)
-        numbers = self._streams.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", type_info=Types.LONG())
+        numbers = self._streams.from_source(
+            source, WatermarkStrategy.no_watermarks(), "numbers", type_info=Types.LONG()
+        )
         windows = self._work.name == "window_aggregate"
         schema = Schema.new_builder().column("f0", DataTypes.BIGINT())
         if windows:
-            schema = schema.column_by_expression("t", "TO_TIMESTAMP_LTZ(f0 / 1000, 3)").watermark("t", "t")
+            schema = schema.column_by_expression("t", "TO_TIMESTAMP_LTZ(f0 / 1000, 3)").watermark(
+                "t", "t"
+            )
         self._replace_view("numbers", self._tables.from_data_stream(numbers, schema.build()))
         if self._work.name == "filter_project":
             return f"SELECT f0 AS v, f0 * 2 AS d FROM numbers WHERE MOD(f0, {KEEP_ONE_IN}) = 0"
@@ -82,15 +87,26 @@ class Flink:
 
 
 def checked(flink: Flink, work: Work) -> None:
-    """The same statement, into files: of Flink's own `collect`, Python takes some thousands of rows a second."""
+    """The same statement, into files: of Flink's own `collect`, Python takes some thousands of rows
+    a second.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-flink-") as folder:
         # A format that takes updates; what a row was before one is a line of its own.
-        flink.run(work.check_rows, f"'connector' = 'filesystem', 'path' = '{folder}', 'format' = 'debezium-json'")
-        written = [path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size]
+        flink.run(
+            work.check_rows,
+            f"'connector' = 'filesystem', 'path' = '{folder}', 'format' = 'debezium-json'",
+        )
+        written = [
+            path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size
+        ]
         row = pa.struct([(name, pa.int64()) for name in flink.columns])
         # Told, because "before" is null for as long as nothing is updated.
-        parsing = json.ParseOptions(explicit_schema=pa.schema([("before", row), ("after", row), ("op", pa.string())]))
-        lines = pa.concat_tables([json.read_json(path, parse_options=parsing) for path in written]).combine_chunks()
+        parsing = json.ParseOptions(
+            explicit_schema=pa.schema([("before", row), ("after", row), ("op", pa.string())])
+        )
+        lines = pa.concat_tables(
+            [json.read_json(path, parse_options=parsing) for path in written]
+        ).combine_chunks()
     rows = lines.filter(pc.equal(lines["op"], "c"))["after"].combine_chunks()
     columns = {rows.type[i].name: rows.field(i).to_numpy() for i in range(rows.type.num_fields)}
     peers.check(work, columns, work.check_rows)

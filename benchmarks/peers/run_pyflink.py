@@ -1,6 +1,7 @@
 """`python run_pyflink.py stateful_processor [threads]`: a Python map, then a KeyedProcessFunction.
 
-In `.bench-venv`, which has PyFlink alone. Its Python functions run in processes of their own, or in threads of the JVM.
+In `.bench-venv`, which has PyFlink alone. Its Python functions run in processes of their own, or in
+threads of the JVM.
 """
 
 from __future__ import annotations
@@ -43,17 +44,25 @@ class CountAndSum(KeyedProcessFunction):
 
 def program(environment: StreamExecutionEnvironment, work: Work, rows: int) -> DataStream:
     source = NumberSequenceSource(0, rows - 1)
-    numbers = environment.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", type_info=Types.LONG())
+    numbers = environment.from_source(
+        source, WatermarkStrategy.no_watermarks(), "numbers", type_info=Types.LONG()
+    )
     keys = work.keys
-    keyed = numbers.map(lambda n: (n % keys, n), output_type=Types.TUPLE([Types.LONG(), Types.LONG()]))
+    keyed = numbers.map(
+        lambda n: (n % keys, n), output_type=Types.TUPLE([Types.LONG(), Types.LONG()])
+    )
     three = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
-    return keyed.key_by(lambda pair: pair[0], key_type=Types.LONG()).process(CountAndSum(), output_type=three)
+    return keyed.key_by(lambda pair: pair[0], key_type=Types.LONG()).process(
+        CountAndSum(), output_type=three
+    )
 
 
 def main() -> None:
     work, mode = peers.WORKS[sys.argv[1]], "thread" if "threads" in sys.argv[2:] else "process"
     # An interpreter in the JVM does not know of a virtual environment by itself.
-    os.environ["PYTHONPATH"] = os.pathsep.join([os.environ["PYTHONPATH"], sysconfig.get_path("purelib")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [os.environ["PYTHONPATH"], sysconfig.get_path("purelib")]
+    )
     configuration = Configuration()
     for key, value in {**SETTINGS, "python.execution-mode": mode}.items():
         configuration.set_string(key, value)

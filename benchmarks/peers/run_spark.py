@@ -1,7 +1,8 @@
 """`python -m benchmarks.peers.run_spark WORK`: Spark Structured Streaming, local[2].
 
-The source is `rate-micro-batch`, the quickest that Spark comes with: it generates consecutive numbers in large micro-batches.
-State is in Spark's default store where it can be, in RocksDB where it must. Checkpoints are on shared memory.
+The source is `rate-micro-batch`, the quickest that Spark comes with: it generates consecutive
+numbers in large micro-batches. State is in Spark's default store where it can be, in RocksDB where
+it must. Checkpoints are on shared memory.
 """
 
 from __future__ import annotations
@@ -38,38 +39,58 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 def session(temp_dir: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.memory", "4g")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "4g")
+    )
     builder = builder.config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temp_dir}")
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-    return builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR").getOrCreate()
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config(
+        "spark.sql.session.timeZone", "UTC"
+    )
+    return (
+        builder.config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
 
 
 def program(numbers: DataFrame, work: Work) -> DataFrame:
     keys = work.keys
     match work.name:
         case "filter_project":
-            return numbers.where(f"value % {KEEP_ONE_IN} = 0").selectExpr("value AS v", "value * 2 AS d")
+            return numbers.where(f"value % {KEEP_ONE_IN} = 0").selectExpr(
+                "value AS v", "value * 2 AS d"
+            )
         case "keyed_aggregate_1k" | "keyed_aggregate_1m":
             keyed = numbers.selectExpr(f"value % {keys} AS k", "value")
             return keyed.groupBy("k").agg({"*": "count", "value": "sum"}).toDF("k", "c", "s")
         case "window_aggregate":
             from pyspark.sql import functions as sql
 
-            timed = numbers.selectExpr(f"value % {keys} AS k", "value", "timestamp_micros(value) AS t")
+            timed = numbers.selectExpr(
+                f"value % {keys} AS k", "value", "timestamp_micros(value) AS t"
+            )
             windows = timed.withWatermark("t", "1 second").groupBy("k", sql.window("t", "1 second"))
-            return windows.agg(sql.count("*").alias("c"), sql.sum("value").alias("s")).drop("window")
+            return windows.agg(sql.count("*").alias("c"), sql.sum("value").alias("s")).drop(
+                "window"
+            )
         case "stateful_processor":
             from benchmarks.peers.processors import CountAndSum, with_key
 
             numbers.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
             mapped = numbers.select("value").mapInArrow(with_key(keys), "k long, value long")
-            return mapped.groupBy("k").transformWithState(CountAndSum(), "k long, c long, s long", "Update", "None")
+            return mapped.groupBy("k").transformWithState(
+                CountAndSum(), "k long, c long, s long", "Update", "None"
+            )
         case _:
             raise SystemExit(f"unknown: {work.name}")
 
 
 class _Progress(StreamingQueryListener):
-    """Lets the main thread wait until the query started last has taken in so many rows, or has ended."""
+    """Lets the main thread wait until the query started last has taken in so many rows, or has
+    ended.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -77,7 +98,9 @@ class _Progress(StreamingQueryListener):
         self.query: str | None = None  # its run; events of those before may still come
         self.reached = threading.Event()
 
-    def onQueryStarted(self, event: Any) -> None:  # within `start`, before any other event of the query
+    def onQueryStarted(
+        self, event: Any
+    ) -> None:  # within `start`, before any other event of the query
         self.query = str(event.runId)
 
     def onQueryProgress(self, event: Any) -> None:
@@ -96,13 +119,19 @@ class _Progress(StreamingQueryListener):
 
 
 def stream(spark: SparkSession, batch_rows: int) -> DataFrame:
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", batch_rows).option("numPartitions", 2)
+    source = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", batch_rows)
+        .option("numPartitions", 2)
+    )
     return source.load()
 
 
 @contextmanager
 def running(work: Work, writer: DataStreamWriter, rows: int, progress: _Progress) -> Iterator[None]:
-    """The query is started; the block runs when it has taken in so many rows, and before it is stopped."""
+    """The query is started; the block runs when it has taken in so many rows, and before it is
+    stopped.
+    """
     with tempfile.TemporaryDirectory(dir=checkpoints_on(), prefix="bench-spark-") as checkpoints:
         progress.expect(rows)
         query = writer.option("checkpointLocation", checkpoints).start()
@@ -116,7 +145,11 @@ def running(work: Work, writer: DataStreamWriter, rows: int, progress: _Progress
 def checkpoints_on() -> str | None:
     """Shared memory, unless there is little of it."""
     shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > SHARED_MEMORY_BYTES else None
+    return (
+        str(shared)
+        if shared.is_dir() and shutil.disk_usage(shared).free > SHARED_MEMORY_BYTES
+        else None
+    )
 
 
 def checked(spark: SparkSession, work: Work, mode: str, progress: _Progress) -> None:
@@ -128,7 +161,9 @@ def checked(spark: SparkSession, work: Work, mode: str, progress: _Progress) -> 
             found.append(batch.toArrow())
 
     result = program(stream(spark, work.check_rows // CHECK_BATCHES), work)
-    with running(work, result.writeStream.foreachBatch(take).outputMode(mode), work.check_rows, progress):
+    with running(
+        work, result.writeStream.foreachBatch(take).outputMode(mode), work.check_rows, progress
+    ):
         rows = pa.concat_tables(found)
     peers.check(work, {name: rows[name].to_numpy() for name in rows.column_names}, work.check_rows)
 

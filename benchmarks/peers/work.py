@@ -21,7 +21,9 @@ Columns = Mapping[str, Any]  # arrays or lists of integers, by name
 class Work:
     name: str
     rows: int  # of the run that is timed
-    check_rows: int  # of the run before it, whose whole result is checked; it warms the engine up, too
+    check_rows: (
+        int  # of the run before it, whose whole result is checked; it warms the engine up, too
+    )
     keys: int = 0
     updates: bool = False  # the result is a stream of updates by key: running counts and sums, of which the last ones stand
 
@@ -30,8 +32,16 @@ WORKS = {
     work.name: work
     for work in (
         Work("filter_project", rows=200_000_000, check_rows=5_000_000),
-        Work("keyed_aggregate_1k", rows=200_000_000, check_rows=2_000_000, keys=1_000, updates=True),
-        Work("keyed_aggregate_1m", rows=40_000_000, check_rows=3_000_000, keys=1_000_000, updates=True),
+        Work(
+            "keyed_aggregate_1k", rows=200_000_000, check_rows=2_000_000, keys=1_000, updates=True
+        ),
+        Work(
+            "keyed_aggregate_1m",
+            rows=40_000_000,
+            check_rows=3_000_000,
+            keys=1_000_000,
+            updates=True,
+        ),
         Work("window_aggregate", rows=200_000_000, check_rows=5_000_000, keys=1_000),
         Work("stateful_processor", rows=1_000_000, check_rows=20_000, keys=1_000, updates=True),
     )
@@ -39,8 +49,8 @@ WORKS = {
 
 
 def expected(work: Work, rows: int) -> dict[str, np.ndarray]:
-    """The whole result, in no certain order. filter_project: number and twice the number; the others: key, count and sum of a
-    group, which is a key, or a key in a window.
+    """The whole result, in no certain order. filter_project: number and twice the number; the
+    others: key, count and sum of a group, which is a key, or a key in a window.
     """
     if work.name == "filter_project":
         kept = np.arange(0, rows, KEEP_ONE_IN)
@@ -52,13 +62,17 @@ def expected(work: Work, rows: int) -> dict[str, np.ndarray]:
 
 def _groups(keys: int, start: int, end: int) -> dict[str, np.ndarray]:
     """Of the numbers start <= n < end, by n modulo keys."""
-    first = np.arange(start, min(start + keys, end))  # of each group; the others follow at a distance of keys
+    first = np.arange(
+        start, min(start + keys, end)
+    )  # of each group; the others follow at a distance of keys
     count = (end - 1 - first) // keys + 1
     return {"k": first % keys, "c": count, "s": count * first + keys * (count * (count - 1) // 2)}
 
 
 def check(work: Work, columns: Columns, rows: int) -> None:
-    """Ends the process if this is not, row for row, what so many numbers make. Of updates, the last of each key is looked at."""
+    """Ends the process if this is not, row for row, what so many numbers make. Of updates, the last
+    of each key is looked at.
+    """
     right = expected(work, rows)
     found, wanted = (_table({name: source[name] for name in right}) for source in (columns, right))
     if work.updates:  # they are sorted by key and count, and counts only grow
@@ -68,7 +82,9 @@ def check(work: Work, columns: Columns, rows: int) -> None:
         raise SystemExit(f"{wrong} {len(found):,} rows instead of {len(wanted):,}")
     if different := np.flatnonzero((found != wanted).any(axis=1)).tolist():
         at = different[0]
-        raise SystemExit(f"{wrong} ({', '.join(right)}) is {tuple(found[at].tolist())} instead of {tuple(wanted[at].tolist())}")
+        raise SystemExit(
+            f"{wrong} ({', '.join(right)}) is {tuple(found[at].tolist())} instead of {tuple(wanted[at].tolist())}"
+        )
 
 
 def _table(columns: Columns) -> np.ndarray:

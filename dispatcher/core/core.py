@@ -1,4 +1,5 @@
-"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, what a client is answered.
+"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, what a
+client is answered.
 
 Owns: the table of jobs and the table of JobMaster processes. Pure: see firesteel.common.driver.
 
@@ -9,7 +10,8 @@ Rules (numbers are those of the invariants they keep):
 * Submitting the id of a running job is an error and touches nothing of it (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
 
-A JobMaster process serves one job. Some are kept started beforehand (spares), so a job does not wait for an interpreter:
+A JobMaster process serves one job. Some are kept started beforehand (spares), so a job does not
+wait for an interpreter:
 
     StartProcess ──▶ started ──▶ registered (spare) ──▶ assigned ──▶ acknowledged ──▶ exited
                         │              │                    │
@@ -81,7 +83,9 @@ class Job:
     job_master_id: JobMasterId | None = None
     tasks_by_state: dict[str, int] = field(default_factory=dict)
     pid: int | None = None  # of its JobMaster process, once known to this Dispatcher
-    confirmed: bool = False  # its JobMaster has reported on it: it has the graph and can be asked to cancel
+    confirmed: bool = (
+        False  # its JobMaster has reported on it: it has the graph and can be asked to cancel
+    )
     cancel_requested: bool = False
     cancel_again_at: float | None = None
     adopt_until: float | None = None  # found in the store: its JobMaster must register by then
@@ -105,7 +109,8 @@ class JobMasterProcess:
 class DispatcherCore:
     """Handles one event at a time; see the module's docstring.
 
-    `wall_offset_s` turns the driver's monotonic clock into seconds since 1970; `jobs` and `forgotten` come from the store.
+    `wall_offset_s` turns the driver's monotonic clock into seconds since 1970; `jobs` and
+    `forgotten` come from the store.
     """
 
     def __init__(
@@ -118,7 +123,9 @@ class DispatcherCore:
         forgotten: Iterable[tuple[JobId, JobStatus]] = (),
         now: float = 0.0,
     ) -> None:
-        self.jobs: dict[JobId, Job] = {job.job_id: job for job in sorted(jobs, key=lambda job: job.start_ms)}
+        self.jobs: dict[JobId, Job] = {
+            job.job_id: job for job in sorted(jobs, key=lambda job: job.start_ms)
+        }
         self.processes: dict[int, JobMasterProcess] = {}  # by pid
         self.stale_reports = 0  # dropped: not from the job's current JobMaster
         self._forgotten: dict[JobId, JobStatus] = dict(forgotten)
@@ -201,7 +208,11 @@ class DispatcherCore:
     def process_of(self, job: Job) -> JobMasterProcess | None:
         """The job's JobMaster, while it lives and is connected."""
         process = self.processes.get(job.pid) if job.pid is not None else None
-        return process if process is not None and process.connection is not None and process.exit_code is None else None
+        return (
+            process
+            if process is not None and process.connection is not None and process.exit_code is None
+            else None
+        )
 
     # ---- clients
 
@@ -209,12 +220,20 @@ class DispatcherCore:
         job = self.find(event.job_id)
         if job is None:
             start_ms = self._wall_ms(now)
-            self.jobs[event.job_id] = Job(job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms)
-            self._records.append(JobAdded(job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms))
+            self.jobs[event.job_id] = Job(
+                job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms
+            )
+            self._records.append(
+                JobAdded(
+                    job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms
+                )
+            )
             self._commands.append(Answer(request=event.request))
             self._commands.append(TellWatchers(job_id=event.job_id))
         elif job.status.globally_terminal:
-            self._commands.append(Answer(request=event.request))  # the stored result is what it gets
+            self._commands.append(
+                Answer(request=event.request)
+            )  # the stored result is what it gets
         else:
             message = f'job {job.job_id} ("{job.name}") is already {job.status.name}: cancel it first, or submit under a new id'
             self._refuse(event.request, RefusalKind.ALREADY_EXISTS, message)
@@ -308,7 +327,9 @@ class DispatcherCore:
         if process.connection is None:
             self._gone(process, now)
         else:
-            process.lost_at = now + 1.0  # what its stream still carries is read first: it may be the final status
+            process.lost_at = (
+                now + 1.0
+            )  # what its stream still carries is read first: it may be the final status
 
     def _gone(self, process: JobMasterProcess, now: float) -> None:
         """The last word about a process."""
@@ -327,7 +348,12 @@ class DispatcherCore:
         if job.cancel_requested:
             self._end(job, JobStatus.CANCELED, now)
         else:
-            self._end(job, JobStatus.FAILED, now, failure=f"the job's JobMaster process {_how_it_ended(process)}")
+            self._end(
+                job,
+                JobStatus.FAILED,
+                now,
+                failure=f"the job's JobMaster process {_how_it_ended(process)}",
+            )
 
     def _start_failed(self, reason: str, now: float) -> None:
         self._last_failure = reason
@@ -337,7 +363,12 @@ class DispatcherCore:
         if self._failed_starts < STARTS_BEFORE_GIVING_UP:
             return
         for job in self._waiting():
-            self._end(job, JobStatus.FAILED, now, failure=f"no JobMaster process could be started: {reason}")
+            self._end(
+                job,
+                JobStatus.FAILED,
+                now,
+                failure=f"no JobMaster process could be started: {reason}",
+            )
 
     def _by_connection(self, connection: int) -> JobMasterProcess | None:
         return next((p for p in self.processes.values() if p.connection == connection), None)
@@ -348,7 +379,13 @@ class DispatcherCore:
         process = self._by_connection(event.connection)
         job = self.jobs.get(event.job_id)
         ended = job is None or job.status.globally_terminal
-        if process is None or job is None or job.pid != process.pid or job.epoch != event.epoch or ended:
+        if (
+            process is None
+            or job is None
+            or job.pid != process.pid
+            or job.epoch != event.epoch
+            or ended
+        ):
             if process is not None and ended and event.status.globally_terminal:
                 self._acknowledge(process, event.status)  # the acknowledgement was lost
                 return
@@ -386,13 +423,21 @@ class DispatcherCore:
         job.end_ms = end_ms
         job.adopt_until = job.cancel_again_at = None
         self._records.append(
-            JobEnded(job_id=job.job_id, status=job.status, end_ms=end_ms, final_details=final_details, failure=failure)
+            JobEnded(
+                job_id=job.job_id,
+                status=job.status,
+                end_ms=end_ms,
+                final_details=final_details,
+                failure=failure,
+            )
         )
         self._commands.append(TellWatchers(job_id=job.job_id))
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        ended = sorted((j for j in self.jobs.values() if j.status.globally_terminal), key=lambda j: j.end_ms)
+        ended = sorted(
+            (j for j in self.jobs.values() if j.status.globally_terminal), key=lambda j: j.end_ms
+        )
         for job in ended[: max(0, len(ended) - self._history)]:
             del self.jobs[job.job_id]
             self._forgotten[job.job_id] = job.status
@@ -404,7 +449,9 @@ class DispatcherCore:
     # ---- time and matching
 
     def _time_passed(self, now: float) -> None:
-        for process in [p for p in self.processes.values() if p.lost_at is not None and p.lost_at <= now]:
+        for process in [
+            p for p in self.processes.values() if p.lost_at is not None and p.lost_at <= now
+        ]:
             if process.exit_code is None:
                 self._commands.append(KillProcess(pid=process.pid))
             self._gone(process, now)
@@ -420,7 +467,9 @@ class DispatcherCore:
             self._start_again_at = None
 
     def _match_jobs_and_processes(self, now: float) -> None:
-        """Run after every event, from current facts: waiting jobs get spares, missing processes are started."""
+        """Run after every event, from current facts: waiting jobs get spares, missing processes are
+        started.
+        """
         idle = [p for p in self.processes.values() if p.job_id is None and p.exit_code is None]
         ready = [p for p in idle if p.connection is not None]
         waiting = self._waiting()
@@ -435,7 +484,11 @@ class DispatcherCore:
             self._commands.append(StartProcess())
 
     def _waiting(self) -> Sequence[Job]:
-        return [j for j in self.jobs.values() if j.job_master_id is None and not j.status.globally_terminal]
+        return [
+            j
+            for j in self.jobs.values()
+            if j.job_master_id is None and not j.status.globally_terminal
+        ]
 
     def _assign(self, job: Job, process: JobMasterProcess) -> None:
         assert process.job_master_id is not None, "only registered processes are assigned"
@@ -444,11 +497,17 @@ class DispatcherCore:
         job.job_master_id = process.job_master_id
         job.pid = process.pid
         process.job_id = job.job_id
-        self._records.append(JobAssigned(job_id=job.job_id, epoch=job.epoch, job_master_id=process.job_master_id))
+        self._records.append(
+            JobAssigned(job_id=job.job_id, epoch=job.epoch, job_master_id=process.job_master_id)
+        )
         self._start_job(job, process.connection)
 
     def _start_job(self, job: Job, connection: int) -> None:
-        self._commands.append(StartJob(connection=connection, job_id=job.job_id, graph_id=job.graph_id, epoch=job.epoch))
+        self._commands.append(
+            StartJob(
+                connection=connection, job_id=job.job_id, graph_id=job.graph_id, epoch=job.epoch
+            )
+        )
 
     def _wall_ms(self, now: float) -> int:
         return round((now + self._wall_offset_s) * 1000)

@@ -130,7 +130,9 @@ class JobCancelRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
-    """The job is globally terminal. Without `final_details` the store keeps what can be said without its JobMaster."""
+    """The job is globally terminal. Without `final_details` the store keeps what can be said
+    without its JobMaster.
+    """
 
     job_id: JobId
     status: JobStatus
@@ -141,7 +143,9 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobForgotten:
-    """Drops the job's graph and details. Its id and status stay, so that it never runs again (invariant 1)."""
+    """Drops the job's graph and details. Its id and status stay, so that it never runs again
+    (invariant 1).
+    """
 
     job_id: JobId
 
@@ -215,4 +219,13 @@ class DropResults:
     job_id: JobId
 
 
-Command = Answer | StartProcess | KillProcess | StartJob | AskToCancel | Acknowledge | TellWatchers | DropResults
+Command = (
+    Answer
+    | StartProcess
+    | KillProcess
+    | StartJob
+    | AskToCancel
+    | Acknowledge
+    | TellWatchers
+    | DropResults
+)

@@ -1,4 +1,5 @@
-"""The client of a Firesteel cluster: submits jobs, watches and cancels them, fetches what they collected.
+"""The client of a Firesteel cluster: submits jobs, watches and cancels them, fetches what they
+collected.
 
     with Client("localhost:6123") as client:
         for job in client.list_jobs():
@@ -27,7 +28,14 @@ from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
 from firesteel.client import files as user_files
 from firesteel.client.files import UserFile
-from firesteel.client.job_details import ClusterOverview, JobDetails, JobOverview, cluster_overview, job_details, job_overview
+from firesteel.client.job_details import (
+    ClusterOverview,
+    JobDetails,
+    JobOverview,
+    cluster_overview,
+    job_details,
+    job_overview,
+)
 from firesteel.common import options
 from firesteel.common.config import Configuration
 from firesteel.common.job_graph import Blob, JobGraph
@@ -50,7 +58,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 30.0
-RECONNECT_TIMEOUT_S = 15.0  # how long a watch survives without a Dispatcher: it may just be restarting
+RECONNECT_TIMEOUT_S = (
+    15.0  # how long a watch survives without a Dispatcher: it may just be restarting
+)
 _DISPATCHER = "firesteel.v1.Dispatcher"
 _START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
 
@@ -75,13 +85,16 @@ class Client:
     def submit(self, job_graph: JobGraph, files: Sequence[UserFile] = ()) -> str:
         """Uploads those files that the cluster lacks, submits the job, and returns its id.
 
-        Raises PayloadTooLarge before anything is sent, SubmissionRejected with the cluster's reason.
+        Raises PayloadTooLarge before anything is sent, SubmissionRejected with the cluster's
+        reason.
         """
         with tempfile.TemporaryDirectory(prefix="firesteel-files-") as scratch:
             prepared = [user_files.prepared(file, Path(scratch)) for file in files]
             for _, blob in prepared:
                 self._check_blob_size(blob)
-            graph = dataclasses.replace(job_graph, blobs=(*job_graph.blobs, *(blob for _, blob in prepared)))
+            graph = dataclasses.replace(
+                job_graph, blobs=(*job_graph.blobs, *(blob for _, blob in prepared))
+            )
             request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
             self._check_payload_size(graph, request.ByteSize())
             self._upload_missing({blob.hash: path for path, blob in prepared})
@@ -98,21 +111,32 @@ class Client:
 
     def job_details(self, job_id: str) -> JobDetails:
         """Raises JobNotFound."""
-        return job_details(self._call(self._dispatcher.GetJobDetails, job_master_pb2.JobDetailsRequest(job_id=job_id)))
+        return job_details(
+            self._call(
+                self._dispatcher.GetJobDetails, job_master_pb2.JobDetailsRequest(job_id=job_id)
+            )
+        )
 
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
-        """The job's details now, at every change, and at least once a second; the last ones are of a terminal state."""
+        """The job's details now, at every change, and at least once a second; the last ones are of
+        a terminal state.
+        """
         last_heard = time.monotonic()
         while True:
             try:
-                for message in self._dispatcher.WatchJob(job_master_pb2.JobDetailsRequest(job_id=job_id)):
+                for message in self._dispatcher.WatchJob(
+                    job_master_pb2.JobDetailsRequest(job_id=job_id)
+                ):
                     last_heard = time.monotonic()
                     details = job_details(message)
                     yield details
                     if details.status.globally_terminal:
                         return
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S:
+                if (
+                    error.code() is not grpc.StatusCode.UNAVAILABLE
+                    or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
+                ):
                     raise self._error(error) from None
             time.sleep(0.1)
 
@@ -123,19 +147,26 @@ class Client:
         return last
 
     def cancel(self, job_id: str) -> None:
-        """Asks for it; the job is CANCELED a little later. Raises JobNotFound, or FiresteelError if it has ended already."""
+        """Asks for it; the job is CANCELED a little later. Raises JobNotFound, or FiresteelError if
+        it has ended already.
+        """
         self._call(self._dispatcher.CancelJob, job_master_pb2.CancelJobRequest(job_id=job_id))
 
     # ---- results
 
-    def fetch_results(self, job_id: str, operator_id: str, *, offset: int = 0) -> Iterator[pa.RecordBatch]:
-        """The batches that a CollectSink received, as they come, until the job ends. `offset`: chunks to leave out.
+    def fetch_results(
+        self, job_id: str, operator_id: str, *, offset: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches that a CollectSink received, as they come, until the job ends. `offset`:
+        chunks to leave out.
 
         A RecordBatch without rows may be among them: it tells the schema.
         """
         last_heard = time.monotonic()
         while True:
-            request = dispatcher_pb2.FetchResultsRequest(job_id=job_id, operator_id=operator_id, offset=offset)
+            request = dispatcher_pb2.FetchResultsRequest(
+                job_id=job_id, operator_id=operator_id, offset=offset
+            )
             try:
                 for chunk in self._dispatcher.FetchResults(request):
                     last_heard = time.monotonic()
@@ -143,7 +174,10 @@ class Client:
                     offset = chunk.index + 1
                 return
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S:
+                if (
+                    error.code() is not grpc.StatusCode.UNAVAILABLE
+                    or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
+                ):
                     raise self._error(error) from None
                 time.sleep(0.1)
 
@@ -155,7 +189,9 @@ class Client:
     # ---- the cluster
 
     def cluster_overview(self) -> ClusterOverview:
-        return cluster_overview(self._call(self._dispatcher.GetClusterOverview, dispatcher_pb2.ClusterOverviewRequest()))
+        return cluster_overview(
+            self._call(self._dispatcher.GetClusterOverview, dispatcher_pb2.ClusterOverviewRequest())
+        )
 
     def close(self) -> None:
         self._channel.close()
@@ -163,7 +199,12 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     # ---- inside
@@ -172,8 +213,16 @@ class Client:
         limit_bytes = self._conf.get(options.PAYLOAD_LIMIT)
         if size_bytes <= limit_bytes:
             return
-        largest = max((o for v in graph.vertices for o in v.operators), key=lambda o: len(o.spec), default=None)
-        hint = f"; the largest operator is {largest.name!r} with {len(largest.spec):,} bytes" if largest else ""
+        largest = max(
+            (o for v in graph.vertices for o in v.operators),
+            key=lambda o: len(o.spec),
+            default=None,
+        )
+        hint = (
+            f"; the largest operator is {largest.name!r} with {len(largest.spec):,} bytes"
+            if largest
+            else ""
+        )
         raise PayloadTooLarge(
             f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.PAYLOAD_LIMIT.key}){hint}:'
             " do not capture large data in functions, ship it with --py-files or read it from files"
@@ -190,7 +239,9 @@ class Client:
     def _upload_missing(self, paths: dict[str, Path]) -> None:
         if not paths:
             return
-        answer = self._call(self._dispatcher.MissingBlobs, dispatcher_pb2.MissingBlobsRequest(hashes=list(paths)))
+        answer = self._call(
+            self._dispatcher.MissingBlobs, dispatcher_pb2.MissingBlobsRequest(hashes=list(paths))
+        )
         for blob_hash in answer.hashes:
             try:
                 self._dispatcher.UploadBlob(_upload(blob_hash, paths[blob_hash]))
@@ -207,9 +258,13 @@ class Client:
         code, text = error.code(), error.details() or error.code().name
         match code:
             case grpc.StatusCode.UNAVAILABLE:
-                return ClusterUnreachable(f"the cluster at {self.address} does not answer any more; {_START_HINT}")
+                return ClusterUnreachable(
+                    f"the cluster at {self.address} does not answer any more; {_START_HINT}"
+                )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return ClusterUnreachable(f"the cluster at {self.address} did not answer within {CALL_TIMEOUT_S:g} s; try again")
+                return ClusterUnreachable(
+                    f"the cluster at {self.address} did not answer within {CALL_TIMEOUT_S:g} s; try again"
+                )
             case grpc.StatusCode.NOT_FOUND:
                 return JobNotFound(text)
             case grpc.StatusCode.RESOURCE_EXHAUSTED if "limit" in text or "larger than max" in text:
@@ -220,7 +275,9 @@ class Client:
 
 def raise_unless_finished(details: JobDetails) -> None:
     if details.status is JobStatus.FAILED:
-        raise JobFailed(details.job_id, details.name, details.exceptions[0] if details.exceptions else None)
+        raise JobFailed(
+            details.job_id, details.name, details.exceptions[0] if details.exceptions else None
+        )
     if details.status is JobStatus.CANCELED:
         raise JobCanceled(details.job_id, details.name)
 
@@ -239,7 +296,9 @@ def checked_address(address: str) -> str:
     """HOST:PORT, as it is. Raises ClusterUnreachable for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ClusterUnreachable(f"{address!r} is not an address; expected HOST:PORT, for example -m localhost:6123")
+        raise ClusterUnreachable(
+            f"{address!r} is not an address; expected HOST:PORT, for example -m localhost:6123"
+        )
     return address
 
 
@@ -249,10 +308,18 @@ def _check_somebody_listens(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
     except socket.gaierror:
-        raise ClusterUnreachable(f"there is no host {host!r} (in the address {address}); check -m") from None
+        raise ClusterUnreachable(
+            f"there is no host {host!r} (in the address {address}); check -m"
+        ) from None
     except OSError as error:
-        reason = "timed out" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
-        raise ClusterUnreachable(f"nothing answers at {address} ({reason}); {_START_HINT}") from None
+        reason = (
+            "timed out"
+            if isinstance(error, TimeoutError)
+            else (error.strerror or str(error)).lower()
+        )
+        raise ClusterUnreachable(
+            f"nothing answers at {address} ({reason}); {_START_HINT}"
+        ) from None
 
 
 def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:

@@ -24,17 +24,24 @@ BatchKind = Literal["arrow", "pandas"]
 class CollectedBatches(Generic[Batch]):
     """An iterator over what a stream brings, as it comes; batches without rows are left out.
 
-    It ends when the job has finished, and raises JobFailed or JobCanceled if it does not. Leaving its `with` block, or
-    `close()`, cancels a job that still runs:
+    It ends when the job has finished, and raises JobFailed or JobCanceled if it does not. Leaving
+    its `with` block, or `close()`, cancels a job that still runs:
 
         with stream.execute_and_collect(iterate="arrow") as batches:
             for batch in batches:
                 ...
 
-    Rows wait on the cluster's disk until they are fetched; a slow reader does not slow the job down.
+    Rows wait on the cluster's disk until they are fetched; a slow reader does not slow the job
+    down.
     """
 
-    def __init__(self, client: Client, job_id: str, operator_id: str, convert: Callable[[pa.RecordBatch], Batch]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        job_id: str,
+        operator_id: str,
+        convert: Callable[[pa.RecordBatch], Batch],
+    ) -> None:
         self.job_id = job_id
         self._client = client
         self._convert = convert
@@ -70,11 +77,18 @@ class CollectedBatches(Generic[Batch]):
     def __enter__(self) -> CollectedBatches[Batch]:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
-def run_collecting(job_graph: JobGraph, operator_id: str, context: ExecutionContext, kind: BatchKind) -> CollectedBatches[Any]:
+def run_collecting(
+    job_graph: JobGraph, operator_id: str, context: ExecutionContext, kind: BatchKind
+) -> CollectedBatches[Any]:
     """Submits the job and returns at once. Raises whatever keeps it from being submitted."""
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
@@ -82,7 +96,9 @@ def run_collecting(job_graph: JobGraph, operator_id: str, context: ExecutionCont
             context.on_job_graph(job_graph)
         raise StopProgram
     if not context.attached:
-        raise FiresteelError("a detached job's rows cannot be read by its program: run it without -d, or give it another sink")
+        raise FiresteelError(
+            "a detached job's rows cannot be read by its program: run it without -d, or give it another sink"
+        )
     client = context.client()
     job_id = client.submit(job_graph, context.files)
     if context.on_submitted is not None:

@@ -36,7 +36,9 @@ class JobResult:
     _client: Client | None = field(default=None, repr=False)
 
     def table(self, sink: Any = None) -> pa.Table:
-        """The rows of a CollectSink, given by what `sink_to` returned or by operator id; of the only one, if None."""
+        """The rows of a CollectSink, given by what `sink_to` returned or by operator id; of the
+        only one, if None.
+        """
         return self._connected().fetch_table(self.job_id, self._collecting(sink))
 
     def results(self, sink: Any = None) -> Iterator[pa.RecordBatch]:
@@ -46,7 +48,9 @@ class JobResult:
     def print_timing(self) -> None:
         """Where the time went, for people."""
         if self.details is None:
-            print(f"Job {self.job_id} runs detached; `firesteel show {self.job_id}` shows where its time goes.")
+            print(
+                f"Job {self.job_id} runs detached; `firesteel show {self.job_id}` shows where its time goes."
+            )
             return
         from firesteel.client.cli.render import console, timing
 
@@ -57,13 +61,24 @@ class JobResult:
         if self.details is None:
             return {}
         details = self.details
-        entered = [a.entered_ms for v in details.vertices for s in v.subtasks if (a := s.current) is not None]
-        parts = {"starting the cluster's services": self.cluster_start_s} if self.cluster_start_s else {}
+        entered = [
+            a.entered_ms
+            for v in details.vertices
+            for s in v.subtasks
+            if (a := s.current) is not None
+        ]
+        parts = (
+            {"starting the cluster's services": self.cluster_start_s}
+            if self.cluster_start_s
+            else {}
+        )
         deploying = max((ms for e in entered if (ms := e.get(ExecutionState.DEPLOYING))), default=0)
         running = max((ms for e in entered if (ms := e.get(ExecutionState.RUNNING))), default=0)
         last = details.end_ms or running
         if deploying and running:
-            parts["waiting for slots and analysing the plan"] = (deploying - details.start_ms) / 1000
+            parts["waiting for slots and analysing the plan"] = (
+                deploying - details.start_ms
+            ) / 1000
             parts["opening the tasks"] = (running - deploying) / 1000
             parts["running"] = (last - running) / 1000
         else:
@@ -72,11 +87,18 @@ class JobResult:
 
     def _connected(self) -> Client:
         if self._client is None:
-            raise FiresteelError(f"job {self.job_id} runs detached: its results cannot be read here")
+            raise FiresteelError(
+                f"job {self.job_id} runs detached: its results cannot be read here"
+            )
         return self._client
 
     def _collecting(self, sink: Any) -> str:
-        collecting = [o.operator_id for v in self.job_graph.vertices for o in v.operators if o.coordinator_kind == "collect"]
+        collecting = [
+            o.operator_id
+            for v in self.job_graph.vertices
+            for o in v.operators
+            if o.coordinator_kind == "collect"
+        ]
         if isinstance(sink, str):
             operator_id = sink
         elif sink is not None:
@@ -86,7 +108,9 @@ class JobResult:
         elif len(collecting) == 1:
             operator_id = collecting[0]
         else:
-            raise FiresteelError(f"the job has {len(collecting)} collecting sinks; say which one's rows are wanted")
+            raise FiresteelError(
+                f"the job has {len(collecting)} collecting sinks; say which one's rows are wanted"
+            )
         if operator_id not in collecting:
             raise FiresteelError(f"{sink!r} is not a collecting sink of job {self.job_id}")
         return operator_id
@@ -127,7 +151,9 @@ def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
 
 
 def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails:
-    """Until the job has ended. Ctrl-C asks for its cancellation; pressed again, it leaves (KeyboardInterrupt)."""
+    """Until the job has ended. Ctrl-C asks for its cancellation; pressed again, it leaves
+    (KeyboardInterrupt).
+    """
     news: queue.Queue[JobDetails | BaseException] = queue.Queue()
 
     def read() -> None:
@@ -176,7 +202,9 @@ class _Interrupts:
 
 @contextlib.contextmanager
 def _counted_interrupts() -> Iterator[_Interrupts]:
-    """Ctrl-C is counted instead of raised in the middle of something; only the main thread may change that."""
+    """Ctrl-C is counted instead of raised in the middle of something; only the main thread may
+    change that.
+    """
     interrupts = _Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts

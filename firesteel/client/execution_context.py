@@ -1,4 +1,6 @@
-"""How the program that now runs is to be executed: decided by `firesteel run`, picked up by `Environment.execute`."""
+"""How the program that now runs is to be executed: decided by `firesteel run`, picked up by
+`Environment.execute`.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,19 @@ TASK_EXECUTORS = 2  # of an embedded cluster
 
 
 class StopProgram(BaseException):
-    """Ends the program where it executes a job, when only its plan is wanted. Not an error: programs do not catch it."""
+    """Ends the program where it executes a job, when only its plan is wanted. Not an error:
+    programs do not catch it.
+    """
 
 
 class EmbeddedCluster:
-    """A cluster of this process, brought up in the background: it warms up while the program still does its own work."""
+    """A cluster of this process, brought up in the background: it warms up while the program still
+    does its own work.
+    """
 
-    def __init__(self, conf: Configuration, *, task_executors: int = TASK_EXECUTORS, slots: int | None = None) -> None:
+    def __init__(
+        self, conf: Configuration, *, task_executors: int = TASK_EXECUTORS, slots: int | None = None
+    ) -> None:
         from firesteel.client.cluster import LocalCluster
 
         self._cluster = LocalCluster(conf, task_executors=task_executors, slots=slots)
@@ -52,7 +60,9 @@ class EmbeddedCluster:
         while self._starting.is_alive():
             self._starting.join(0.1)  # in steps: Ctrl-C is heard
         if self._failure is not None:
-            raise FiresteelError(f"the embedded cluster did not start: {self._failure}") from self._failure
+            raise FiresteelError(
+                f"the embedded cluster did not start: {self._failure}"
+            ) from self._failure
         return self._cluster
 
     def client(self) -> Client:
@@ -74,11 +84,15 @@ class ExecutionContext:
     files: tuple[UserFile, ...] = ()
     attached: bool = True
     on_submitted: Callable[[str, str], None] | None = None  # job id, name
-    progress: Callable[[JobDetails], None] | None = None  # attached: at every change, and now and then
+    progress: Callable[[JobDetails], None] | None = (
+        None  # attached: at every change, and now and then
+    )
     on_cancel_asked: Callable[[str], None] | None = None  # Ctrl-C was pressed
     on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
     embedded_cluster: EmbeddedCluster | None = None
-    executed: list[str] = field(default_factory=list)  # ids of the jobs so far; shared with what `with_files` returns
+    executed: list[str] = field(
+        default_factory=list
+    )  # ids of the jobs so far; shared with what `with_files` returns
     _client: list[Client] = field(default_factory=list)
 
     @classmethod
@@ -92,7 +106,10 @@ class ExecutionContext:
         return _own
 
     def with_files(
-        self, files: list[str] | tuple[str, ...] = (), archives: list[str] | tuple[str, ...] = (), requirements: str | None = None
+        self,
+        files: list[str] | tuple[str, ...] = (),
+        archives: list[str] | tuple[str, ...] = (),
+        requirements: str | None = None,
     ) -> ExecutionContext:
         """The same, with the program's own files besides."""
         own = [python_file(path) for path in files] + [python_archive(path) for path in archives]
@@ -118,7 +135,9 @@ class ExecutionContext:
             self.embedded_cluster = None
 
 
-_current: ExecutionContext | None = None  # of the whole process: a program may execute from any of its threads
+_current: ExecutionContext | None = (
+    None  # of the whole process: a program may execute from any of its threads
+)
 _own: ExecutionContext | None = None
 
 
@@ -139,7 +158,9 @@ def active(context: ExecutionContext) -> Iterator[ExecutionContext]:
 
 
 def close_embedded() -> None:
-    """Ends the cluster of a program that Python runs by itself; the next `execute` would start another."""
+    """Ends the cluster of a program that Python runs by itself; the next `execute` would start
+    another.
+    """
     global _own
     if _own is not None:
         atexit.unregister(close_embedded)

@@ -1,4 +1,6 @@
-"""Users' files on their way to a cluster: what `--py-files`, `--py-archives` and `--py-requirements` name."""
+"""Users' files on their way to a cluster: what `--py-files`, `--py-archives` and
+`--py-requirements` name.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserFile:
-    """A file of this machine, to be shipped by its content. A folder of Python is zipped when it is shipped."""
+    """A file of this machine, to be shipped by its content. A folder of Python is zipped when it is
+    shipped.
+    """
 
     path: Path
     kind: BlobKind
@@ -34,7 +38,9 @@ def python_archive(specification: str) -> UserFile:
     archive = _existing(path, "--py-archives")
     target_dir = target_dir or archive.name
     if Path(target_dir).is_absolute() or ".." in Path(target_dir).parts:
-        raise FiresteelError(f"--py-archives {specification}: the target {target_dir!r} must be a folder below the job's own")
+        raise FiresteelError(
+            f"--py-archives {specification}: the target {target_dir!r} must be a folder below the job's own"
+        )
     return UserFile(path=archive, kind=BlobKind.ARCHIVE, target_dir=target_dir)
 
 
@@ -53,7 +59,13 @@ def prepared(file: UserFile, scratch: Path) -> tuple[Path, Blob]:
             size_bytes += len(chunk)
     except OSError as error:
         raise FiresteelError(f"cannot read {path}: {error.strerror}") from None
-    return path, Blob(hash=digest.hexdigest(), name=path.name, kind=file.kind, size_bytes=size_bytes, target_dir=file.target_dir)
+    return path, Blob(
+        hash=digest.hexdigest(),
+        name=path.name,
+        kind=file.kind,
+        size_bytes=size_bytes,
+        target_dir=file.target_dir,
+    )
 
 
 def chunks(path: Path) -> Iterator[bytes]:
@@ -63,7 +75,9 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def _zipped(folder: Path, scratch: Path) -> Path:
-    """A package becomes importable by its name; any other folder is put on the path itself. Same content, same bytes."""
+    """A package becomes importable by its name; any other folder is put on the path itself. Same
+    content, same bytes.
+    """
     root = folder.parent if (folder / "__init__.py").exists() else folder
     target = scratch / f"{folder.name}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

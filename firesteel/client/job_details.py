@@ -1,4 +1,6 @@
-"""What a cluster tells of its jobs and itself, as users of `firesteel.Client` and the command line see it."""
+"""What a cluster tells of its jobs and itself, as users of `firesteel.Client` and the command line
+see it.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class OperatorDetails:
     kind: str
     runs_on_spark: bool
     plan: str
-    group: int = 0  # operators of a vertex with the same number are one at run time: one plan on Spark
+    group: int = (
+        0  # operators of a vertex with the same number are one at run time: one plan on Spark
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,9 @@ class Vertex:
     @property
     def metrics(self) -> TaskMetrics:
         """Of all its subtasks' current attempts together."""
-        return sum((s.current.metrics for s in self.subtasks if s.current is not None), TaskMetrics())
+        return sum(
+            (s.current.metrics for s in self.subtasks if s.current is not None), TaskMetrics()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +239,10 @@ def _vertex(message: job_master_pb2.VertexDetails) -> Vertex:
             )
             for o in message.operators
         ),
-        subtasks=tuple(Subtask(index=s.subtask, attempts=tuple(map(_attempt, s.attempts))) for s in message.subtasks),
+        subtasks=tuple(
+            Subtask(index=s.subtask, attempts=tuple(map(_attempt, s.attempts)))
+            for s in message.subtasks
+        ),
         input_vertex_ids=tuple(message.input_vertex_ids),
     )
 
@@ -255,4 +264,6 @@ def _attempt(message: job_master_pb2.ExecutionDetails) -> Attempt:
 def _metrics(message: common_pb2.TaskMetrics) -> TaskMetrics:
     amounts = {name: getattr(message, name) for name in _AMOUNTS}
     watermark = message.watermark_us
-    return TaskMetrics(watermark_us=None if watermark in (0, _NO_WATERMARK) else watermark, **amounts)
+    return TaskMetrics(
+        watermark_us=None if watermark in (0, _NO_WATERMARK) else watermark, **amounts
+    )

@@ -1,1 +1,3 @@
-"""What the services and the client share: ids, states, configuration, processes, logs, metrics, RPC and the driver of cores."""
+"""What the services and the client share: ids, states, configuration, processes, logs, metrics, RPC
+and the driver of cores.
+"""

@@ -1,7 +1,8 @@
 """Configuration: Flink's keys from a YAML file (nested or flat), overridden by `-D key=value`.
 
-Values are kept as the text they were written as and become typed when asked for through an `Option`. Everything that
-has an option is checked when the configuration is made, so a bad value is found at the start and never later.
+Values are kept as the text they were written as and become typed when asked for through an
+`Option`. Everything that has an option is checked when the configuration is made, so a bad value is
+found at the start and never later.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class Configuration:
                 self.warnings.append(_unknown(key))
 
     @classmethod
-    def load(cls, path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Configuration:
-        """The file at `path`, or $FIRESTEEL_CONF_DIR/config.yaml if that variable is set, then the overrides.
+    def load(
+        cls, path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> Configuration:
+        """The file at `path`, or $FIRESTEEL_CONF_DIR/config.yaml if that variable is set, then the
+        overrides.
 
         Raises ConfigurationError for a file that is not there or is no mapping, and for bad values.
         """
@@ -89,12 +93,16 @@ class Configuration:
 
 
 def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str]:
-    """`-D key=value` arguments as a mapping. Raises ConfigurationError for one without a key or `=`."""
+    """`-D key=value` arguments as a mapping. Raises ConfigurationError for one without a key or
+    `=`.
+    """
     values: dict[str, str] = {}
     for definition in definitions:
         key, equals, value = definition.partition("=")
         if not equals or not key.strip():
-            raise ConfigurationError(f"-D {definition}: expected key=value, for example -D taskmanager.numberOfTaskSlots=2")
+            raise ConfigurationError(
+                f"-D {definition}: expected key=value, for example -D taskmanager.numberOfTaskSlots=2"
+            )
         values[key.strip()] = value.strip()
     return values
 
@@ -104,16 +112,21 @@ def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        # Every scalar stays the text it is: `1m`, `on` and `12:30` are ours to understand, not YAML's.
+        # Every scalar stays the text it is: `1m`, `on` and `12:30` are ours to understand, not
+        # YAML's.
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except OSError as error:
-        raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror}") from None
+        raise ConfigurationError(
+            f"cannot read the configuration {path}: {error.strerror}"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the configuration {path} is not YAML: {error}") from None
     if content is None or content == "":
         return {}
     if not isinstance(content, dict):
-        raise ConfigurationError(f"the configuration {path} must be a mapping of keys to values, not a {type(content).__name__}")
+        raise ConfigurationError(
+            f"the configuration {path} must be a mapping of keys to values, not a {type(content).__name__}"
+        )
     values: dict[str, str] = {}
     _flatten(content, "", values, path)
     return values
@@ -147,7 +160,9 @@ _DURATION_UNITS_S = {
     **dict.fromkeys(("h", "hour", "hours"), 3600.0),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 1e-3),  # as in Flink: bare is ms
+    **dict.fromkeys(
+        ("", "ms", "milli", "millis", "millisecond", "milliseconds"), 1e-3
+    ),  # as in Flink: bare is ms
     **dict.fromkeys(("us", "µs", "micro", "micros", "microsecond", "microseconds"), 1e-6),
     **dict.fromkeys(("ns", "nano", "nanos", "nanosecond", "nanoseconds"), 1e-9),
 }
@@ -172,7 +187,9 @@ _ALLOWED = {
 
 
 def parse(option: Option[T], text: str) -> T:
-    """The typed value of an option. Raises ConfigurationError naming key, value and what is allowed."""
+    """The typed value of an option. Raises ConfigurationError naming key, value and what is
+    allowed.
+    """
     try:
         value = _PARSERS[option.kind](text, option)
     except ValueError:

@@ -1,13 +1,15 @@
 """The one driver that runs every core.
 
-A core is plain synchronous Python that decides; it does no I/O, reads no clock, draws no randomness:
+A core is plain synchronous Python that decides; it does no I/O, reads no clock, draws no
+randomness:
 
     effects = core.handle(event, now)      # `now`: seconds on a monotonic clock
     core.next_deadline()                   # when it next wants a Tick, or None
 
-The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post` events. For each
-event the driver, in this order: lets the core handle it, persists `effects.records` in one transaction, and only then
-carries out `effects.commands`. Whatever a command results in comes back as another event.
+The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post`
+events. For each event the driver, in this order: lets the core handle it, persists
+`effects.records` in one transaction, and only then carries out `effects.commands`. Whatever a
+command results in comes back as another event.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Tick:
 class Effects(Generic[Record, Command]):
     """What a core wants done about one event."""
 
-    records: Sequence[Record] = ()  # saved, in one fenced transaction, BEFORE any command is carried out
+    records: Sequence[
+        Record
+    ] = ()  # saved, in one fenced transaction, BEFORE any command is carried out
     commands: Sequence[Command] = ()  # carried out in this order
 
 
@@ -51,9 +55,11 @@ class MailboxFull(Exception):
 
 
 class Driver(Generic[Event, Record, Command]):
-    """Runs one core on the current asyncio loop until `stop`, or until the core or a command raises.
+    """Runs one core on the current asyncio loop until `stop`, or until the core or a command
+    raises.
 
-    `execute` carries out one command and must not block: long work is started as a task that posts its result.
+    `execute` carries out one command and must not block: long work is started as a task that posts
+    its result.
     """
 
     def __init__(
@@ -75,7 +81,9 @@ class Driver(Generic[Event, Record, Command]):
         self._stopping = False
 
     def post(self, event: Event) -> None:
-        """Hands an event to the core. Only from the driver's own loop; other threads use `call_soon_threadsafe`."""
+        """Hands an event to the core. Only from the driver's own loop; other threads use
+        `call_soon_threadsafe`.
+        """
         if self._stopping:
             return
         try:

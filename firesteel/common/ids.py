@@ -1,7 +1,7 @@
 """Typed identifiers, all 32 lower-case hex characters.
 
-Cores never draw randomness: they get an `IdSource` from their shell (seeded from the operating system) or from a
-test or simulation (seeded by it).
+Cores never draw randomness: they get an `IdSource` from their shell (seeded from the operating
+system) or from a test or simulation (seeded by it).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class IdSource:
 
     def next(self, kind: type[_Id] | object = str) -> str:
         self._count += 1
-        return hashlib.md5(self._seed + self._count.to_bytes(8, "big"), usedforsecurity=False).hexdigest()
+        return hashlib.md5(
+            self._seed + self._count.to_bytes(8, "big"), usedforsecurity=False
+        ).hexdigest()
 
 
 def random_id() -> str:

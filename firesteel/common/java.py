@@ -23,7 +23,8 @@ class JavaNotFound(FiresteelError):
 
 
 def java_home() -> str:
-    """The home of a Java of at least 17: JAVA_HOME's, else PATH's, else the oldest suitable in /usr/lib/jvm.
+    """The home of a Java of at least 17: JAVA_HOME's, else PATH's, else the oldest suitable in
+    /usr/lib/jvm.
 
     Raises JavaNotFound, naming what was looked at and what to install.
     """

@@ -83,7 +83,9 @@ class JobVertex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEdge:
-    """Connects an operator of one vertex to an input of an operator of another, through one intermediate result."""
+    """Connects an operator of one vertex to an input of an operator of another, through one
+    intermediate result.
+    """
 
     result_id: ResultId
     source_vertex_id: VertexId
@@ -118,11 +120,14 @@ class JobGraph:
 def pointwise_consumers(producer: int, producers: int, consumers: int) -> range:
     """Which consumers read from `producer` on a POINTWISE edge.
 
-    Both sides are cut into runs of (almost) equal length, so that i feeds i where both are equal, and
-    `consumer in pointwise_consumers(p, ...)` exactly when `p in pointwise_producers(consumer, ...)`.
+    Both sides are cut into runs of (almost) equal length, so that i feeds i where both are equal,
+    and `consumer in pointwise_consumers(p, ...)` exactly when `p in pointwise_producers(consumer,
+    ...)`.
     """
     if producers <= consumers:
-        return range(-(-producer * consumers // producers), -(-(producer + 1) * consumers // producers))
+        return range(
+            -(-producer * consumers // producers), -(-(producer + 1) * consumers // producers)
+        )
     index = producer * consumers // producers
     return range(index, index + 1)
 

@@ -1,7 +1,9 @@
-"""Structured logs: one key=value line per event on stderr, with job, vertex, subtask and attempt where they apply.
+"""Structured logs: one key=value line per event on stderr, with job, vertex, subtask and attempt
+where they apply.
 
-A shell calls `configure` once. What runs for a task binds its names with `task_context`; every line written below it,
-by this code or through the standard library's `logging`, then carries them. (A new thread starts without them.)
+A shell calls `configure` once. What runs for a task binds its names with `task_context`; every line
+written below it, by this code or through the standard library's `logging`, then carries them. (A
+new thread starts without them.)
 """
 
 from __future__ import annotations
@@ -13,14 +15,25 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
-# structlog would import rich, for tracebacks in colour, with which logs have nothing to do: 6 MB in every process.
+# structlog would import rich, for tracebacks in colour, with which logs have nothing to do: 6 MB in
+# every process.
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
 if _rich is None:
     del sys.modules["rich"]
 
-_FIRST_KEYS = ("timestamp", "level", "process", "logger", "event", "job_id", "vertex", "subtask", "attempt")
+_FIRST_KEYS = (
+    "timestamp",
+    "level",
+    "process",
+    "logger",
+    "event",
+    "job_id",
+    "vertex",
+    "subtask",
+    "attempt",
+)
 # Libraries that report every call at INFO.
 _QUIET = ("py4j", "kazoo", "asyncio", "sqlalchemy.engine", "alembic", "urllib3")
 
@@ -43,7 +56,9 @@ def configure(process: str, level: str | int = "INFO") -> Any:
     number = logging.getLevelNamesMapping()[level.upper()] if isinstance(level, str) else level
     name = f"{process}[{os.getpid()}]"
 
-    def add_process(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    def add_process(
+        logger: Any, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
         event.setdefault("process", name)
         return event
 
@@ -92,10 +107,18 @@ _logfmt = structlog.processors.LogfmtRenderer(key_order=_FIRST_KEYS, drop_missin
 
 
 def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """key=value pairs on one line; a traceback follows on lines of its own, indented, so that it can be read."""
+    """key=value pairs on one line; a traceback follows on lines of its own, indented, so that it
+    can be read.
+    """
     stack = event.pop("exception", None)
     # Keys come from everywhere, values too: what logfmt cannot take must not cost the line.
-    line = str(_logfmt(logger, method, {str(key).replace(" ", "_"): _plain(value) for key, value in event.items()}))
+    line = str(
+        _logfmt(
+            logger,
+            method,
+            {str(key).replace(" ", "_"): _plain(value) for key, value in event.items()},
+        )
+    )
     if stack:
         line += "\n  " + str(stack).rstrip().replace("\n", "\n  ")
     return line

@@ -1,10 +1,12 @@
 """Prometheus metrics under Flink's names (conventions.md, "Metrics").
 
-Counters, meters and gauges are all exposed as *gauge*, histograms as *summary*, as Flink's reporter does; so this is a
-collector of our own and not prometheus_client's Counter, which would append `_total`.
+Counters, meters and gauges are all exposed as *gauge*, histograms as *summary*, as Flink's reporter
+does; so this is a collector of our own and not prometheus_client's Counter, which would append
+`_total`.
 
-Cardinality is bounded from the start: an allow-list of metric names (globs) and a drop-list of labels. Series that
-become equal because a label is dropped are merged: amounts are added, everything else takes the largest.
+Cardinality is bounded from the start: an allow-list of metric names (globs) and a drop-list of
+labels. Series that become equal because a label is dropped are merged: amounts are added,
+everything else takes the largest.
 """
 
 from __future__ import annotations
@@ -86,15 +88,22 @@ class Summary:
             values, count, total = sorted(self._window), self._count, self._sum
         if not values:
             return [], count, total
-        # Nearest rank: the smallest value that at least this share of the observations does not exceed.
-        return [(q, values[max(0, math.ceil(q * len(values)) - 1)]) for q in QUANTILES], count, total
+        # Nearest rank: the smallest value that at least this share of the observations does not
+        # exceed.
+        return (
+            [(q, values[max(0, math.ceil(q * len(values)) - 1)]) for q in QUANTILES],
+            count,
+            total,
+        )
 
 
 class Registry(Collector):
     """All metrics of one process."""
 
     def __init__(self, *, allow: Sequence[str] = (), drop_labels: Iterable[str] = ()) -> None:
-        """`allow`: globs of full metric names, all if empty; `drop_labels`: label names that are left out."""
+        """`allow`: globs of full metric names, all if empty; `drop_labels`: label names that are
+        left out.
+        """
         self._allow = tuple(allow)
         self._drop_labels = frozenset(drop_labels)
         self._gauges: dict[tuple[str, _Labels], Gauge] = {}
@@ -108,7 +117,10 @@ class Registry(Collector):
 
     @classmethod
     def from_configuration(cls, conf: Configuration) -> Registry:
-        allow, drop_labels = conf.get(options.METRICS_INCLUDES), conf.get(options.METRICS_DROP_LABELS)
+        allow, drop_labels = (
+            conf.get(options.METRICS_INCLUDES),
+            conf.get(options.METRICS_DROP_LABELS),
+        )
         return cls(allow=allow, drop_labels=drop_labels)
 
     def gauge(self, name: str, labels: Mapping[str, str] | None = None) -> Gauge:
@@ -124,11 +136,17 @@ class Registry(Collector):
         """Forgets every series that has all of these labels, as when a job has ended."""
         gone = set(_key(labels))
         with self._lock:
-            self._gauges = {key: gauge for key, gauge in self._gauges.items() if not gone <= set(key[1])}
-            self._summaries = {key: summary for key, summary in self._summaries.items() if not gone <= set(key[1])}
+            self._gauges = {
+                key: gauge for key, gauge in self._gauges.items() if not gone <= set(key[1])
+            }
+            self._summaries = {
+                key: summary for key, summary in self._summaries.items() if not gone <= set(key[1])
+            }
 
     def add_source(self, source: Source) -> None:
-        """`source` is asked at every scrape, from the scraping thread. One that raises is left out, and logged once."""
+        """`source` is asked at every scrape, from the scraping thread. One that raises is left out,
+        and logged once.
+        """
         with self._lock:
             self._sources.append(source)
 
@@ -146,7 +164,9 @@ class Registry(Collector):
             series[key] = _merged(name, series[key], value) if key in series else value
         for name, series in sorted(families.items()):
             family = GaugeMetricFamily(name, name)
-            family.samples = [PrometheusSample(name, dict(key), value) for key, value in series.items()]
+            family.samples = [
+                PrometheusSample(name, dict(key), value) for key, value in series.items()
+            ]
             yield family
         yield from self._summary_families(taken=set(families))
 
@@ -167,7 +187,9 @@ class Registry(Collector):
             except OSError:
                 continue
             self._server = server
-            threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
+            threading.Thread(
+                target=server.serve_forever, args=(0.1,), name="metrics", daemon=True
+            ).start()
             return int(server.server_address[1])
         raise FiresteelError(
             f"no free port for metrics in {port_option} on {host}; "
@@ -188,11 +210,17 @@ class Registry(Collector):
             yield _name(name), labels, gauge.value
         for source in sources:
             try:
-                yield from [(_name(name), _key(labels), float(value)) for name, labels, value in source()]
+                yield from [
+                    (_name(name), _key(labels), float(value)) for name, labels, value in source()
+                ]
             except Exception:  # one bad source must not hide all other metrics
                 if id(source) not in self._failed_sources:
                     self._failed_sources.add(id(source))
-                    log.warning("a metrics source failed and is left out", source=repr(source), exc_info=True)
+                    log.warning(
+                        "a metrics source failed and is left out",
+                        source=repr(source),
+                        exc_info=True,
+                    )
 
     def _summary_families(self, taken: set[str]) -> Iterator[Metric]:
         with self._lock:
@@ -200,7 +228,9 @@ class Registry(Collector):
         families: dict[str, dict[_Labels, Summary]] = {}
         for (name, labels), summary in summaries:
             if self._allowed(_name(name)) and _name(name) not in taken:
-                families.setdefault(_name(name), {}).setdefault(self._without_dropped(labels), summary)
+                families.setdefault(_name(name), {}).setdefault(
+                    self._without_dropped(labels), summary
+                )
         for name, series in sorted(families.items()):
             family = Metric(name, name, "summary")
             for key, summary in series.items():
@@ -227,7 +257,9 @@ def add_process_metrics(registry: Registry, *, scope: str, labels: Mapping[str, 
     registry.add_source(lambda: process_samples(process, scope=scope, labels=labels))
 
 
-def process_samples(process: psutil.Process, *, scope: str, labels: Mapping[str, str]) -> list[Sample]:
+def process_samples(
+    process: psutil.Process, *, scope: str, labels: Mapping[str, str]
+) -> list[Sample]:
     prefix = f"flink_{scope}_Status_JVM_"
     with process.oneshot():
         memory = process.memory_info()
@@ -282,11 +314,15 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        self.socket.bind(self.server_address)  # HTTPServer's own looks the host's name up, which may take seconds
+        self.socket.bind(
+            self.server_address
+        )  # HTTPServer's own looks the host's name up, which may take seconds
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):  # somebody holds connections open: not at our expense
+        if not self._free.acquire(
+            blocking=False
+        ):  # somebody holds connections open: not at our expense
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)

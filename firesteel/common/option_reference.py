@@ -26,7 +26,9 @@ def markdown() -> str:
     parts = [_HEAD]
     for section, options in groupby(OPTIONS.values(), key=lambda option: option.section):
         parts.append(f"\n## {section}\n\n| key | default | meaning |\n|---|---|---|\n")
-        parts += [f"| `{option.key}` | {_default(option)} | {_meaning(option)} |\n" for option in options]
+        parts += [
+            f"| `{option.key}` | {_default(option)} | {_meaning(option)} |\n" for option in options
+        ]
     return "".join(parts)
 
 
@@ -35,7 +37,9 @@ def default_text(option: Option[Any]) -> str:
     default = option.default
     match option.kind:
         case "duration":
-            return _quantity(default, (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)))
+            return _quantity(
+                default, (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
+            )
         case "size":
             return _quantity(default, (("gb", 2**30), ("mb", 2**20), ("kb", 2**10), ("b", 1)))
         case "bool":
@@ -50,7 +54,10 @@ def _quantity(value: float, units: tuple[tuple[str, float], ...]) -> str:
     """In the largest unit that leaves a whole number."""
     if not value:
         return "0"
-    unit, factor = next(((unit, factor) for unit, factor in units if value >= factor and value % factor == 0), units[-1])
+    unit, factor = next(
+        ((unit, factor) for unit, factor in units if value >= factor and value % factor == 0),
+        units[-1],
+    )
     return f"{value / factor:g} {unit}"
 
 
@@ -60,5 +67,9 @@ def _default(option: Option[Any]) -> str:
 
 
 def _meaning(option: Option[Any]) -> str:
-    choices = f" One of {', '.join(f'`{choice}`' for choice in option.choices)}." if option.choices else ""
+    choices = (
+        f" One of {', '.join(f'`{choice}`' for choice in option.choices)}."
+        if option.choices
+        else ""
+    )
     return option.doc.replace("|", "\\|").replace("<", "&lt;") + choices

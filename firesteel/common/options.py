@@ -1,6 +1,8 @@
-"""Every configuration key Firesteel reads, with its type, default and meaning (Flink 2.x names where Flink has one).
+"""Every configuration key Firesteel reads, with its type, default and meaning (Flink 2.x names
+where Flink has one).
 
-`python -m firesteel.common.options` prints them all as docs/configuration.md. Durations are float seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes (`1024m`, `64 kb`).
+`python -m firesteel.common.options` prints them all as docs/configuration.md. Durations are float
+seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes (`1024m`, `64 kb`).
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ BUNDLE_BYTES = _option("python.fn-execution.bundle.bytes", "size", 64 * MIB, "La
 
 
 if __name__ == "__main__":
-    from firesteel.common.option_reference import markdown  # which reads OPTIONS of the module as others import it
+    from firesteel.common.option_reference import (
+        markdown,  # which reads OPTIONS of the module as others import it
+    )
 
     print(markdown(), end="")

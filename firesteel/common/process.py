@@ -4,16 +4,18 @@ Parent side: `spawn`. Child side: `watch_lifeline` first of all, `announce_ready
 
 Two inherited pipes do this, without polling and without trusting anybody to clean up:
 
-* ready: the child writes one JSON line when it serves (its addresses), then closes it. EOF before that line means it
-  failed to start; its log says why.
-* lifeline: the parent holds the only write end and never writes. When the parent dies, however it dies, the kernel
-  closes it; the child's whole process group is then killed: a JVM and other helpers go with it. The reader is a shell
-  in that group, a megabyte that needs nothing of the child, whose native code may hold the interpreter. It does the
-  same when the child itself dies. (Not PR_SET_PDEATHSIG: it ends the child alone, orphans its helpers, and fires when
-  the parent's *thread* ends.)
+* ready: the child writes one JSON line when it serves (its addresses), then closes it. EOF before
+  that line means it failed to start; its log says why.
+* lifeline: the parent holds the only write end and never writes. When the parent dies, however it
+  dies, the kernel closes it; the child's whole process group is then killed: a JVM and other
+  helpers go with it. The reader is a shell in that group, a megabyte that needs nothing of the
+  child, whose native code may hold the interpreter. It does the same when the child itself dies.
+  (Not PR_SET_PDEATHSIG: it ends the child alone, orphans its helpers, and fires when the parent's
+  *thread* ends.)
 
-Masters pass their own lifeline on (`lifeline="inherit"`), so a JobMaster or TaskExecutor ends with the cluster, not
-with the Dispatcher or ResourceManager that happened to start it. A slot's process gets its TaskExecutor's own.
+Masters pass their own lifeline on (`lifeline="inherit"`), so a JobMaster or TaskExecutor ends with
+the cluster, not with the Dispatcher or ResourceManager that happened to start it. A slot's process
+gets its TaskExecutor's own.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ from typing import Any, Literal
 _READY_FD = "FIRESTEEL_READY_FD"
 _LIFELINE_FD = "FIRESTEEL_LIFELINE_FD"
 
-_own_lifeline: tuple[int, int] | None = None  # (read end for children, write end kept open by this process)
-_alive: int | None = None  # never written, closed by the kernel when this process ends: its group killer reads EOF
+_own_lifeline: tuple[int, int] | None = (
+    None  # (read end for children, write end kept open by this process)
+)
+_alive: int | None = (
+    None  # never written, closed by the kernel when this process ends: its group killer reads EOF
+)
 
 
 class StartFailed(Exception):
@@ -42,7 +48,9 @@ class StartFailed(Exception):
 class Child:
     """A started process. `ready` is what it announced; `returncode` is None while it lives."""
 
-    def __init__(self, process: asyncio.subprocess.Process, argv: Sequence[str], log_path: Path | None) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, argv: Sequence[str], log_path: Path | None
+    ) -> None:
         self._process = process
         self.argv = tuple(argv)
         self.log_path = log_path
@@ -125,12 +133,16 @@ async def spawn(
         line = await asyncio.wait_for(_read_line(ready_read), ready_timeout_s)
         if not line:
             code = await child.wait()
-            raise StartFailed(f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}")
+            raise StartFailed(
+                f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}"
+            )
         child.ready = json.loads(line)
     except TimeoutError:
         child.kill()
         await child.wait()
-        raise StartFailed(f"{_shown(argv)} was not ready within {ready_timeout_s:g} s{_and_log(log_path)}") from None
+        raise StartFailed(
+            f"{_shown(argv)} was not ready within {ready_timeout_s:g} s{_and_log(log_path)}"
+        ) from None
     except BaseException:
         child.kill()
         raise
@@ -138,7 +150,9 @@ async def spawn(
 
 
 def announce_ready(**facts: Any) -> None:
-    """Tells the parent, if one waits, that this process serves; `facts` are its addresses and the like."""
+    """Tells the parent, if one waits, that this process serves; `facts` are its addresses and the
+    like.
+    """
     fd = os.environ.pop(_READY_FD, None)
     if fd is not None:
         with os.fdopen(int(fd), "w") as pipe:
@@ -146,9 +160,13 @@ def announce_ready(**facts: Any) -> None:
 
 
 def watch_lifeline() -> None:
-    """Ends this process, and its process group, when whoever holds the lifeline dies. Call it first in `main`."""
+    """Ends this process, and its process group, when whoever holds the lifeline dies. Call it first
+    in `main`.
+    """
     if ready := os.environ.get(_READY_FD):
-        os.set_inheritable(int(ready), False)  # a helper that held it would hide our death from who waits for it
+        os.set_inheritable(
+            int(ready), False
+        )  # a helper that held it would hide our death from who waits for it
     fd = os.environ.get(_LIFELINE_FD)
     if fd is None:
         return
@@ -159,12 +177,18 @@ def watch_lifeline() -> None:
 
 
 def _start_group_killer(lifeline: int) -> None:
-    """A shell in our group that ends it when the lifeline or this process does; deaf to a polite end of the group."""
+    """A shell in our group that ends it when the lifeline or this process does; deaf to a polite
+    end of the group.
+    """
     global _alive
     alive_read, _alive = os.pipe()
     os.posix_spawn(
         "/bin/sh",
-        ["sh", "-c", "trap '' HUP INT TERM; (read -r _ <&3; kill -KILL 0) & read -r _; kill -KILL 0"],
+        [
+            "sh",
+            "-c",
+            "trap '' HUP INT TERM; (read -r _ <&3; kill -KILL 0) & read -r _; kill -KILL 0",
+        ],
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, lifeline, 0),
@@ -204,7 +228,9 @@ def _lifeline_for_children(kind: Literal["own", "inherit"]) -> int:
 async def _read_line(fd: int) -> bytes:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb")
+    )
     try:
         return await reader.readline()
     finally:

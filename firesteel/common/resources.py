@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-# The smallest heap of a slot: an idle session lives on 60 MiB of it, and bundles, shuffles and sorts want some for themselves.
+# The smallest heap of a slot: an idle session lives on 60 MiB of it, and bundles, shuffles and
+# sorts want some for themselves.
 MINIMUM_HEAP_BYTES = 192 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceProfile:
-    """What a slot has or needs. `UNKNOWN` stands for a size that is decided when the slot is allocated."""
+    """What a slot has or needs. `UNKNOWN` stands for a size that is decided when the slot is
+    allocated.
+    """
 
     unknown: bool = False
     cpu_cores: float = 0.0
@@ -68,7 +71,10 @@ class ResourceProfile:
         if self.unknown:
             return "ResourceProfile(UNKNOWN)"
         parts = [f"cpu={self.cpu_cores:g}"]
-        parts += [f"{name.removesuffix('_bytes')}={getattr(self, name) / 2**20:g} MiB" for name in _BYTE_FIELDS]
+        parts += [
+            f"{name.removesuffix('_bytes')}={getattr(self, name) / 2**20:g} MiB"
+            for name in _BYTE_FIELDS
+        ]
         return f"ResourceProfile({', '.join(parts)})"
 
 

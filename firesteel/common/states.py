@@ -38,7 +38,9 @@ class ExecutionState(Enum):
         return self in _TERMINAL_TASK
 
 
-_TERMINAL_TASK = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED})
+_TERMINAL_TASK = frozenset(
+    {ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED}
+)
 
 _T = ExecutionState
 TASK_TRANSITIONS: dict[ExecutionState, frozenset[ExecutionState]] = {
@@ -88,7 +90,9 @@ TASK_TRANSITIONS: dict[ExecutionState, frozenset[ExecutionState]] = {
             _T.FAILED,  # it raised while closing
         }
     ),
-    _T.RECONCILING: frozenset({_T.RUNNING, _T.INITIALIZING, _T.FINISHED, _T.CANCELED, _T.FAILED}),  # as the worker reports
+    _T.RECONCILING: frozenset(
+        {_T.RUNNING, _T.INITIALIZING, _T.FINISHED, _T.CANCELED, _T.FAILED}
+    ),  # as the worker reports
     _T.FINISHED: frozenset(),
     _T.CANCELED: frozenset(),
     _T.FAILED: frozenset(),
@@ -168,12 +172,16 @@ JOB_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 
 
 class IllegalTransition(Exception):
-    """A state machine was asked for a step its table does not have; the message tells the entity's story."""
+    """A state machine was asked for a step its table does not have; the message tells the entity's
+    story.
+    """
 
 
 def check_task_transition(entity: str, old: ExecutionState, new: ExecutionState) -> None:
     if new not in TASK_TRANSITIONS[old]:
-        raise IllegalTransition(f"task {entity}: {old.name} -> {new.name} is not a legal transition")
+        raise IllegalTransition(
+            f"task {entity}: {old.name} -> {new.name} is not a legal transition"
+        )
 
 
 def check_job_transition(entity: str, old: JobStatus, new: JobStatus) -> None:

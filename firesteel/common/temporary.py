@@ -1,7 +1,9 @@
-"""Temporary folders that go with their process: removed by it, or, if it was killed, by the next one that starts.
+"""Temporary folders that go with their process: removed by it, or, if it was killed, by the next
+one that starts.
 
-Each folder holds a file `owner` that its process keeps locked for as long as it lives; the operating system lets go of the
-lock however the process ends. So whoever can lock it knows for certain that nobody uses the folder any more.
+Each folder holds a file `owner` that its process keeps locked for as long as it lives; the
+operating system lets go of the lock however the process ends. So whoever can lock it knows for
+certain that nobody uses the folder any more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _locks: dict[Path, int] = {}  # of this process; a lock is lost with its descrip
 
 
 def make(purpose: str = "", base: Path | None = None) -> Path:
-    """A folder of this process, as `tempfile.mkdtemp` makes it (in `base`); `remove` it when it is not needed any more."""
+    """A folder of this process, as `tempfile.mkdtemp` makes it (in `base`); `remove` it when it is
+    not needed any more.
+    """
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-" if purpose else PREFIX, dir=base))
     # Locked before it has its name: no sweep may come between.
     unnamed = path / f"{_OWNER}.new"
@@ -50,7 +54,8 @@ def _release(path: Path) -> None:
 
 
 def sweep(base: Path | None = None) -> list[Path]:
-    """Removes the folders of processes that are no more, and returns them. Leaves alone what is not provably ours and theirs.
+    """Removes the folders of processes that are no more, and returns them. Leaves alone what is not
+    provably ours and theirs.
 
     Looks in `base`, or where temporary files go.
     """

@@ -1,12 +1,13 @@
 """Operator chaining: which operators run in one task (spec 004, "Tasks and Operator Chains").
 
-A chain is a DAG: one-input and two-input operators may stand anywhere in it. An edge may be chained when it is FORWARD,
-both ends agree in parallelism, max parallelism and groups, and neither end forbids it. Chains then grow along such edges,
-in topological order, as long as
+A chain is a DAG: one-input and two-input operators may stand anywhere in it. An edge may be chained
+when it is FORWARD, both ends agree in parallelism, max parallelism and groups, and neither end
+forbids it. Chains then grow along such edges, in topological order, as long as
 
 1. every edge between two members of the chain is chainable (none of them has to cross the network),
 2. no path leaves the chain and comes back (the tasks of a job form a DAG, too), and
-3. a chain with a source has that source only and no input from another task (a source task polls, it is not fed).
+3. a chain with a source has that source only and no input from another task (a source task polls,
+   it is not fed).
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ Chain = frozenset[StreamNode]
 
 
 def chains(graph: StreamGraph, *, enabled: bool = True) -> list[list[StreamNode]]:
-    """Groups the nodes of a resolved graph into chains; members and chains are in topological order."""
+    """Groups the nodes of a resolved graph into chains; members and chains are in topological
+    order.
+    """
     chain_of: dict[StreamNode, Chain] = {node: frozenset({node}) for node in graph.nodes}
     if enabled:
         for node in graph.nodes:
             for edge in graph.in_edges(node):
                 if chain_of[edge.source] is not chain_of[node] and is_chainable(edge):
                     _try_to_merge(graph, chain_of, edge)
-    ordered = [sorted(chain, key=lambda n: n.index) for chain in {id(c): c for c in chain_of.values()}.values()]
+    ordered = [
+        sorted(chain, key=lambda n: n.index)
+        for chain in {id(c): c for c in chain_of.values()}.values()
+    ]
     return _topological(graph, chain_of, ordered)
 
 
@@ -59,7 +65,9 @@ def _try_to_merge(graph: StreamGraph, chain_of: dict[StreamNode, Chain], edge: S
         chain_of[node] = merged
 
 
-def _leaves_and_returns(graph: StreamGraph, chain_of: dict[StreamNode, Chain], merged: Chain) -> bool:
+def _leaves_and_returns(
+    graph: StreamGraph, chain_of: dict[StreamNode, Chain], merged: Chain
+) -> bool:
     reached: set[StreamNode] = set()
     frontier = [e.target for e in graph.edges if e.source in merged and e.target not in merged]
     while frontier:

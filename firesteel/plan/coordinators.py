@@ -1,4 +1,6 @@
-"""What an operator's coordinator in the JobMaster needs to know, in JSON: nothing of it is ever unpickled there."""
+"""What an operator's coordinator in the JobMaster needs to know, in JSON: nothing of it is ever
+unpickled there.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import AlignmentSpec
 
 SPLIT_ROWS = 1_000_000  # of a sequence whose program does not say
-RATED_SPLIT_S = 0.1  # a split of a rate-limited sequence is what all subtasks together emit in this time
+RATED_SPLIT_S = (
+    0.1  # a split of a rate-limited sequence is what all subtasks together emit in this time
+)
 
 
 def coordinator_of(source: Any, alignment: AlignmentSpec | None = None) -> tuple[str, str]:
@@ -21,7 +25,9 @@ def coordinator_of(source: Any, alignment: AlignmentSpec | None = None) -> tuple
 
 
 def alignment_of(alignment: AlignmentSpec | None) -> tuple[str, str]:
-    """The coordinator's kind and options of an operator that needs one for its alignment group only."""
+    """The coordinator's kind and options of an operator that needs one for its alignment group
+    only.
+    """
     return ("", "") if alignment is None else ("alignment", json.dumps(_alignment(alignment)))
 
 
@@ -38,7 +44,9 @@ def _enumerator(source: Any) -> tuple[str, dict[str, Any]]:
             return "file-source", options
         case SequenceSource():
             rows = source.split_rows or SPLIT_ROWS
-            if source.rate_per_s is not None:  # small enough for all subtasks to have their part of a short sequence too
+            if (
+                source.rate_per_s is not None
+            ):  # small enough for all subtasks to have their part of a short sequence too
                 rows = max(1, min(rows, int(source.rate_per_s * RATED_SPLIT_S)))
             return "sequence-source", {"start": source.start, "end": source.end, "split_rows": rows}
         case _:

@@ -1,7 +1,7 @@
 """Schemas written as DDL, such as "id STRING, readings ARRAY<DOUBLE>", parsed without Spark.
 
-Only what is plainly right is parsed here; for all else `parse_ddl` gives None and Spark's own parser has the word, and finds
-the words for what is wrong.
+Only what is plainly right is parsed here; for all else `parse_ddl` gives None and Spark's own
+parser has the word, and finds the words for what is wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Which operators of a chain become one: neighbours that run on Spark are one Catalyst plan, every other stands alone (pure)."""
+"""Which operators of a chain become one: neighbours that run on Spark are one Catalyst plan, every
+other stands alone (pure).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from collections.abc import Sequence
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 
 
-def group_operators(vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]) -> list[tuple[int, ...]]:
+def group_operators(
+    vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]
+) -> list[tuple[int, ...]]:
     """Cuts a vertex' operators into runtime operators, in topological order (pure).
 
-    A run is maximal and linear: each member runs on Spark, has one input with one producer, and its predecessor feeds
-    nobody else, in the chain or outside.
+    A run is maximal and linear: each member runs on Spark, has one input with one producer, and its
+    predecessor feeds nobody else, in the chain or outside.
     """
     operators = vertex.operators
     consumers = [chained_consumers(vertex, index) for index in range(len(operators))]

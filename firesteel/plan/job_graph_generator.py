@@ -1,4 +1,6 @@
-"""From the StreamGraph to the JobGraph that is submitted: one vertex per chain, one intermediate result per edge between them."""
+"""From the StreamGraph to the JobGraph that is submitted: one vertex per chain, one intermediate
+result per edge between them.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,14 @@ def build_job_graph(
 ) -> JobGraph:
     """Decides what the program left open, chains it, and pickles each operator's spec.
 
-    Operator ids are stable: from the uid where there is one, otherwise from the operator's place in the program.
+    Operator ids are stable: from the uid where there is one, otherwise from the operator's place in
+    the program.
     """
     if not stream_graph.nodes:
         raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
-    graph = stream_graph.resolved(default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism)
+    graph = stream_graph.resolved(
+        default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
+    )
     grouped = chains(graph, enabled=chaining_enabled)
     generate_on_spark(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}
@@ -49,12 +54,17 @@ def build_job_graph(
 
 
 def _check_heaps(vertices: list[JobVertex]) -> None:
-    """Every slot is to be large enough for its Spark. What shares a slot adds up, as far as it is parallel."""
+    """Every slot is to be large enough for its Spark. What shares a slot adds up, as far as it is
+    parallel.
+    """
     for vertex in vertices:
         sharing = (vertex.slot_sharing_group, vertex.resource_group)
         slot = UNKNOWN
         for other in vertices:
-            if (other.slot_sharing_group, other.resource_group) == sharing and other.parallelism >= vertex.parallelism:
+            if (
+                other.slot_sharing_group,
+                other.resource_group,
+            ) == sharing and other.parallelism >= vertex.parallelism:
                 slot = slot + other.resources
         if not slot.unknown and slot.heap_bytes < MINIMUM_HEAP_BYTES:
             raise InvalidProgram(
@@ -68,7 +78,12 @@ def operator_id_of(node: StreamNode) -> OperatorId:
     return OperatorId(stable_id(*words))
 
 
-def _vertex(graph: StreamGraph, chain: list[StreamNode], vertex_id: VertexId, ids: dict[StreamNode, OperatorId]) -> JobVertex:
+def _vertex(
+    graph: StreamGraph,
+    chain: list[StreamNode],
+    vertex_id: VertexId,
+    ids: dict[StreamNode, OperatorId],
+) -> JobVertex:
     head = chain[0]
     assert head.parallelism is not None
     assert head.max_parallelism is not None
@@ -79,7 +94,11 @@ def _vertex(graph: StreamGraph, chain: list[StreamNode], vertex_id: VertexId, id
     operators = []
     for node in chain:
         inputs = tuple(
-            tuple(chain.index(e.source) for e in graph.in_edges(node) if e.target_input == i and e.source in chain)
+            tuple(
+                chain.index(e.source)
+                for e in graph.in_edges(node)
+                if e.target_input == i and e.source in chain
+            )
             for i in range(node.inputs)
         )
         operators.append(
@@ -119,7 +138,9 @@ def _pickled(node: StreamNode) -> bytes:
         ) from error
 
 
-def _job_edge(edge: StreamEdge, place: dict[StreamNode, tuple[VertexId, int]], number: int) -> JobEdge:
+def _job_edge(
+    edge: StreamEdge, place: dict[StreamNode, tuple[VertexId, int]], number: int
+) -> JobEdge:
     source_vertex, source_operator = place[edge.source]
     target_vertex, target_operator = place[edge.target]
     if edge.partitioner is None:

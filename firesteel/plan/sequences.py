@@ -15,20 +15,33 @@ _SPLITS_PER_SUBTASK = 4  # at least, or one subtask may be left to work alone at
 
 
 def generate_on_spark(graph: StreamGraph, chains: Sequence[Sequence[StreamNode]]) -> None:
-    """Marks the sequences of a resolved graph that Spark generates, and gives them splits of a size that suits it."""
+    """Marks the sequences of a resolved graph that Spark generates, and gives them splits of a size
+    that suits it.
+    """
     for chain in chains:
         spec = chain[0].spec
-        if not isinstance(spec, SourceSpec) or not isinstance(spec.source, SequenceSource) or spec.watermarks is not None:
+        if (
+            not isinstance(spec, SourceSpec)
+            or not isinstance(spec.source, SequenceSource)
+            or spec.watermarks is not None
+        ):
             continue
         source: SequenceSource = spec.source
         if source.rate_per_s is not None:
             continue
         consumers = [edge.target for edge in graph.edges if edge.source is chain[0]]
-        if len(consumers) != 1 or consumers[0] not in chain or not consumers[0].runs_on_spark or consumers[0].inputs != 1:
+        if (
+            len(consumers) != 1
+            or consumers[0] not in chain
+            or not consumers[0].runs_on_spark
+            or consumers[0].inputs != 1
+        ):
             continue
         chain[0].runs_on_spark = True
         if source.split_rows is None:
-            sized = dataclasses.replace(source, split_rows=_split_rows(source, chain[0].parallelism or 1))
+            sized = dataclasses.replace(
+                source, split_rows=_split_rows(source, chain[0].parallelism or 1)
+            )
             chain[0].coordinator_kind, chain[0].coordinator_options_json = coordinator_of(sized)
 
 

@@ -6,7 +6,15 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from firesteel.common.job_graph import Partitioner
-from firesteel.connectors import CollectSink, FileSink, ForeachBatchSink, PostgresSink, PrintSink, PythonCommit, PythonSink
+from firesteel.connectors import (
+    CollectSink,
+    FileSink,
+    ForeachBatchSink,
+    PostgresSink,
+    PrintSink,
+    PythonCommit,
+    PythonSink,
+)
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import SinkSpec
 
@@ -18,7 +26,9 @@ _KINDS = (CollectSink, FileSink, ForeachBatchSink, PostgresSink, PrintSink, Pyth
 
 
 def add_sink(stream: DataStream, sink: Any, name: str | None, uid: str) -> StreamNode:
-    """The operator that uid() and the like of the sink are about. Raises InvalidProgram for what is no sink."""
+    """The operator that uid() and the like of the sink are about. Raises InvalidProgram for what is
+    no sink.
+    """
     from firesteel.environment import absolute_path
 
     if not isinstance(sink, _KINDS):

@@ -1,4 +1,5 @@
-"""What each kind of operator is asked to do. Built by the API, pickled into the JobGraph, opened in slots.
+"""What each kind of operator is asked to do. Built by the API, pickled into the JobGraph, opened in
+slots.
 
 `taskexecutor.executor` turns a spec into the operator that does it.
 """
@@ -34,9 +35,11 @@ class AlignmentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignWatermarksSpec:
-    """Watermarks from rows that pass: of a column as in WatermarkSpec, or `function(batch)` gives the time before which nothing
-    will follow. `idle_us`: after so long without rows, nobody need wait for this stream's watermarks. `held`: event time
-    advances not with each batch, but when the stream before says by a watermark of its own that it has read what it had."""
+    """Watermarks from rows that pass: of a column as in WatermarkSpec, or `function(batch)` gives
+    the time before which nothing will follow. `idle_us`: after so long without rows, nobody need
+    wait for this stream's watermarks. `held`: event time
+    advances not with each batch, but when the stream before says by a watermark of its own that it
+    has read what it had."""
 
     column: str = ""
     max_out_of_orderness_us: int = 0
@@ -48,7 +51,9 @@ class AssignWatermarksSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
-    """`source` is the connector's description (firesteel.connectors.FileSource, SequenceSource, ...)."""
+    """`source` is the connector's description (firesteel.connectors.FileSource, SequenceSource,
+    ...).
+    """
 
     source: Any
     watermarks: WatermarkSpec | None = None
@@ -57,7 +62,9 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec:
-    """`function(DataFrame) -> DataFrame`, row by row or at least batch by batch independent; runs on the slot's Spark."""
+    """`function(DataFrame) -> DataFrame`, row by row or at least batch by batch independent; runs
+    on the slot's Spark.
+    """
 
     function: Callable[[Any], Any]
 
@@ -75,7 +82,9 @@ class MapInArrowSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapInPandasSpec:
-    """PySpark's mapInPandas contract: an iterator of DataFrames to an iterator of DataFrames of `schema`, as above."""
+    """PySpark's mapInPandas contract: an iterator of DataFrames to an iterator of DataFrames of
+    `schema`, as above.
+    """
 
     function: Callable[[Iterator[Any]], Iterator[Any]]
     schema: Any = None
@@ -99,24 +108,32 @@ class CoMapInArrowSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateExpression:
-    """One parsed item of `aggregate(...)`: `sql` as written, its output name, and its split (see firesteel.plan.aggregates.parse)."""
+    """One parsed item of `aggregate(...)`: `sql` as written, its output name, and its split (see
+    firesteel.plan.aggregates.parse).
+    """
 
     sql: str
     name: str
-    # Spark SQL over the rows, giving the partial columns, by partial column name; e.g. {"_p0_sum": "sum(d)", ...}
+    # Spark SQL over the rows, giving the partial columns, by partial column name; e.g. {"_p0_sum":
+    # "sum(d)", ...}
     partial: dict[str, str]
-    # How partial columns merge: column -> "sum", "min", "set", "first:<other column>", ... (firesteel.plan.aggregates.split)
+    # How partial columns merge: column -> "sum", "min", "set", "first:<other column>", ...
+    # (firesteel.plan.aggregates.split)
     merge: dict[str, str]
-    # SQL over merged partial columns, evaluated when the window fires (firesteel.plan.aggregates.finals)
+    # SQL over merged partial columns, evaluated when the window fires
+    # (firesteel.plan.aggregates.finals)
     final: str
     # Sums of averages, which are of doubles, as they are for decimals and intervals
     exact: dict[str, str] = field(default_factory=dict)
-    # Spark SQL over the rows themselves, for what is not split: `sql` without its AS, first and last by time as min_by and max_by
+    # Spark SQL over the rows themselves, for what is not split: `sql` without its AS, first and
+    # last by time as min_by and max_by
     whole: str = ""
 
     @property
     def splittable(self) -> bool:
-        """False: `partial`, `merge` and `final` are empty, and the rows are kept until the window fires."""
+        """False: `partial`, `merge` and `final` are empty, and the rows are kept until the window
+        fires.
+        """
         return bool(self.final)
 
 
@@ -152,7 +169,9 @@ class SlidingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """A key's records that are at most `gap_us` apart; the window lasts until `gap_us` after the last of them."""
+    """A key's records that are at most `gap_us` apart; the window lasts until `gap_us` after the
+    last of them.
+    """
 
     gap_us: int
     processing_time: bool = False
@@ -163,10 +182,11 @@ WindowSpec = TumblingSpec | SlidingSpec | SessionSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialWindowAggregateSpec:
-    """Upstream half of a keyed aggregation: assigns panes or sessions, groups, aggregates within a bundle; runs on Spark.
+    """Upstream half of a keyed aggregation: assigns panes or sessions, groups, aggregates within a
+    bundle; runs on Spark.
 
-    Output: key columns, `window_start`, `window_end` (timestamp[us, UTC]; only if there is a window in event time), the partial
-    columns, `_rows` (int64).
+    Output: key columns, `window_start`, `window_end` (timestamp[us, UTC]; only if there is a window
+    in event time), the partial columns, `_rows` (int64).
     """
 
     key_columns: tuple[str, ...]
@@ -182,7 +202,8 @@ class PartialWindowAggregateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAggregateSpec:
-    """Keyed half: merges partials into state per key and window, fires at the watermark, or at the clock's time.
+    """Keyed half: merges partials into state per key and window, fires at the watermark, or at the
+    clock's time.
 
     Output: key columns, `window_start`, `window_end`, one column per aggregate.
     """
@@ -195,7 +216,8 @@ class WindowAggregateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAggregateSpec:
-    """Keyed half of an aggregation without windows: emits the changed keys' new values, an upsert stream.
+    """Keyed half of an aggregation without windows: emits the changed keys' new values, an upsert
+    stream.
 
     Output: key columns, one column per aggregate.
     """
@@ -206,10 +228,12 @@ class RunningAggregateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowApplySpec:
-    """Keeps the rows of each window and runs Spark on them when it fires: `function`, or else the aggregates as SQL.
+    """Keeps the rows of each window and runs Spark on them when it fires: `function`, or else the
+    aggregates as SQL.
 
-    Input: the rows. Output: of `function`, whatever it returns; of aggregates, as WindowAggregateSpec.
-    `late_tag`: the side output that gets records which came too late, as they were.
+    Input: the rows. Output: of `function`, whatever it returns; of aggregates, as
+    WindowAggregateSpec. `late_tag`: the side output that gets records which came too late, as they
+    were.
     """
 
     key_columns: tuple[str, ...]
@@ -224,14 +248,17 @@ class WindowApplySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """`sink` is the connector's description (firesteel.connectors.FileSink, CollectSink, PrintSink, ...)."""
+    """`sink` is the connector's description (firesteel.connectors.FileSink, CollectSink, PrintSink,
+    ...).
+    """
 
     sink: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformWithStateSpec:
-    """PySpark's `StatefulProcessor`, over Rows or over pandas DataFrames; `output_schema` as in MapInArrowSpec, never None.
+    """PySpark's `StatefulProcessor`, over Rows or over pandas DataFrames; `output_schema` as in
+    MapInArrowSpec, never None.
 
     `initial_key_columns` None: there is no second input with the initial state.
     """
@@ -247,7 +274,9 @@ class TransformWithStateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoProcessSpec:
-    """`function`: a firesteel.functions.CoProcessFunction over two keyed inputs; schemas as in MapInArrowSpec."""
+    """`function`: a firesteel.functions.CoProcessFunction over two keyed inputs; schemas as in
+    MapInArrowSpec.
+    """
 
     function: Any
     first_key_columns: tuple[str, ...]
@@ -258,7 +287,9 @@ class CoProcessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSpec:
-    """`factory() -> firesteel.operator.StreamOperator`, called once per subtask; `schema` of its output, if it has one."""
+    """`factory() -> firesteel.operator.StreamOperator`, called once per subtask; `schema` of its
+    output, if it has one.
+    """
 
     factory: Callable[[], Any]
     inputs: int = 1

@@ -1,4 +1,6 @@
-"""The program as the API records it: one node per operator, one edge per input, nothing chained yet."""
+"""The program as the API records it: one node per operator, one edge per input, nothing chained
+yet.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Chaining(Enum):
 
 @dataclass(slots=True, eq=False)
 class StreamNode:
-    """One operator of the program. Mutable while the program is being written: uid(), name() and the like set fields."""
+    """One operator of the program. Mutable while the program is being written: uid(), name() and
+    the like set fields.
+    """
 
     index: int  # order of creation
     name: str
@@ -39,7 +43,8 @@ class StreamNode:
     coordinator_kind: str = ""
     coordinator_options_json: str = ""
     runs_on_spark: bool = False
-    # Takes its producers' parallelism instead of parallelism.default (the upstream half of a split operator).
+    # Takes its producers' parallelism instead of parallelism.default (the upstream half of a split
+    # operator).
     follows_producer: bool = False
 
     @property
@@ -65,13 +70,17 @@ class StreamEdge:
 
 
 class StreamGraph:
-    """All nodes and edges of a program, in the order they were written, which is a topological order."""
+    """All nodes and edges of a program, in the order they were written, which is a topological
+    order.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[StreamNode] = []
         self.edges: list[StreamEdge] = []
 
-    def add_node(self, name: str, spec: Spec, *, inputs: int, runs_on_spark: bool = False) -> StreamNode:
+    def add_node(
+        self, name: str, spec: Spec, *, inputs: int, runs_on_spark: bool = False
+    ) -> StreamNode:
         node = StreamNode(len(self.nodes), name, spec, inputs, runs_on_spark=runs_on_spark)
         self.nodes.append(node)
         return node
@@ -83,10 +92,12 @@ class StreamGraph:
         return [e for e in self.edges if e.target is node]
 
     def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
-        """A copy in which nothing is left open: parallelism, max parallelism, groups and partitioners are decided.
+        """A copy in which nothing is left open: parallelism, max parallelism, groups and
+        partitioners are decided.
 
-        Raises InvalidProgram for what cannot be: duplicate uids, FORWARD between different parallelisms, a parallelism
-        over its maximum, a co-location group that spans slot sharing groups or parallelisms.
+        Raises InvalidProgram for what cannot be: duplicate uids, FORWARD between different
+        parallelisms, a parallelism over its maximum, a co-location group that spans slot sharing
+        groups or parallelisms.
         """
         graph = StreamGraph()
         copies: dict[StreamNode, StreamNode] = {}
@@ -94,7 +105,9 @@ class StreamGraph:
             producers = [copies[e.source] for e in self.in_edges(node)]
             copy = dataclasses.replace(node)
             copy.parallelism = _parallelism(node, producers, default_parallelism)
-            copy.max_parallelism = _max_parallelism(copy, node.max_parallelism, default_max_parallelism)
+            copy.max_parallelism = _max_parallelism(
+                copy, node.max_parallelism, default_max_parallelism
+            )
             groups = {p.slot_sharing_group for p in producers}
             inherited = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
             copy.slot_sharing_group = node.slot_sharing_group or inherited
@@ -103,7 +116,12 @@ class StreamGraph:
         for edge in self.edges:
             source, target = copies[edge.source], copies[edge.target]
             graph.edges.append(
-                dataclasses.replace(edge, source=source, target=target, partitioner=_partitioner(edge, source, target))
+                dataclasses.replace(
+                    edge,
+                    source=source,
+                    target=target,
+                    partitioner=_partitioner(edge, source, target),
+                )
             )
         _check_uids(graph)
         _check_co_location(graph)
@@ -165,7 +183,10 @@ def _check_co_location(graph: StreamGraph) -> None:
         if not node.co_location_group:
             continue
         other = first.setdefault(node.co_location_group, node)
-        if (other.slot_sharing_group, other.resource_group) != (node.slot_sharing_group, node.resource_group):
+        if (other.slot_sharing_group, other.resource_group) != (
+            node.slot_sharing_group,
+            node.resource_group,
+        ):
             raise InvalidProgram(
                 f"operators {other} and {node} are in co-location group {node.co_location_group!r} but in different slot sharing "
                 f"or resource groups ({other.slot_sharing_group!r}, {node.slot_sharing_group!r}), so they can never share a slot"

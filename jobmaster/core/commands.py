@@ -1,4 +1,6 @@
-"""What a job wants done: everything that `JobMasterCore` answers with. The shell carries it out, in order."""
+"""What a job wants done: everything that `JobMasterCore` answers with. The shell carries it out, in
+order.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from firesteel.common.ids import AllocationId, AttemptId, OperatorId, ResultId, TaskExecutorId, VertexId
+from firesteel.common.ids import (
+    AllocationId,
+    AttemptId,
+    OperatorId,
+    ResultId,
+    TaskExecutorId,
+    VertexId,
+)
 from firesteel.common.states import JobStatus
 from jobmaster.core.coordinators.messages import OperatorMessage
 from jobmaster.core.slot_pool import Requirement
@@ -31,7 +40,9 @@ class OutputOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResultLocations:
-    """Where the partitions of one result are. One object per result, shared by all commands: serialise it once."""
+    """Where the partitions of one result are. One object per result, shared by all commands:
+    serialise it once.
+    """
 
     result_id: ResultId
     addresses: tuple[str, ...]  # distinct Flight addresses
@@ -120,7 +131,9 @@ class SpoolChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStatus:
-    """The job has a new status: tell the Dispatcher at once; of a terminal one, with all that shall stay."""
+    """The job has a new status: tell the Dispatcher at once; of a terminal one, with all that shall
+    stay.
+    """
 
     status: JobStatus
     timestamp_ms: int
@@ -128,7 +141,9 @@ class ReportStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProgress:
-    """Task states changed, the status did not: tell the Dispatcher soon; many such reports may become one."""
+    """Task states changed, the status did not: tell the Dispatcher soon; many such reports may
+    become one.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,14 @@
-"""JobMasterCore: decides everything about one job. Events in, commands out; no I/O, clock or randomness.
+"""JobMasterCore: decides everything about one job. Events in, commands out; no I/O, clock or
+randomness.
 
-The way of a job: JobStarted -> slots are required and source paths listed -> all slots there -> the plan is analysed
-in one of them -> everything is deployed, one command per TaskExecutor -> task states come in -> all tasks terminal ->
-the job is terminal: requirements go to zero, slots back, the status to the Dispatcher, TaskExecutors are dismissed.
+The way of a job: JobStarted -> slots are required and source paths listed -> all slots there -> the
+plan is analysed in one of them -> everything is deployed, one command per TaskExecutor -> task
+states come in -> all tasks terminal -> the job is terminal: requirements go to zero, slots back,
+the status to the Dispatcher, TaskExecutors are dismissed.
 
-A failed task takes the job through FAILING (all tasks cancelled) to FAILED, or to RESTARTING if the restart strategy
-allows. A restarting job waits for its slots in RESTARTING, and only then goes CREATED -> RUNNING again.
+A failed task takes the job through FAILING (all tasks cancelled) to FAILED, or to RESTARTING if the
+restart strategy allows. A restarting job waits for its slots in RESTARTING, and only then goes
+CREATED -> RUNNING again.
 
 This class holds the job's status and dispatches; what happens to tasks is in `tasks.py`.
 """
@@ -47,7 +50,9 @@ class JobMasterCore:
         now_ms: int,
         strategy: SchedulingStrategy | None = None,
     ) -> None:
-        """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant; from then on only `now` counts."""
+        """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant; from then on
+        only `now` counts.
+        """
         self._wall_ms = now_ms - now * 1000
         self._settings = settings
         self._ids = ids
@@ -73,12 +78,16 @@ class JobMasterCore:
         self.scheduler = Scheduler(self.graph, self.pool)
         self._out: list[commands.Command] = []
         self.tasks = Tasks(self.graph, self.pool, self._out)
-        self.schemas: dict[commands.OutputOf, bytes] | None = None  # of every operator's outputs, once analysed
+        self.schemas: dict[commands.OutputOf, bytes] | None = (
+            None  # of every operator's outputs, once analysed
+        )
         self.plans: dict[OperatorId, str] = {}
         self._analyzing: Slot | None = None
         self._declared = 0  # sequence of the last declaration
         self._slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)
-        self._restart_delay_s: float | None = None  # while FAILING: the verdict of the restart strategy
+        self._restart_delay_s: float | None = (
+            None  # while FAILING: the verdict of the restart strategy
+        )
         self._restart_at: float | None = None  # while RESTARTING: when to ask for slots
         self._reported: tuple[JobStatus, int] = (JobStatus.INITIALIZING, self.graph.version)
         self.restarts = 0
@@ -151,12 +160,23 @@ class JobMasterCore:
             case events.JobAnalyzed():
                 self._analyzed(event)
             case events.AnalysisFailed():
-                if self._analyzing is not None and self._analyzing.task_executor_id == event.task_executor_id:
+                if (
+                    self._analyzing is not None
+                    and self._analyzing.task_executor_id == event.task_executor_id
+                ):
                     self._fail(event.error, now, restartable=False)
             case events.PathsListed():
-                self._out.extend(self.coordinators.paths_listed(event.operator_id, event.files, now, self.graph.attempts))
+                self._out.extend(
+                    self.coordinators.paths_listed(
+                        event.operator_id, event.files, now, self.graph.attempts
+                    )
+                )
             case events.PathsMissing():
-                self._fail(ErrorInfo(summary=event.problem, timestamp_ms=self.now_ms(now)), now, restartable=False)
+                self._fail(
+                    ErrorInfo(summary=event.problem, timestamp_ms=self.now_ms(now)),
+                    now,
+                    restartable=False,
+                )
             case events.ChunkSpooled() | events.ChunkNotSpooled():
                 self._spooled(event)
             case events.ResourceManagerConnected():
@@ -184,7 +204,11 @@ class JobMasterCore:
                 self._out.append(self._goodbye(event.task_executor_id))
             case events.SlotsOffered():
                 rejected = tuple(slot.allocation_id for slot in event.slots)
-                self._out.append(commands.AnswerSlots(task_executor_id=event.task_executor_id, accepted=(), rejected=rejected))
+                self._out.append(
+                    commands.AnswerSlots(
+                        task_executor_id=event.task_executor_id, accepted=(), rejected=rejected
+                    )
+                )
             case events.ResourceManagerConnected():
                 self._declare(force=True)
             case _:
@@ -224,7 +248,11 @@ class JobMasterCore:
         self._reported = reported
 
     def _deploy_when_ready(self, now: float) -> None:
-        if self.graph.status in _ENDING or not self.scheduler.has_all_slots or self.task_executors.any_broken:
+        if (
+            self.graph.status in _ENDING
+            or not self.scheduler.has_all_slots
+            or self.task_executors.any_broken
+        ):
             return
         if self.graph.status is JobStatus.RESTARTING:
             self.graph.transition(JobStatus.CREATED, self.now_ms(now))
@@ -239,7 +267,11 @@ class JobMasterCore:
 
     def _analyze(self, slot: Slot) -> None:
         self._analyzing = slot
-        self._out.append(commands.AnalyzeJob(task_executor_id=slot.task_executor_id, allocation_id=slot.allocation_id))
+        self._out.append(
+            commands.AnalyzeJob(
+                task_executor_id=slot.task_executor_id, allocation_id=slot.allocation_id
+            )
+        )
 
     def _analyzed(self, event: events.JobAnalyzed) -> None:
         if self._analyzing is None or self._analyzing.task_executor_id != event.task_executor_id:
@@ -255,30 +287,54 @@ class JobMasterCore:
 
     # ---- slots and TaskExecutors
 
-    def _slots_offered(self, task_executor_id: TaskExecutorId, offers: tuple[SlotOffer, ...], now: float, host: str = "") -> None:
-        answer = self.pool.offer(task_executor_id, host or self._hosts.get(task_executor_id, ""), offers, now)
+    def _slots_offered(
+        self,
+        task_executor_id: TaskExecutorId,
+        offers: tuple[SlotOffer, ...],
+        now: float,
+        host: str = "",
+    ) -> None:
+        answer = self.pool.offer(
+            task_executor_id, host or self._hosts.get(task_executor_id, ""), offers, now
+        )
         for slot in answer.replaced:
-            self._tasks_lost((slot,), self._error(now, "its slot's process was replaced by another one"), now)
+            self._tasks_lost(
+                (slot,), self._error(now, "its slot's process was replaced by another one"), now
+            )
         if offers:
             self._out.append(
-                commands.AnswerSlots(task_executor_id=task_executor_id, accepted=answer.accepted, rejected=answer.rejected)
+                commands.AnswerSlots(
+                    task_executor_id=task_executor_id,
+                    accepted=answer.accepted,
+                    rejected=answer.rejected,
+                )
             )
 
     def _task_executor_connected(self, event: events.TaskExecutorConnected, now: float) -> None:
-        """It tells all that it holds. What we believed to be there and is not, is lost; what should not be, ends."""
+        """It tells all that it holds. What we believed to be there and is not, is lost; what should
+        not be, ends.
+        """
         who = event.task_executor_id
         returning = who in self.task_executors
         if not self.task_executors.connect(who, event.connection, now):
             return
         self._hosts[who] = event.host
         offered = {slot.allocation_id for slot in event.slots}
-        gone = [allocation_id for allocation_id in self.pool.slots_of(who) if allocation_id not in offered]
+        gone = [
+            allocation_id
+            for allocation_id in self.pool.slots_of(who)
+            if allocation_id not in offered
+        ]
         for allocation_id in gone:
-            self._slot_lost(allocation_id, self._error(now, "its TaskExecutor came back without the slot"), now)
+            self._slot_lost(
+                allocation_id, self._error(now, "its TaskExecutor came back without the slot"), now
+            )
         held = [self.pool.slots[allocation_id] for allocation_id in self.pool.slots_of(who)]
         self._slots_offered(who, event.slots, now, event.host)
         for update in event.tasks:
-            if update.state is not ExecutionState.FAILED:  # that one is asked about: the reason is still on its way
+            if (
+                update.state is not ExecutionState.FAILED
+            ):  # that one is asked about: the reason is still on its way
                 self._task_updated(update, now)
         known = {update.attempt_id for update in event.tasks}
         missing = [e for e in self.tasks.deployed_in(held) if e.attempt_id not in known]
@@ -287,9 +343,15 @@ class JobMasterCore:
             self._out.extend(self.scheduler.deployments(unheard, self.schemas))
         lost = [e for e in missing if e.state is not ExecutionState.DEPLOYING]
         if lost:
-            self._executions_lost(lost, self._error(now, "its TaskExecutor came back without the task"), now)
+            self._executions_lost(
+                lost, self._error(now, "its TaskExecutor came back without the task"), now
+            )
         self.tasks.cancel_unwanted(who, event.tasks)
-        self._out.extend(self.coordinators.reconnected(e for e in self.tasks.deployed_in(held) if e.attempt_id in known))
+        self._out.extend(
+            self.coordinators.reconnected(
+                e for e in self.tasks.deployed_in(held) if e.attempt_id in known
+            )
+        )
         if returning and self._analyzing is not None and self._analyzing.task_executor_id == who:
             self._analyze(self._analyzing)  # the request may have been lost with the old stream
 
@@ -300,8 +362,14 @@ class JobMasterCore:
         if not known and not slots:
             return
         self._say("warning", "TaskExecutor lost", None, tm_id=task_executor_id, cause=cause)
-        self._tasks_lost(slots, self._error(now, f"TaskExecutor {task_executor_id} is lost: {cause}"), now)
-        self._out.append(commands.DismissTaskExecutor(task_executor_id=task_executor_id, cause=f"held for dead: {cause}"))
+        self._tasks_lost(
+            slots, self._error(now, f"TaskExecutor {task_executor_id} is lost: {cause}"), now
+        )
+        self._out.append(
+            commands.DismissTaskExecutor(
+                task_executor_id=task_executor_id, cause=f"held for dead: {cause}"
+            )
+        )
 
     def _slot_lost(self, allocation_id: AllocationId, error: ErrorInfo, now: float) -> None:
         slot = self.pool.lose(allocation_id)
@@ -354,7 +422,9 @@ class JobMasterCore:
                 more = list(self._strategy.after(self.graph, execution))
                 if more:
                     self.scheduler.schedule(more, now, self.now_ms(now))
-            self._out.extend(self.coordinators.attempt_finished(execution, now, self.graph.attempts))
+            self._out.extend(
+                self.coordinators.attempt_finished(execution, now, self.graph.attempts)
+            )
             return
         self.coordinators.attempt_ended(execution)
 
@@ -362,13 +432,19 @@ class JobMasterCore:
         self.task_executors.seen(event.task_executor_id, now)
         execution = self._live(event.attempt_id)
         if execution is not None:
-            self._out.extend(self.coordinators.receive(execution, event.operator_id, event.message, now, self.graph.attempts))
+            self._out.extend(
+                self.coordinators.receive(
+                    execution, event.operator_id, event.message, now, self.graph.attempts
+                )
+            )
 
     def _spooled(self, event: events.ChunkSpooled | events.ChunkNotSpooled) -> None:
         execution = self._live(event.attempt_id)
         if execution is not None:
             problem = event.problem if isinstance(event, events.ChunkNotSpooled) else ""
-            self._out.extend(self.coordinators.spooled(execution, event.operator_id, event.sequence, problem))
+            self._out.extend(
+                self.coordinators.spooled(execution, event.operator_id, event.sequence, problem)
+            )
 
     def _live(self, attempt_id: AttemptId) -> Execution | None:
         """The execution, if it has not ended; a message about any other is stale."""
@@ -381,7 +457,9 @@ class JobMasterCore:
     # ---- the job's status
 
     def _fail(self, error: ErrorInfo, now: float, *, restartable: bool) -> None:
-        """Something failed. The first failure decides; what fails while the job is being ended only joins it."""
+        """Something failed. The first failure decides; what fails while the job is being ended only
+        joins it.
+        """
         status = self.graph.status
         if status is JobStatus.FAILING:
             self.exceptions.also_failed(error)
@@ -420,7 +498,9 @@ class JobMasterCore:
                 self._restart_at = now + self._restart_delay_s
 
     def _restart(self, now: float) -> None:
-        """New attempts for all tasks, and a request for their slots; it goes on when they are there."""
+        """New attempts for all tasks, and a request for their slots; it goes on when they are
+        there.
+        """
         self._restart_at = None
         self.restarts += 1
         self.graph.start_over(self._ids, self.now_ms(now))
@@ -442,7 +522,9 @@ class JobMasterCore:
         self._free(slots, f"the job is {status.name}")
         self._say("info", "job ended", None, status=status.name)
         self._report_status()
-        self._out.extend(self._goodbye(task_executor_id) for task_executor_id in self.task_executors.all())
+        self._out.extend(
+            self._goodbye(task_executor_id) for task_executor_id in self.task_executors.all()
+        )
         for task_executor_id in self.task_executors.all():
             self.task_executors.remove(task_executor_id)
         self._slot_wait.note(False, now)
@@ -455,7 +537,9 @@ class JobMasterCore:
             requirements = self.pool.requirements()
         if requirements is not None:
             self._declared += 1
-            self._out.append(commands.DeclareRequirements(sequence=self._declared, requirements=requirements))
+            self._out.append(
+                commands.DeclareRequirements(sequence=self._declared, requirements=requirements)
+            )
 
     def _free(self, slots: Iterable[Slot], cause: str) -> None:
         by_task_executor: dict[TaskExecutorId, list[AllocationId]] = {}
@@ -463,7 +547,11 @@ class JobMasterCore:
             by_task_executor.setdefault(slot.task_executor_id, []).append(slot.allocation_id)
         for task_executor_id, allocation_ids in by_task_executor.items():
             self._out.append(
-                commands.FreeSlots(task_executor_id=task_executor_id, allocation_ids=tuple(allocation_ids), cause=cause)
+                commands.FreeSlots(
+                    task_executor_id=task_executor_id,
+                    allocation_ids=tuple(allocation_ids),
+                    cause=cause,
+                )
             )
 
     def _report_status(self) -> None:
@@ -471,9 +559,17 @@ class JobMasterCore:
         self._out.append(commands.ReportStatus(status=status, timestamp_ms=timestamp_ms))
 
     def _goodbye(self, task_executor_id: TaskExecutorId) -> commands.DismissTaskExecutor:
-        return commands.DismissTaskExecutor(task_executor_id=task_executor_id, cause=f"the job is {self.graph.status.name}")
+        return commands.DismissTaskExecutor(
+            task_executor_id=task_executor_id, cause=f"the job is {self.graph.status.name}"
+        )
 
-    def _say(self, level: Literal["info", "warning", "error"], text: str, execution: Execution | None, **fields: str) -> None:
+    def _say(
+        self,
+        level: Literal["info", "warning", "error"],
+        text: str,
+        execution: Execution | None,
+        **fields: str,
+    ) -> None:
         about = execution_fields(execution) if execution is not None else {}
         self._out.append(commands.Say(level=level, text=text, fields={**about, **fields}))
 

@@ -1,7 +1,9 @@
-"""When which subtasks get slots and are deployed (spec 003, "Eager" and "Lazy_From_Source" dispatching).
+"""When which subtasks get slots and are deployed (spec 003, "Eager" and "Lazy_From_Source"
+dispatching).
 
-A `SchedulingStrategy` says which subtasks to start, the `Scheduler` gets them there: CREATED -> SCHEDULED with a slot
-asked for each slot sharing group; when all of these slots are there, DEPLOYING, with one command per TaskExecutor.
+A `SchedulingStrategy` says which subtasks to start, the `Scheduler` gets them there: CREATED ->
+SCHEDULED with a slot asked for each slot sharing group; when all of these slots are there,
+DEPLOYING, with one command per TaskExecutor.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from typing import Protocol
 from firesteel.common.ids import TaskExecutorId, VertexId
 from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import DeployTasks, OutputOf, ResultLocations, TaskToDeploy
-from jobmaster.core.execution_graph import Execution, ExecutionGraph, ExecutionVertex, IntermediateResult
+from jobmaster.core.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionVertex,
+    IntermediateResult,
+)
 from jobmaster.core.slot_pool import Slot, SlotPool
 from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup
 
@@ -41,7 +48,9 @@ class EagerScheduling:
 
 
 class Scheduler:
-    """Subtasks on their way from SCHEDULED to DEPLOYING. The core asks it to deploy once `has_all_slots`."""
+    """Subtasks on their way from SCHEDULED to DEPLOYING. The core asks it to deploy once
+    `has_all_slots`.
+    """
 
     def __init__(self, graph: ExecutionGraph, pool: SlotPool) -> None:
         self._graph = graph
@@ -89,8 +98,12 @@ class Scheduler:
         self.waiting.clear()
         return self.deployments(executions, schemas)
 
-    def deployments(self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]) -> list[DeployTasks]:
-        """The commands that deploy these executions, which have their slots; to say it again if it was lost."""
+    def deployments(
+        self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]
+    ) -> list[DeployTasks]:
+        """The commands that deploy these executions, which have their slots; to say it again if it
+        was lost.
+        """
         batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
         for execution in executions:
             vertex, slot = execution.vertex, execution.slot
@@ -99,7 +112,15 @@ class Scheduler:
             if batch is None:
                 batch = batches[slot.task_executor_id] = ([], {})
             vertex_id = vertex.job_vertex.vertex.vertex_id
-            batch[0].append(TaskToDeploy(execution.attempt_id, vertex_id, vertex.subtask, execution.attempt, slot.allocation_id))
+            batch[0].append(
+                TaskToDeploy(
+                    execution.attempt_id,
+                    vertex_id,
+                    vertex.subtask,
+                    execution.attempt,
+                    slot.allocation_id,
+                )
+            )
             batch[1][vertex_id] = None
         located: dict[VertexId, tuple[ResultLocations, ...]] = {
             vertex_id: tuple(locate(result) for result in self._graph.by_id[vertex_id].inputs)
@@ -110,7 +131,9 @@ class Scheduler:
                 task_executor_id=task_executor_id,
                 tasks=tuple(tasks),
                 vertices=tuple(vertices),
-                locations=tuple(locations for vertex_id in vertices for locations in located[vertex_id]),
+                locations=tuple(
+                    locations for vertex_id in vertices for locations in located[vertex_id]
+                ),
                 schemas=schemas,
             )
             for task_executor_id, (tasks, vertices) in batches.items()
@@ -128,5 +151,8 @@ def locate(result: IntermediateResult) -> ResultLocations:
         address_index.append(addresses.setdefault(execution.slot.data_address, len(addresses)))
         attempts.append(execution.attempt)
     return ResultLocations(
-        result_id=result.edge.result_id, addresses=tuple(addresses), address_index=address_index, attempts=attempts
+        result_id=result.edge.result_id,
+        addresses=tuple(addresses),
+        address_index=address_index,
+        attempts=attempts,
     )

@@ -31,10 +31,14 @@ class JobSettings:
 
 
 def settings_from(conf: Configuration) -> JobSettings:
-    """The job's settings: the cluster's configuration with the job's own values over it. Raises ConfigurationError."""
+    """The job's settings: the cluster's configuration with the job's own values over it. Raises
+    ConfigurationError.
+    """
     strategy = conf.get(options.RESTART_STRATEGY)
     if strategy not in ("none", "fixed-delay"):
-        raise ConfigurationError(f"restart-strategy.type: {strategy} is not available yet; use none or fixed-delay")
+        raise ConfigurationError(
+            f"restart-strategy.type: {strategy} is not available yet; use none or fixed-delay"
+        )
     return JobSettings(
         slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),
         slot_idle_timeout_s=conf.get(options.SLOT_IDLE_TIMEOUT),

@@ -1,11 +1,12 @@
 """SlotPool: the slots this job has, and those it still needs (spec 003).
 
-It declares requirements (how many slots of which profile), takes offered slots into account, gives each slot to a
-slot sharing group, and keeps a freed slot for the job until it has been idle for a while (delayed release), so that a
-restart finds it still there. Surplus offers are rejected.
+It declares requirements (how many slots of which profile), takes offered slots into account, gives
+each slot to a slot sharing group, and keeps a freed slot for the job until it has been idle for a
+while (delayed release), so that a restart finds it still there. Surplus offers are rejected.
 
-What it declares, always: slots that groups want (held or awaited) plus idle slots that it still holds. So the
-ResourceManager neither refills a slot that is being released nor forgets one that is awaited.
+What it declares, always: slots that groups want (held or awaited) plus idle slots that it still
+holds. So the ResourceManager neither refills a slot that is being released nor forgets one that is
+awaited.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Slot:
     host: str
     requirement: ResourceProfile  # the declared profile that it counts for
     group: ExecutionSlotSharingGroup | None = None
-    last_group: ExecutionSlotSharingGroup | None = None  # whose tasks ran in it last; stays when the slot is lost
+    last_group: ExecutionSlotSharingGroup | None = (
+        None  # whose tasks ran in it last; stays when the slot is lost
+    )
     idle_since: float | None = None
 
 
@@ -51,7 +54,9 @@ class Slot:
 class OfferAnswer:
     accepted: tuple[AllocationId, ...]
     rejected: tuple[AllocationId, ...]
-    replaced: tuple[Slot, ...] = field(default=())  # known slots whose process is another one now: what ran there is gone
+    replaced: tuple[Slot, ...] = field(
+        default=()
+    )  # known slots whose process is another one now: what ran there is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +72,9 @@ class SlotPool:
         self._idle: dict[AllocationId, Slot] = {}  # insertion order = the longest idle first
         self._by_task_executor: dict[TaskExecutorId, dict[AllocationId, Slot]] = {}
         self._pending: dict[ResourceProfile, dict[GroupKey, ExecutionSlotSharingGroup]] = {}
-        self._pending_by_previous: dict[TaskExecutorId, dict[GroupKey, ExecutionSlotSharingGroup]] = {}
+        self._pending_by_previous: dict[
+            TaskExecutorId, dict[GroupKey, ExecutionSlotSharingGroup]
+        ] = {}
         self._required: Counter[ResourceProfile] = Counter()
         self.pending_count = 0  # groups that wait for a slot
         self._changed = False  # something was added or taken away since `take_requirements`
@@ -76,7 +83,9 @@ class SlotPool:
     # ---- what the job wants
 
     def request(self, groups: Iterable[ExecutionSlotSharingGroup], now: float) -> None:
-        """These groups need a slot each. Idle slots are given at once, first to those that ran in them before."""
+        """These groups need a slot each. Idle slots are given at once, first to those that ran in
+        them before.
+        """
         waiting = [group for group in groups if not group.wanted]
         for group in waiting:
             group.wanted = True
@@ -88,7 +97,9 @@ class SlotPool:
             self._wait(group)
 
     def release(self, group: ExecutionSlotSharingGroup, now: float) -> None:
-        """The group needs no slot any more. Its slot stays in the pool, idle; a pending request is withdrawn."""
+        """The group needs no slot any more. Its slot stays in the pool, idle; a pending request is
+        withdrawn.
+        """
         if not group.wanted:
             return
         group.wanted = False
@@ -103,7 +114,11 @@ class SlotPool:
         self._require(slot.requirement, 1)
 
     def requirements(self) -> tuple[Requirement, ...]:
-        return tuple(Requirement(profile=profile, count=count) for profile, count in self._required.items() if count)
+        return tuple(
+            Requirement(profile=profile, count=count)
+            for profile, count in self._required.items()
+            if count
+        )
 
     def take_requirements(self) -> tuple[Requirement, ...] | None:
         """The requirements if they changed since they were last taken, else None."""
@@ -118,12 +133,18 @@ class SlotPool:
 
     # ---- what TaskExecutors tell
 
-    def offer(self, task_executor_id: TaskExecutorId, host: str, offers: Sequence[SlotOffer], now: float) -> OfferAnswer:
+    def offer(
+        self, task_executor_id: TaskExecutorId, host: str, offers: Sequence[SlotOffer], now: float
+    ) -> OfferAnswer:
         """Takes each slot that some waiting group can use; a slot already held is accepted again."""
         accepted, rejected, replaced = [], [], []
         for offer in offers:
             known = self.slots.get(offer.allocation_id)
-            if known is not None and known.executor_id == offer.executor_id and known.task_executor_id == task_executor_id:
+            if (
+                known is not None
+                and known.executor_id == offer.executor_id
+                and known.task_executor_id == task_executor_id
+            ):
                 accepted.append(offer.allocation_id)
                 continue
             if known is not None:
@@ -148,10 +169,14 @@ class SlotPool:
             self._stop_waiting(group)
             self._join(slot, group)
             accepted.append(offer.allocation_id)
-        return OfferAnswer(accepted=tuple(accepted), rejected=tuple(rejected), replaced=tuple(replaced))
+        return OfferAnswer(
+            accepted=tuple(accepted), rejected=tuple(rejected), replaced=tuple(replaced)
+        )
 
     def lose(self, allocation_id: AllocationId) -> Slot | None:
-        """The slot is gone. A group that still wants one waits again; returns the slot as it was (None if unknown)."""
+        """The slot is gone. A group that still wants one waits again; returns the slot as it was
+        (None if unknown).
+        """
         slot = self._drop(allocation_id)
         if slot is None:
             return None
@@ -163,7 +188,10 @@ class SlotPool:
 
     def lose_task_executor(self, task_executor_id: TaskExecutorId) -> list[Slot]:
         """All of its slots, now lost."""
-        lost = [self.lose(allocation_id) for allocation_id in list(self._by_task_executor.get(task_executor_id, ()))]
+        lost = [
+            self.lose(allocation_id)
+            for allocation_id in list(self._by_task_executor.get(task_executor_id, ()))
+        ]
         return [slot for slot in lost if slot is not None]
 
     def slots_of(self, task_executor_id: TaskExecutorId) -> Iterable[AllocationId]:
@@ -179,7 +207,9 @@ class SlotPool:
         return first.idle_since + self._idle_timeout_s
 
     def release_idle(self, now: float) -> list[Slot]:
-        """Slots idle for too long leave the pool: tell their TaskExecutors, after declaring the lower requirements."""
+        """Slots idle for too long leave the pool: tell their TaskExecutors, after declaring the
+        lower requirements.
+        """
         expired = []
         for slot in self._idle.values():
             assert slot.idle_since is not None
@@ -217,7 +247,9 @@ class SlotPool:
         self._changed = True
 
     def _give_idle(
-        self, group: ExecutionSlotSharingGroup, prefers: Callable[[SlotPool, ExecutionSlotSharingGroup], Slot | None]
+        self,
+        group: ExecutionSlotSharingGroup,
+        prefers: Callable[[SlotPool, ExecutionSlotSharingGroup], Slot | None],
     ) -> bool:
         slot = prefers(self, group)
         if slot is None:
@@ -242,7 +274,9 @@ class SlotPool:
     def _wait(self, group: ExecutionSlotSharingGroup) -> None:
         self._pending.setdefault(group.profile, {})[group.key] = group
         if group.previous_task_executor_id is not None:
-            self._pending_by_previous.setdefault(group.previous_task_executor_id, {})[group.key] = group
+            self._pending_by_previous.setdefault(group.previous_task_executor_id, {})[group.key] = (
+                group
+            )
         self.pending_count += 1
 
     def _stop_waiting(self, group: ExecutionSlotSharingGroup) -> None:
@@ -254,11 +288,14 @@ class SlotPool:
             self._pending_by_previous[group.previous_task_executor_id].pop(group.key, None)
         self.pending_count -= 1
 
-    def _choose_pending(self, task_executor_id: TaskExecutorId, offered: ResourceProfile) -> ExecutionSlotSharingGroup | None:
-        """The group that ran there before, else one that asked for just this size, else one that asked for none.
+    def _choose_pending(
+        self, task_executor_id: TaskExecutorId, offered: ResourceProfile
+    ) -> ExecutionSlotSharingGroup | None:
+        """The group that ran there before, else one that asked for just this size, else one that
+        asked for none.
 
-        What was asked for in bytes is allocated in just those bytes, so another size was meant for UNKNOWN; only when
-        no such group waits does the most demanding one that fits take it.
+        What was asked for in bytes is allocated in just those bytes, so another size was meant for
+        UNKNOWN; only when no such group waits does the most demanding one that fits take it.
         """
         for group in self._pending_by_previous.get(task_executor_id, {}).values():
             if group.profile.fits_in(offered):

@@ -1,8 +1,8 @@
 """Which subtasks share a slot, and how large that slot must be (spec 003, "Share Slot"; spec 004).
 
-Subtask i of every vertex of one slot sharing group and one resource group runs in one slot. So a job needs, per such
-group, as many slots as its highest parallelism, and tasks of one vertex never share a slot. Vertices of a
-co-location group are in one slot sharing group, hence always together.
+Subtask i of every vertex of one slot sharing group and one resource group runs in one slot. So a
+job needs, per such group, as many slots as its highest parallelism, and tasks of one vertex never
+share a slot. Vertices of a co-location group are in one slot sharing group, hence always together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class ExecutionSlotSharingGroup:
         self.profile = profile  # of the whole slot
         self.vertices: list[ExecutionVertex] = []
         self.wanted = False  # it needs a slot now: waiting for one, or holding one
-        self.running = 0  # its executions that have been scheduled and have not ended; at 0 the slot is free
+        self.running = (
+            0  # its executions that have been scheduled and have not ended; at 0 the slot is free
+        )
         self.allocation_id: AllocationId | None = None
         # Where it ran before: preferred on a restart, for what is still warm there.
         self.previous_allocation_id: AllocationId | None = None
@@ -43,10 +45,14 @@ class ExecutionSlotSharingGroup:
 
 
 def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
-    """Puts every ExecutionVertex into its group. Raises InvalidJobGraph for a co-location group that spans groups."""
+    """Puts every ExecutionVertex into its group. Raises InvalidJobGraph for a co-location group
+    that spans groups.
+    """
     families: dict[tuple[str, str], list[ExecutionJobVertex]] = {}
     for job_vertex in graph.vertices:
-        families.setdefault((job_vertex.vertex.slot_sharing_group, job_vertex.vertex.resource_group), []).append(job_vertex)
+        families.setdefault(
+            (job_vertex.vertex.slot_sharing_group, job_vertex.vertex.resource_group), []
+        ).append(job_vertex)
     _check_co_location(graph)
     groups: list[ExecutionSlotSharingGroup] = []
     for (sharing, resource), job_vertices in families.items():
@@ -63,14 +69,17 @@ def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
 
 
 class _Profiles:
-    """The slot's profile by subtask. It changes only where a vertex of smaller parallelism ends: computed once each."""
+    """The slot's profile by subtask. It changes only where a vertex of smaller parallelism ends:
+    computed once each.
+    """
 
     def __init__(self, job_vertices: list[ExecutionJobVertex]) -> None:
         self._job_vertices = job_vertices
         self._cache: dict[int, ResourceProfile] = {}
 
     def __call__(self, subtask: int) -> ResourceProfile:
-        # The smallest parallelism above the subtask stands for all subtasks with the same set of vertices.
+        # The smallest parallelism above the subtask stands for all subtasks with the same set of
+        # vertices.
         bound = min(v.parallelism for v in self._job_vertices if v.parallelism > subtask)
         profile = self._cache.get(bound)
         if profile is None:
@@ -89,7 +98,10 @@ def _check_co_location(graph: ExecutionGraph) -> None:
         if not vertex.co_location_group:
             continue
         first = homes.setdefault(vertex.co_location_group, job_vertex).vertex
-        if (first.slot_sharing_group, first.resource_group) != (vertex.slot_sharing_group, vertex.resource_group):
+        if (first.slot_sharing_group, first.resource_group) != (
+            vertex.slot_sharing_group,
+            vertex.resource_group,
+        ):
             raise InvalidJobGraph(
                 f"co-location group {vertex.co_location_group!r} has {first.name!r} and {vertex.name!r}, which are in different "
                 f"slot sharing or resource groups and so can never share a slot; give them the same groups"

@@ -1,4 +1,6 @@
-"""How long the job has lacked slots, and what is said about it: to people while it waits, and when it has waited too long."""
+"""How long the job has lacked slots, and what is said about it: to people while it waits, and when
+it has waited too long.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,18 @@ class SlotWait:
             return ""
         missing = self._pool.pending_count
         why = f": {self._told.explanation}" if self._told and self._told.explanation else ""
-        return f"{missing} more slot{'s' if missing != 1 else ''} (for {now - self._since:.0f} s){why}"
+        return (
+            f"{missing} more slot{'s' if missing != 1 else ''} (for {now - self._since:.0f} s){why}"
+        )
 
     def failure(self) -> str:
         """Why a job that waited for too long has failed, and what to do."""
         needed = sum(requirement.count for requirement in self._pool.requirements())
-        why = self._told.explanation if self._told else "the ResourceManager did not say why; is it reachable?"
+        why = (
+            self._told.explanation
+            if self._told
+            else "the ResourceManager did not say why; is it reachable?"
+        )
         return (
             f"{self._pool.pending_count} of the {needed} slots that the job needs are still missing after "
             f"{self._timeout_s:g} s (slot.request.timeout): {why}. Lower the job's parallelism, or add slots"

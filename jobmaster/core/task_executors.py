@@ -1,4 +1,6 @@
-"""Which TaskExecutors are connected, and the verdict which ones are dead (design, "Control messages")."""
+"""Which TaskExecutors are connected, and the verdict which ones are dead (design, "Control
+messages").
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,20 @@ class _Peer:
 
 
 class TaskExecutors:
-    """A broken stream that is not re-established in time is a death notice; the heartbeat timeout is for silent peers."""
+    """A broken stream that is not re-established in time is a death notice; the heartbeat timeout
+    is for silent peers.
+    """
 
-    def __init__(self, *, heartbeat_interval_s: float, heartbeat_timeout_s: float, reconnect_grace_s: float) -> None:
+    def __init__(
+        self, *, heartbeat_interval_s: float, heartbeat_timeout_s: float, reconnect_grace_s: float
+    ) -> None:
         self._check_interval_s = heartbeat_interval_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._reconnect_grace_s = reconnect_grace_s
         self._peers: dict[TaskExecutorId, _Peer] = {}
         self._broken: set[TaskExecutorId] = set()
-        # Silence is looked for once per interval, not per peer: next_deadline is asked for after every event.
+        # Silence is looked for once per interval, not per peer: next_deadline is asked for after
+        # every event.
         self._next_check = 0.0
 
     def __contains__(self, task_executor_id: TaskExecutorId) -> bool:
@@ -75,7 +82,9 @@ class TaskExecutors:
             self._next_check = now + self._check_interval_s
             for task_executor_id, peer in self._peers.items():
                 if peer.broken_at is None and peer.last_seen + self._heartbeat_timeout_s <= now:
-                    dead.append((task_executor_id, f"no heartbeat for {self._heartbeat_timeout_s:g} s"))
+                    dead.append(
+                        (task_executor_id, f"no heartbeat for {self._heartbeat_timeout_s:g} s")
+                    )
         return dead
 
     def next_deadline(self) -> float | None:

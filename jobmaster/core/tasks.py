@@ -1,7 +1,7 @@
 """What happens to tasks: reports are applied, tasks are cancelled, tasks in lost slots are ended.
 
-Every change of a task's state goes through here, so that the slot of a sharing group is freed exactly when the last
-of its tasks has ended.
+Every change of a task's state goes through here, so that the slot of a sharing group is freed
+exactly when the last of its tasks has ended.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ class Tasks:
         self._pool = pool
         self._out = out  # the core's list of commands, emptied by it
 
-    def update(self, execution: Execution, update: TaskUpdate, now: float, now_ms: int) -> ErrorInfo | None:
-        """Applies a report about a live execution; returns the error if the task has failed thereby."""
+    def update(
+        self, execution: Execution, update: TaskUpdate, now: float, now_ms: int
+    ) -> ErrorInfo | None:
+        """Applies a report about a live execution; returns the error if the task has failed
+        thereby.
+        """
         state, old = update.state, execution.state
         if old not in DEPLOYED:
-            self._say("report about a task that was not deployed dropped", execution, state=state.name)
+            self._say(
+                "report about a task that was not deployed dropped", execution, state=state.name
+            )
             return None
         match state:
             case _S.INITIALIZING | _S.RUNNING | _S.FINISHED:
@@ -49,10 +55,16 @@ class Tasks:
                 if old is _S.CANCELING:
                     self._end(execution, state, now, now_ms)
                 else:
-                    summary = "the task was cancelled by its TaskExecutor, though nobody had asked for it"
-                    return self._failed(execution, ErrorInfo(summary=summary, timestamp_ms=now_ms), now, now_ms)
+                    summary = (
+                        "the task was cancelled by its TaskExecutor, though nobody had asked for it"
+                    )
+                    return self._failed(
+                        execution, ErrorInfo(summary=summary, timestamp_ms=now_ms), now, now_ms
+                    )
             case _S.FAILED:
-                error = update.error or ErrorInfo(summary="the task failed and gave no reason", timestamp_ms=now_ms)
+                error = update.error or ErrorInfo(
+                    summary="the task failed and gave no reason", timestamp_ms=now_ms
+                )
                 return self._failed(execution, error, now, now_ms)
             case _S.CREATED | _S.SCHEDULED | _S.DEPLOYING | _S.CANCELING | _S.RECONCILING:
                 pass  # nothing that we do not know
@@ -68,8 +80,12 @@ class Tasks:
             if vertex.current.slot is slot and vertex.current.state in DEPLOYED
         ]
 
-    def lost(self, executions: Sequence[Execution], error: ErrorInfo, now: float, now_ms: int) -> list[Execution]:
-        """These are dead: FAILED, or CANCELED where that was wanted anyway. Returns the failed ones."""
+    def lost(
+        self, executions: Sequence[Execution], error: ErrorInfo, now: float, now_ms: int
+    ) -> list[Execution]:
+        """These are dead: FAILED, or CANCELED where that was wanted anyway. Returns the failed
+        ones.
+        """
         failed = []
         for execution in executions:
             if execution.state is _S.CANCELING:
@@ -80,7 +96,9 @@ class Tasks:
         return failed
 
     def cancel_all(self, now: float, now_ms: int) -> None:
-        """Every task that lives: CANCELED where nothing runs yet, else CANCELING, with one command per TaskExecutor."""
+        """Every task that lives: CANCELED where nothing runs yet, else CANCELING, with one command
+        per TaskExecutor.
+        """
         batches: dict[TaskExecutorId, list[AttemptId]] = {}
         for execution in self._graph.executions():
             match execution.state:
@@ -89,11 +107,15 @@ class Tasks:
                 case _S.DEPLOYING | _S.INITIALIZING | _S.RUNNING:
                     execution.transition(_S.CANCELING, now_ms)
                     assert execution.slot is not None
-                    batches.setdefault(execution.slot.task_executor_id, []).append(execution.attempt_id)
+                    batches.setdefault(execution.slot.task_executor_id, []).append(
+                        execution.attempt_id
+                    )
                 case _S.CANCELING | _S.CANCELED | _S.FINISHED | _S.FAILED:
                     pass
         for task_executor_id, attempt_ids in batches.items():
-            self._out.append(CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(attempt_ids)))
+            self._out.append(
+                CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(attempt_ids))
+            )
 
     def abandon(self, now: float, now_ms: int) -> None:
         """This master gives up; the TaskExecutors end what they have when it says goodbye."""
@@ -104,11 +126,15 @@ class Tasks:
                 execution.transition(_S.CANCELING, now_ms)
             self._end(execution, _S.CANCELED, now, now_ms)
 
-    def cancel_unwanted(self, task_executor_id: TaskExecutorId, tasks: Iterable[TaskUpdate]) -> None:
-        """A TaskExecutor came back with these: what shall not run (any more) is cancelled, once again if need be.
+    def cancel_unwanted(
+        self, task_executor_id: TaskExecutorId, tasks: Iterable[TaskUpdate]
+    ) -> None:
+        """A TaskExecutor came back with these: what shall not run (any more) is cancelled, once
+        again if need be.
 
-        A cancelled task that has already ended is reported once more. So those that failed are cancelled too: their
-        report either is on its way, with its reason, and comes first, or was lost.
+        A cancelled task that has already ended is reported once more. So those that failed are
+        cancelled too: their report either is on its way, with its reason, and comes first, or was
+        lost.
         """
         unwanted = []
         for task in tasks:
@@ -117,15 +143,23 @@ class Tasks:
             if task.state is _S.FAILED:
                 ask = alive
             else:
-                ask = not task.state.terminal and (execution is None or not alive or execution.state is _S.CANCELING)
+                ask = not task.state.terminal and (
+                    execution is None or not alive or execution.state is _S.CANCELING
+                )
             if ask:
                 unwanted.append(task.attempt_id)
         if unwanted:
-            self._out.append(CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(unwanted)))
+            self._out.append(
+                CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(unwanted))
+            )
 
     def _failed(self, execution: Execution, error: ErrorInfo, now: float, now_ms: int) -> ErrorInfo:
         slot = execution.slot
-        place = f"{slot.host}, TaskExecutor {slot.task_executor_id}, slot {slot.slot_index}" if slot is not None else ""
+        place = (
+            f"{slot.host}, TaskExecutor {slot.task_executor_id}, slot {slot.slot_index}"
+            if slot is not None
+            else ""
+        )
         error = replace(
             error,
             task_name=error.task_name or execution.name,
@@ -148,7 +182,9 @@ class Tasks:
                 self._pool.release(group, now)
 
     def _say(self, text: str, execution: Execution, **fields: str) -> None:
-        self._out.append(Say(level="warning", text=text, fields={**execution_fields(execution), **fields}))
+        self._out.append(
+            Say(level="warning", text=text, fields={**execution_fields(execution), **fields})
+        )
 
 
 def execution_fields(execution: Execution) -> dict[str, str | int]:

@@ -1,9 +1,11 @@
 """The SlotManager: a pure core. Events in, commands out; no I/O, no clock, no randomness.
 
-It owns what the ResourceManager believes of TaskExecutors, slots, JobMasters and workers, and holds to three rules:
+It owns what the ResourceManager believes of TaskExecutors, slots, JobMasters and workers, and holds
+to three rules:
 
-* TaskExecutors own the truth about slots, JobMasters the truth about requirements; both always tell the whole of it.
-  So nothing needs to be stored: after any loss the next report or declaration mends what is believed here.
+* TaskExecutors own the truth about slots, JobMasters the truth about requirements; both always tell
+  the whole of it. So nothing needs to be stored: after any loss the next report or declaration
+  mends what is believed here.
 * After every change the same three steps run from current facts: match, scale, tell (`_settle`).
 * There is one verdict on a dead TaskExecutor, and every JobMaster hears it at once (invariant 22).
 """
@@ -20,7 +22,13 @@ from resourcemanager.core.events import Command, Connection, Event, WorkerId
 from resourcemanager.core.fence import Fence
 from resourcemanager.core.jobs import Job, unmet
 from resourcemanager.core.matching import Need, Plan, match_slots
-from resourcemanager.core.settings import RECONNECT_GRACE_S, WORKER_START_TIMEOUT_S, Deadline, Settings, Timer
+from resourcemanager.core.settings import (
+    RECONNECT_GRACE_S,
+    WORKER_START_TIMEOUT_S,
+    Deadline,
+    Settings,
+    Timer,
+)
 from resourcemanager.core.shortage import explain
 from resourcemanager.core.slot_requests import SlotRequests
 from resourcemanager.core.slots import Slot, SlotState, SlotTable, TaskExecutor
@@ -36,8 +44,15 @@ class SlotManager:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.table = SlotTable()
-        self.jobs: dict[JobId, Job] = {}  # in the order they came: that is the order they are served
-        self.workers = Workers(initial=settings.initial_workers, max_slots=settings.max_slots, spec=settings.worker, ids=ids)
+        self.jobs: dict[
+            JobId, Job
+        ] = {}  # in the order they came: that is the order they are served
+        self.workers = Workers(
+            initial=settings.initial_workers,
+            max_slots=settings.max_slots,
+            spec=settings.worker,
+            ids=ids,
+        )
         self.missing = 0  # slots required that nothing free can give
         self.fence = Fence(settings.epoch)
         self._ids = ids
@@ -69,15 +84,24 @@ class SlotManager:
             case e.Started():
                 self.workers.recover(event.previous_workers, self._now)
                 for worker_id in event.previous_workers:
-                    self._arm(Deadline.WORKER_START, worker_id, after_s=self.settings.recovery_timeout_s)
+                    self._arm(
+                        Deadline.WORKER_START, worker_id, after_s=self.settings.recovery_timeout_s
+                    )
                 self._unsettled = True
                 self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
             case e.TaskExecutorRegistered():
                 self._register_executor(event)
             case e.JobMasterRegistered():
                 self._register_job_master(event)
-            case e.SlotsReported() | e.SlotRequestAccepted() | e.SlotRequestRejected() | e.TaskExecutorHeartbeat():
-                if (executor := self.fence.admit_executor(event, self.table.executors, self._now)) is not None:
+            case (
+                e.SlotsReported()
+                | e.SlotRequestAccepted()
+                | e.SlotRequestRejected()
+                | e.TaskExecutorHeartbeat()
+            ):
+                if (
+                    executor := self.fence.admit_executor(event, self.table.executors, self._now)
+                ) is not None:
                     self._heard_executor(executor, event)
             case e.RequirementsDeclared() | e.JobMasterHeartbeat():
                 if (job := self.fence.admit_job(event, self.jobs, self._now)) is not None:
@@ -88,7 +112,10 @@ class SlotManager:
                 self._connection_ended(connection, cause)
             case e.WorkerStarted():
                 pass  # what counts is that its TaskExecutor registers
-            case e.WorkerStartFailed(worker_id=worker_id, cause=cause) | e.WorkerExited(worker_id=worker_id, cause=cause):
+            case (
+                e.WorkerStartFailed(worker_id=worker_id, cause=cause)
+                | e.WorkerExited(worker_id=worker_id, cause=cause)
+            ):
                 self._worker_ended(worker_id, cause)
             case Tick():
                 pass
@@ -115,16 +142,24 @@ class SlotManager:
                 leaving=event.worker_id in self.workers.ending,
             )
             self.table.add(executor, (status.slot_index for status in event.slots))
-        executor.address, executor.metrics_address, executor.pid = event.address, event.metrics_address, event.pid
+        executor.address, executor.metrics_address, executor.pid = (
+            event.address,
+            event.metrics_address,
+            event.pid,
+        )
         self.fence.connect_executor(executor, event.connection, self._now)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
         if executor.worker_id is not None and not executor.leaving:
-            spec = WorkerSpec(slots=len(executor.slots), total=executor.total, default_slot=executor.default_slot)
+            spec = WorkerSpec(
+                slots=len(executor.slots), total=executor.total, default_slot=executor.default_slot
+            )
             self.workers.registered(executor.worker_id, spec, self._now)
             self._cancel(Deadline.WORKER_START, executor.worker_id)
         self._commands.append(e.Welcome(connection=event.connection))
         if executor.leaving:  # the old connection may have taken it with it
-            self._commands.append(e.Shutdown(connection=event.connection, cause="it was given up before"))
+            self._commands.append(
+                e.Shutdown(connection=event.connection, cause="it was given up before")
+            )
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # asked on the old connection, and not seen
@@ -137,8 +172,18 @@ class SlotManager:
         if executor is None:
             return None
         self._close(executor, "it has registered on another connection")
-        reported = (event.total, event.default_slot, event.worker_id, {status.slot_index for status in event.slots})
-        if (executor.total, executor.default_slot, executor.worker_id, set(executor.slots)) == reported:
+        reported = (
+            event.total,
+            event.default_slot,
+            event.worker_id,
+            {status.slot_index for status in event.slots},
+        )
+        if (
+            executor.total,
+            executor.default_slot,
+            executor.worker_id,
+            set(executor.slots),
+        ) == reported:
             return executor
         self.table.remove(executor)
         return None
@@ -172,7 +217,11 @@ class SlotManager:
             self.fence.drop("allocation reported on two slots")
             if executor.connection is not None:
                 cause = "the allocation is held by another slot"
-                self._commands.append(e.FreeSlot(connection=executor.connection, allocation_id=allocation_id, cause=cause))
+                self._commands.append(
+                    e.FreeSlot(
+                        connection=executor.connection, allocation_id=allocation_id, cause=cause
+                    )
+                )
         for slot in result.doubted:
             self._requests.pause(slot, self._now)
         self._unsettled |= result.changed
@@ -193,13 +242,21 @@ class SlotManager:
                 job.owed.append((executor.task_executor_id, cause))
             else:
                 self._tell_lost(job.connection, executor.task_executor_id, cause)
-        if executor.worker_id is not None and self.workers.failed(executor.worker_id, cause, self._now):
+        if executor.worker_id is not None and self.workers.failed(
+            executor.worker_id, cause, self._now
+        ):
             self.workers.released(executor.worker_id)
             self._commands.append(e.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
-    def _tell_lost(self, connection: Connection, task_executor_id: TaskExecutorId, cause: str) -> None:
-        self._commands.append(e.TaskExecutorLost(connection=connection, task_executor_id=task_executor_id, cause=cause))
+    def _tell_lost(
+        self, connection: Connection, task_executor_id: TaskExecutorId, cause: str
+    ) -> None:
+        self._commands.append(
+            e.TaskExecutorLost(
+                connection=connection, task_executor_id=task_executor_id, cause=cause
+            )
+        )
 
     # ------------------------------------------------------------ JobMasters
 
@@ -213,10 +270,15 @@ class SlotManager:
             return
         job = self.jobs.get(event.job_id)
         if job is None:
-            job = Job(job_id=event.job_id, name=event.job_name, address=event.address, epoch=event.epoch)
+            job = Job(
+                job_id=event.job_id, name=event.job_name, address=event.address, epoch=event.epoch
+            )
             self.jobs[event.job_id] = job
         self._close(job, "its JobMaster has registered on another connection")
-        if (job.epoch, job.address) != (event.epoch, event.address):  # another process: it declares from the start
+        if (job.epoch, job.address) != (
+            event.epoch,
+            event.address,
+        ):  # another process: it declares from the start
             self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
             job.sequence, job.requirements = -1, ()
         job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
@@ -232,7 +294,11 @@ class SlotManager:
     def _heard_job(self, job: Job, event: e.FromJobMaster) -> None:
         match event:
             case e.RequirementsDeclared():
-                job.sequence, job.requirements, job.environment = event.sequence, event.requirements, event.environment
+                job.sequence, job.requirements, job.environment = (
+                    event.sequence,
+                    event.requirements,
+                    event.environment,
+                )
                 if self.settings.requirements_delay_s > 0:
                     self._arm(Deadline.SETTLE, after_s=self.settings.requirements_delay_s)
                 else:
@@ -243,7 +309,9 @@ class SlotManager:
                 assert_never(event)
 
     def _lose_job(self, job: Job, cause: str) -> None:
-        """Its requirements vanish. The slots it holds come back when their TaskExecutors report them free."""
+        """Its requirements vanish. The slots it holds come back when their TaskExecutors report
+        them free.
+        """
         self._close(job, cause)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
         self._requests.give_up_all(job, cause, self._now)
@@ -319,11 +387,18 @@ class SlotManager:
             if not executor.idle or not surplus:
                 self._cancel(Deadline.IDLE, executor.task_executor_id)
             elif not self._armed(Deadline.IDLE, executor.task_executor_id):
-                self._arm(Deadline.IDLE, executor.task_executor_id, after_s=self.settings.idle_timeout_s)
+                self._arm(
+                    Deadline.IDLE, executor.task_executor_id, after_s=self.settings.idle_timeout_s
+                )
         return growth
 
     def _release_idle(self, executor: TaskExecutor) -> None:
-        if executor.worker_id is None or not executor.idle or executor.leaving or not self.workers.may_release():
+        if (
+            executor.worker_id is None
+            or not executor.idle
+            or executor.leaving
+            or not self.workers.may_release()
+        ):
             return
         cause = f"it was idle for {self.settings.idle_timeout_s:g} s"
         executor.leaving = True
@@ -348,7 +423,11 @@ class SlotManager:
                 sequence, missing, growing, explanation = told
                 self._commands.append(
                     e.NotEnoughResources(
-                        connection=job.connection, sequence=sequence, missing=missing, growing=growing, explanation=explanation
+                        connection=job.connection,
+                        sequence=sequence,
+                        missing=missing,
+                        growing=growing,
+                        explanation=explanation,
                     )
                 )
 
@@ -361,7 +440,10 @@ class SlotManager:
                     self._heartbeat()
                 case Deadline.EXECUTOR_GRACE:
                     executor = self.table.executors[TaskExecutorId(subject)]
-                    self._lose_executor(executor, f"its connection broke and was not back within {RECONNECT_GRACE_S:g} s")
+                    self._lose_executor(
+                        executor,
+                        f"its connection broke and was not back within {RECONNECT_GRACE_S:g} s",
+                    )
                 case Deadline.JOB_GRACE:
                     self._lose_job(self.jobs[JobId(subject)], "its JobMaster's connection broke")
                 case Deadline.REQUEST:
@@ -412,12 +494,20 @@ class SlotManager:
         """Raises InvariantViolated. Cheap enough for tests to call after every event; O(slots)."""
         found = self.table.violations() + self.fence.violations(self.table.executors, self.jobs)
         for executor in self.table.executors.values():
-            if executor.connection is None and not self._armed(Deadline.EXECUTOR_GRACE, executor.task_executor_id):
-                found.append(f"TaskExecutor {executor.task_executor_id}: disconnected, and nothing will end that")
+            if executor.connection is None and not self._armed(
+                Deadline.EXECUTOR_GRACE, executor.task_executor_id
+            ):
+                found.append(
+                    f"TaskExecutor {executor.task_executor_id}: disconnected, and nothing will end that"
+                )
             for slot in executor.slots.values():
-                if slot.state is SlotState.PENDING and not self._armed(Deadline.REQUEST, str(slot.allocation_id)):
+                if slot.state is SlotState.PENDING and not self._armed(
+                    Deadline.REQUEST, str(slot.allocation_id)
+                ):
                     found.append(f"{slot}: nothing will end its waiting")
-                if slot.state is SlotState.UNCLEAR and not self._armed(Deadline.UNCLEAR, executor.task_executor_id, slot.index):
+                if slot.state is SlotState.UNCLEAR and not self._armed(
+                    Deadline.UNCLEAR, executor.task_executor_id, slot.index
+                ):
                     found.append(f"{slot}: nothing will clear it")
         for job in self.jobs.values():
             if job.connection is None and not self._armed(Deadline.JOB_GRACE, job.job_id):

@@ -1,7 +1,8 @@
 """What the SlotManager is told (events) and what it wants done (commands).
 
-Every event of a peer carries the connection it came on; every command to a peer the connection it goes to. A connection
-is one gRPC stream, numbered by the shell and never used again, so an answer to a peer that has gone meets nobody else.
+Every event of a peer carries the connection it came on; every command to a peer the connection it
+goes to. A connection is one gRPC stream, numbered by the shell and never used again, so an answer
+to a peer that has gone meets nobody else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
 
 Connection = NewType("Connection", int)
-WorkerId = NewType("WorkerId", str)  # a TaskExecutor as its driver names it, before it has registered
+WorkerId = NewType(
+    "WorkerId", str
+)  # a TaskExecutor as its driver names it, before it has registered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,9 @@ class SlotStatus:
     warm: bool = False  # its process is up: shown to people, decides nothing
 
 
-Environment = tuple[tuple[str, str], ...]  # what a job's processes are started with; passed on to TaskExecutors unread
+Environment = tuple[
+    tuple[str, str], ...
+]  # what a job's processes are started with; passed on to TaskExecutors unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,9 @@ class Requirement:
 class Started:
     """The shell serves: bring up the initial workers."""
 
-    previous_workers: tuple[WorkerId, ...] = ()  # of an earlier ResourceManager, still alive: they will register
+    previous_workers: tuple[
+        WorkerId, ...
+    ] = ()  # of an earlier ResourceManager, still alive: they will register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +167,16 @@ FromTaskExecutor = SlotsReported | SlotRequestAccepted | SlotRequestRejected | T
 FromJobMaster = RequirementsDeclared | JobMasterHeartbeat
 Registration = TaskExecutorRegistered | JobMasterRegistered
 WorkerEvent = WorkerStarted | WorkerStartFailed | WorkerExited
-Event = Started | Registration | FromTaskExecutor | FromJobMaster | ConnectionClosed | ConnectionBroken | WorkerEvent | Tick
+Event = (
+    Started
+    | Registration
+    | FromTaskExecutor
+    | FromJobMaster
+    | ConnectionClosed
+    | ConnectionBroken
+    | WorkerEvent
+    | Tick
+)
 
 
 # ---------------------------------------------------------------- commands
@@ -180,7 +196,9 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSlot:
-    """To a TaskExecutor: give this slot to that job. Sent again unchanged (same allocation id) while unanswered."""
+    """To a TaskExecutor: give this slot to that job. Sent again unchanged (same allocation id)
+    while unanswered.
+    """
 
     connection: Connection
     allocation_id: AllocationId
@@ -250,4 +268,12 @@ class ReleaseWorker:
 
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown
 ToJobMaster = NotEnoughResources | TaskExecutorLost
-Command = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster | CloseConnection | RequestWorker | ReleaseWorker
+Command = (
+    Welcome
+    | SendHeartbeat
+    | ToTaskExecutor
+    | ToJobMaster
+    | CloseConnection
+    | RequestWorker
+    | ReleaseWorker
+)

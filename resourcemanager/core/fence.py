@@ -1,7 +1,7 @@
 """The fence: which connection speaks for which peer, and whether what it says is still of interest.
 
-Every stale message stops here and is counted, by reason, in `dropped`; nothing behind the fence checks epochs,
-sequences or connections again.
+Every stale message stops here and is counted, by reason, in `dropped`; nothing behind the fence
+checks epochs, sequences or connections again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Fence:
         self.executor_on: dict[Connection, TaskExecutorId] = {}
         self.job_on: dict[Connection, JobId] = {}
         self._epoch = epoch
-        self._newest_epoch: dict[JobId, Epoch] = {}  # of its JobMaster, also after its end; the oldest are forgotten
+        self._newest_epoch: dict[
+            JobId, Epoch
+        ] = {}  # of its JobMaster, also after its end; the oldest are forgotten
 
     def drop(self, why: str) -> None:
         self.dropped[why] += 1
@@ -39,7 +41,9 @@ class Fence:
     # ------------------------------------------------------------ registrations
 
     def repeats(self, event: TaskExecutorRegistered | JobMasterRegistered) -> bool:
-        """This peer is registered on this very connection: what it says of itself may be older than what we know."""
+        """This peer is registered on this very connection: what it says of itself may be older than
+        what we know.
+        """
         if isinstance(event, TaskExecutorRegistered):
             same = self.executor_on.get(event.connection) == event.task_executor_id
         else:
@@ -50,7 +54,9 @@ class Fence:
         return True
 
     def superseded(self, event: JobMasterRegistered) -> bool:
-        """A JobMaster with a higher epoch has registered for this job; else this one is the newest now."""
+        """A JobMaster with a higher epoch has registered for this job; else this one is the newest
+        now.
+        """
         if event.epoch < self._newest_epoch.get(event.job_id, 0):
             self.drop("epoch of another JobMaster")
             return True
@@ -69,7 +75,10 @@ class Fence:
         if task_executor_id is None:
             self.drop("TaskExecutor's connection is superseded or not registered")
             return None
-        if event.epoch not in (0, self._epoch):  # 0: sent before our welcome was read; the connection vouches for it
+        if event.epoch not in (
+            0,
+            self._epoch,
+        ):  # 0: sent before our welcome was read; the connection vouches for it
             self.drop("epoch of another ResourceManager")
             return None
         executor = executors[task_executor_id]
@@ -105,19 +114,27 @@ class Fence:
         self.job_on[connection] = job.job_id
 
     def disconnect(self, peer: TaskExecutor | Job) -> Connection | None:
-        """From now on nothing that comes on its connection is admitted. Returns that connection, None if it had none."""
+        """From now on nothing that comes on its connection is admitted. Returns that connection,
+        None if it had none.
+        """
         connection, peer.connection = peer.connection, None
         if connection is not None:
             self.executor_on.pop(connection, None)
             self.job_on.pop(connection, None)
         return connection
 
-    def violations(self, executors: Mapping[TaskExecutorId, TaskExecutor], jobs: Mapping[JobId, Job]) -> list[str]:
-        by_executor = {x.connection: x.task_executor_id for x in executors.values() if x.connection is not None}
+    def violations(
+        self, executors: Mapping[TaskExecutorId, TaskExecutor], jobs: Mapping[JobId, Job]
+    ) -> list[str]:
+        by_executor = {
+            x.connection: x.task_executor_id for x in executors.values() if x.connection is not None
+        }
         by_job = {job.connection: job.job_id for job in jobs.values() if job.connection is not None}
         found = []
         if by_executor != self.executor_on:
-            found.append(f"connected TaskExecutors {by_executor}, known connections {self.executor_on}")
+            found.append(
+                f"connected TaskExecutors {by_executor}, known connections {self.executor_on}"
+            )
         if by_job != self.job_on:
             found.append(f"connected JobMasters {by_job}, known connections {self.job_on}")
         return found

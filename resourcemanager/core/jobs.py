@@ -1,4 +1,6 @@
-"""A job as the SlotManager knows it: its JobMaster, and what of its requirements its slots do not meet yet."""
+"""A job as the SlotManager knows it: its JobMaster, and what of its requirements its slots do not
+meet yet.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +14,48 @@ from resourcemanager.core.events import Connection, Environment, Requirement
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """Lives from its JobMaster's registration to that JobMaster's death. Slots may outlive it: their TaskExecutors tell."""
+    """Lives from its JobMaster's registration to that JobMaster's death. Slots may outlive it:
+    their TaskExecutors tell.
+    """
 
     job_id: JobId
     name: str
     address: str
     epoch: Epoch
-    connection: Connection | None = None  # None: its stream broke, it may yet come back; gets no new slots meanwhile
+    connection: Connection | None = (
+        None  # None: its stream broke, it may yet come back; gets no new slots meanwhile
+    )
     heard_at: float = 0.0
     sequence: int = -1  # of the newest declaration
     requirements: tuple[Requirement, ...] = ()
     environment: Environment = ()
-    owed: list[tuple[TaskExecutorId, str]] = field(default_factory=list)  # lost, with cause, while it was disconnected
-    told: tuple[int, int, int, str] | None = None  # the last NotEnoughResources: sequence, missing, growing, explanation
+    owed: list[tuple[TaskExecutorId, str]] = field(
+        default_factory=list
+    )  # lost, with cause, while it was disconnected
+    told: tuple[int, int, int, str] | None = (
+        None  # the last NotEnoughResources: sequence, missing, growing, explanation
+    )
 
     @property
     def required(self) -> int:
         return sum(r.count for r in self.requirements)
 
 
-def unmet(requirements: Sequence[Requirement], held: Sequence[ResourceProfile]) -> tuple[Requirement, ...]:
+def unmet(
+    requirements: Sequence[Requirement], held: Sequence[ResourceProfile]
+) -> tuple[Requirement, ...]:
     """What of `requirements` is not met by slots of the `held` profiles.
 
-    A slot meets one requirement: of exactly its size if there is one, else an UNKNOWN one, else one that it is large
-    enough for (the largest first). JobMasters give their slots away in the same order.
+    A slot meets one requirement: of exactly its size if there is one, else an UNKNOWN one, else one
+    that it is large enough for (the largest first). JobMasters give their slots away in the same
+    order.
     """
     lacking = [r.count for r in requirements]
     if sum(lacking) == 0:
         return ()
-    if all(r.profile.unknown for r in requirements):  # session mode: sizes do not matter, only the number
+    if all(
+        r.profile.unknown for r in requirements
+    ):  # session mode: sizes do not matter, only the number
         return _reduce(requirements, lacking, len(held))
     order = sorted(range(len(requirements)), key=lambda i: -requirements[i].profile.total_bytes)
     spare: list[ResourceProfile] = []
@@ -50,21 +65,33 @@ def unmet(requirements: Sequence[Requirement], held: Sequence[ResourceProfile]) 
             spare.append(profile)
         else:
             lacking[exact] -= 1
-    for profile in sorted(spare, key=lambda p: p.total_bytes):  # large slots are kept for large requirements
+    for profile in sorted(
+        spare, key=lambda p: p.total_bytes
+    ):  # large slots are kept for large requirements
         enough = next((i for i in order if lacking[i] and requirements[i].profile.unknown), None)
         if enough is None:
-            enough = next((i for i in order if lacking[i] and requirements[i].profile.fits_in(profile)), None)
+            enough = next(
+                (i for i in order if lacking[i] and requirements[i].profile.fits_in(profile)), None
+            )
         if enough is not None:
             lacking[enough] -= 1
     return _nonzero(requirements, lacking)
 
 
-def _reduce(requirements: Sequence[Requirement], lacking: list[int], held: int) -> tuple[Requirement, ...]:
+def _reduce(
+    requirements: Sequence[Requirement], lacking: list[int], held: int
+) -> tuple[Requirement, ...]:
     for i, count in enumerate(lacking):
         lacking[i] = max(0, count - held)
         held = max(0, held - count)
     return _nonzero(requirements, lacking)
 
 
-def _nonzero(requirements: Sequence[Requirement], lacking: Sequence[int]) -> tuple[Requirement, ...]:
-    return tuple(Requirement(profile=r.profile, count=n) for r, n in zip(requirements, lacking, strict=True) if n)
+def _nonzero(
+    requirements: Sequence[Requirement], lacking: Sequence[int]
+) -> tuple[Requirement, ...]:
+    return tuple(
+        Requirement(profile=r.profile, count=n)
+        for r, n in zip(requirements, lacking, strict=True)
+        if n
+    )

@@ -2,11 +2,15 @@
 
 Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
 
-* Jobs are served in the order they came, so that two large jobs do not block each other with half of their slots each.
-* Within a job the requirements of known size go first, the largest before the smaller; UNKNOWN ones take what is left.
-* A requirement of UNKNOWN size gets the default slot of the TaskExecutor it lands on: the size is decided here.
+* Jobs are served in the order they came, so that two large jobs do not block each other with half
+  of their slots each.
+* Within a job the requirements of known size go first, the largest before the smaller; UNKNOWN ones
+  take what is left.
+* A requirement of UNKNOWN size gets the default slot of the TaskExecutor it lands on: the size is
+  decided here.
 * A slot needs a free index and room for its size in what remains of the TaskExecutor's total.
-* Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties: the one that came first.
+* Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties: the
+  one that came first.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ class Plan:
 
 
 def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool) -> Plan:
-    """Gives slots of `offers` to `needs`. What it leaves unmet fits nowhere: no single further slot could be given.
+    """Gives slots of `offers` to `needs`. What it leaves unmet fits nowhere: no single further slot
+    could be given.
 
     Work is O((needs + executors) log executors) per distinct profile of a job.
     """
@@ -70,7 +75,9 @@ def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool)
         for requirement in sorted(need.requirements, key=_largest_first):
             given = _place(requirement, need.job_id, rooms, assignments, spread)
             if given < requirement.count:
-                lacking.append(Requirement(profile=requirement.profile, count=requirement.count - given))
+                lacking.append(
+                    Requirement(profile=requirement.profile, count=requirement.count - given)
+                )
         if lacking:
             unmet.append(Need(job_id=need.job_id, requirements=tuple(lacking)))
     return Plan(assignments=tuple(assignments), unmet=tuple(unmet))
@@ -102,7 +109,13 @@ class _Room:
         return self.offer.free_slots[self.given - 1]
 
 
-def _place(requirement: Requirement, job_id: JobId, rooms: list[_Room], assignments: list[Assignment], spread: bool) -> int:
+def _place(
+    requirement: Requirement,
+    job_id: JobId,
+    rooms: list[_Room],
+    assignments: list[Assignment],
+    spread: bool,
+) -> int:
     """How many slots of this requirement were given."""
 
     def decided(room: _Room) -> ResourceProfile:
@@ -116,7 +129,10 @@ def _place(requirement: Requirement, job_id: JobId, rooms: list[_Room], assignme
         profile = decided(room)
         assignments.append(
             Assignment(
-                job_id=job_id, task_executor_id=room.offer.task_executor_id, slot_index=room.take(profile), profile=profile
+                job_id=job_id,
+                task_executor_id=room.offer.task_executor_id,
+                slot_index=room.take(profile),
+                profile=profile,
             )
         )
         given += 1

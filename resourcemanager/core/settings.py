@@ -11,7 +11,9 @@ from resourcemanager.core.workers import WorkerSpec
 RECONNECT_GRACE_S = 1.0  # a broken stream that is not back by then means that the peer is dead
 REQUEST_TIMEOUT_S = 5.0  # an unanswered slot request is sent again after that
 REQUESTS_MAX = 3  # so often a slot request is sent before the slot is given up
-UNCLEAR_PAUSE_S = 1.0  # a slot whose request failed is not tried again before that, unless a report clears it
+UNCLEAR_PAUSE_S = (
+    1.0  # a slot whose request failed is not tried again before that, unless a report clears it
+)
 WORKER_START_TIMEOUT_S = 120.0  # from its request to its TaskExecutor's registration
 
 

@@ -1,4 +1,6 @@
-"""Why a job does not get its slots, in one sentence for people. No times in it: it is told again when it changes."""
+"""Why a job does not get its slots, in one sentence for people. No times in it: it is told again
+when it changes.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,22 @@ def _prospects(need: Need, workers: Workers, growth: Growth) -> list[str]:
     lacking = sum(r.count for r in need.requirements)
     growing = growth.growing.get(need.job_id, 0)
     if workers.starting:
-        parts.append(f"{_number(workers.starting, 'TaskExecutor')} {_are(workers.starting)} starting")
+        parts.append(
+            f"{_number(workers.starting, 'TaskExecutor')} {_are(workers.starting)} starting"
+        )
     if workers.last_failure:
-        parts.append(f"the last TaskExecutor did not start ({workers.last_failure.splitlines()[0]}) and is tried again")
+        parts.append(
+            f"the last TaskExecutor did not start ({workers.last_failure.splitlines()[0]}) and is tried again"
+        )
     elif growing < lacking and not growth.limited:
         parts.append(f"a TaskExecutor of this cluster offers {workers.spec.total} at most")
     if growth.limited:
         limit = f"{options.MAX_SLOTS.key}={workers.max_slots}"
-        parts.append(f"the limit {limit} is reached" if workers.max_slots else f"no TaskExecutor may be added ({limit})")
+        parts.append(
+            f"the limit {limit} is reached"
+            if workers.max_slots
+            else f"no TaskExecutor may be added ({limit})"
+        )
     return parts
 
 

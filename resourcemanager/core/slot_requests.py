@@ -1,7 +1,9 @@
-"""Slot requests under way to TaskExecutors: sent, sent again when nothing is heard, and at last given up.
+"""Slot requests under way to TaskExecutors: sent, sent again when nothing is heard, and at last
+given up.
 
-Every PENDING slot has one deadline. A slot whose request failed is UNCLEAR for a pause, so that it is not asked for again
-at once; it is matched again when a report, or the pause, clears it. Methods that change what can be matched return True.
+Every PENDING slot has one deadline. A slot whose request failed is UNCLEAR for a pause, so that it
+is not asked for again at once; it is matched again when a report, or the pause, clears it. Methods
+that change what can be matched return True.
 """
 
 from __future__ import annotations
@@ -12,14 +14,24 @@ from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
 from resourcemanager.core import events as e
 from resourcemanager.core.events import Command
 from resourcemanager.core.jobs import Job
-from resourcemanager.core.settings import REQUEST_TIMEOUT_S, REQUESTS_MAX, UNCLEAR_PAUSE_S, Deadline, Timer
+from resourcemanager.core.settings import (
+    REQUEST_TIMEOUT_S,
+    REQUESTS_MAX,
+    UNCLEAR_PAUSE_S,
+    Deadline,
+    Timer,
+)
 from resourcemanager.core.slots import Slot, SlotState, SlotTable
 from resourcemanager.core.timers import Timers
 
 
 class SlotRequests:
-    def __init__(self, table: SlotTable, jobs: Mapping[JobId, Job], timers: Timers[Timer], out: list[Command]) -> None:
-        """All four are the SlotManager's own; `out` is what it wants done about the event it handles."""
+    def __init__(
+        self, table: SlotTable, jobs: Mapping[JobId, Job], timers: Timers[Timer], out: list[Command]
+    ) -> None:
+        """All four are the SlotManager's own; `out` is what it wants done about the event it
+        handles.
+        """
         self._table = table
         self._jobs = jobs
         self._timers = timers
@@ -64,7 +76,11 @@ class SlotRequests:
         if job is None or len(self._table.held_by(job.job_id)) > job.required:
             return self._give_up(slot, "the job needs it no more", now)
         if slot.requests_sent >= REQUESTS_MAX:
-            return self._give_up(slot, f"the slot request was not answered, though sent {slot.requests_sent} times", now)
+            return self._give_up(
+                slot,
+                f"the slot request was not answered, though sent {slot.requests_sent} times",
+                now,
+            )
         slot.requests_sent += 1
         self.send(slot, now)
         return False
@@ -76,7 +92,9 @@ class SlotRequests:
 
     def pause(self, slot: Slot, now: float) -> None:
         """It is UNCLEAR what became of the slot."""
-        self._timers.set((Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index), now + UNCLEAR_PAUSE_S)
+        self._timers.set(
+            (Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index), now + UNCLEAR_PAUSE_S
+        )
 
     def pause_over(self, task_executor_id: TaskExecutorId, index: int) -> bool:
         executor = self._table.executors.get(task_executor_id)
@@ -88,5 +106,11 @@ class SlotRequests:
 
     def _give_up(self, slot: Slot, cause: str, now: float) -> bool:
         if slot.executor.connection is not None and slot.allocation_id is not None:
-            self._out.append(e.FreeSlot(connection=slot.executor.connection, allocation_id=slot.allocation_id, cause=cause))
+            self._out.append(
+                e.FreeSlot(
+                    connection=slot.executor.connection,
+                    allocation_id=slot.allocation_id,
+                    cause=cause,
+                )
+            )
         return self.rejected(slot, now)

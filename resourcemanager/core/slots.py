@@ -8,11 +8,12 @@
       └────────────────────────────────────────────────────────────────────┘
                                  reported free
 
-The TaskExecutor owns the truth. A report wins over everything the SlotManager believes, with one exception: while a
-request is under way (PENDING), a report that shows the slot free was written before the request came and says nothing.
+The TaskExecutor owns the truth. A report wins over everything the SlotManager believes, with one
+exception: while a request is under way (PENDING), a report that shows the slot free was written
+before the request came and says nothing.
 
-Rules, held by `validate`: an allocation is on at most one slot and a slot has at most one allocation; a TaskExecutor's
-taken slots and what remains make its total.
+Rules, held by `validate`: an allocation is on at most one slot and a slot has at most one
+allocation; a TaskExecutor's taken slots and what remains make its total.
 """
 
 from __future__ import annotations
@@ -120,8 +121,12 @@ class Reconciled:
     """What a report changed."""
 
     changed: bool = False  # slots came free, or were taken: match again
-    doubled: tuple[AllocationId, ...] = ()  # this TaskExecutor must drop them: they are held elsewhere
-    doubted: tuple[Slot, ...] = ()  # were PENDING for an allocation that another slot holds, now UNCLEAR
+    doubled: tuple[
+        AllocationId, ...
+    ] = ()  # this TaskExecutor must drop them: they are held elsewhere
+    doubted: tuple[
+        Slot, ...
+    ] = ()  # were PENDING for an allocation that another slot holds, now UNCLEAR
 
 
 class SlotTable:
@@ -173,7 +178,9 @@ class SlotTable:
 
     # ------------------------------------------------------------ transitions
 
-    def request(self, slot: Slot, allocation_id: AllocationId, job_id: JobId, profile: ResourceProfile) -> None:
+    def request(
+        self, slot: Slot, allocation_id: AllocationId, job_id: JobId, profile: ResourceProfile
+    ) -> None:
         """FREE -> PENDING"""
         self._move(slot, SlotState.PENDING, allocation_id, job_id, profile)
         slot.requests_sent = 1
@@ -195,7 +202,8 @@ class SlotTable:
         changed = False
         doubled: list[AllocationId] = []
         doubted: list[Slot] = []
-        # What is gone first, so that an allocation that moved within the TaskExecutor is not taken for a double.
+        # What is gone first, so that an allocation that moved within the TaskExecutor is not taken
+        # for a double.
         for status in sorted(statuses, key=lambda s: s.allocation_id is not None):
             slot = executor.slots.get(status.slot_index)
             if slot is None:
@@ -222,7 +230,11 @@ class SlotTable:
 
     def _reported_held(self, slot: Slot, status: SlotStatus) -> bool:
         profile = slot.executor.default_slot if status.profile.unknown else status.profile
-        if (slot.state, slot.allocation_id, slot.profile) == (SlotState.ALLOCATED, status.allocation_id, profile):
+        if (slot.state, slot.allocation_id, slot.profile) == (
+            SlotState.ALLOCATED,
+            status.allocation_id,
+            profile,
+        ):
             return False
         expected = slot.allocation_id == status.allocation_id and slot.profile == profile
         self._move(slot, SlotState.ALLOCATED, status.allocation_id, status.job_id, profile)
@@ -238,7 +250,9 @@ class SlotTable:
     ) -> None:
         """The only place where a slot changes."""
         if state not in TRANSITIONS[slot.state]:
-            raise IllegalTransition(f"{slot}: {slot.state.name} -> {state.name} is not a legal transition")
+            raise IllegalTransition(
+                f"{slot}: {slot.state.name} -> {state.name} is not a legal transition"
+            )
         self._forget_allocation(slot)
         self._count[slot.state] -= 1
         self._count[state] += 1
@@ -276,22 +290,34 @@ class SlotTable:
                 if holds != (slot.allocation_id is not None) or holds != (slot.job_id is not None):
                     found.append(f"{slot}: state and allocation disagree")
                 if holds == slot.profile.unknown:
-                    found.append(f"{slot}: a held slot has a decided size, no other has; it has {slot.profile}")
+                    found.append(
+                        f"{slot}: a held slot has a decided size, no other has; it has {slot.profile}"
+                    )
                 if slot.allocation_id is None:
                     continue
                 left = left - slot.profile
                 if slot.allocation_id in seen:
-                    found.append(f"allocation {slot.allocation_id} is on {seen[slot.allocation_id]} and on {slot}")
+                    found.append(
+                        f"allocation {slot.allocation_id} is on {seen[slot.allocation_id]} and on {slot}"
+                    )
                 seen[slot.allocation_id] = slot
                 if self._by_allocation.get(slot.allocation_id) is not slot:
                     found.append(f"{slot}: the index of allocations does not lead to it")
             if not (left.fits_in(executor.remaining) and executor.remaining.fits_in(left)):
-                found.append(f"TaskExecutor {executor.task_executor_id}: {executor.remaining} remain, counted {left}")
+                found.append(
+                    f"TaskExecutor {executor.task_executor_id}: {executor.remaining} remain, counted {left}"
+                )
             if executor.taken != len(executor.slots) - len(executor.free_slots()):
-                found.append(f"TaskExecutor {executor.task_executor_id}: {executor.taken} slots taken is miscounted")
+                found.append(
+                    f"TaskExecutor {executor.task_executor_id}: {executor.taken} slots taken is miscounted"
+                )
         if seen.keys() != self._by_allocation.keys():
-            found.append(f"allocations without a slot: {sorted(self._by_allocation.keys() - seen.keys())}")
-        by_job = {allocation: slot for held in self._by_job.values() for allocation, slot in held.items()}
+            found.append(
+                f"allocations without a slot: {sorted(self._by_allocation.keys() - seen.keys())}"
+            )
+        by_job = {
+            allocation: slot for held in self._by_job.values() for allocation, slot in held.items()
+        }
         if by_job != self._by_allocation:
             found.append("the index of jobs differs from the index of allocations")
         if counts != self._count:

@@ -16,7 +16,9 @@ class Timers(Generic[Key]):
 
     def __init__(self) -> None:
         self._at: dict[Key, tuple[float, int]] = {}
-        self._heap: list[tuple[float, int, Key]] = []  # entries that differ from _at are void, dropped when met
+        self._heap: list[
+            tuple[float, int, Key]
+        ] = []  # entries that differ from _at are void, dropped when met
         self._count = 0  # breaks ties in the order of setting, so that runs repeat
 
     def set(self, key: Key, at: float) -> None:

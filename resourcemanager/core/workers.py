@@ -5,15 +5,15 @@
        ▼                        ▼
      (gone; a new worker takes its place while one is wanted)
 
-Wanted are always the initial workers, and as many more as unmet requirements would fill, up to the limit on slots. How many
-that is, is found by matching the unmet requirements against slots of workers that do not exist yet: no second
-arithmetic that could disagree with `match_slots`.
+Wanted are always the initial workers, and as many more as unmet requirements would fill, up to the
+limit on slots. How many that is, is found by matching the unmet requirements against slots of
+workers that do not exist yet: no second arithmetic that could disagree with `match_slots`.
 
-Workers of an earlier ResourceManager that still live are waited for, but not long: until they have registered, nobody
-knows which slots are taken, so nothing is matched and nothing started.
+Workers of an earlier ResourceManager that still live are waited for, but not long: until they have
+registered, nobody knows which slots are taken, so nothing is matched and nothing started.
 
-A worker that fails to start, or dies young, delays the next start: at once, then 0.5 s, doubling up to 30 s. One
-that has run for a while ends the row of failures.
+A worker that fails to start, or dies young, delays the next start: at once, then 0.5 s, doubling up
+to 30 s. One that has run for a while ends the row of failures.
 """
 
 from __future__ import annotations
@@ -74,13 +74,21 @@ class Growth:
 class Workers:
     """The driver's workers as the SlotManager knows them. Owned by it."""
 
-    def __init__(self, *, initial: int, max_slots: int, spec: WorkerSpec | None, ids: IdSource) -> None:
+    def __init__(
+        self, *, initial: int, max_slots: int, spec: WorkerSpec | None, ids: IdSource
+    ) -> None:
         self.initial = initial
-        self.max_slots = max_slots  # of all TaskExecutors together; 0: the initial workers and no more
+        self.max_slots = (
+            max_slots  # of all TaskExecutors together; 0: the initial workers and no more
+        )
         self.spec = spec  # None: no driver, TaskExecutors are started by hand
         self.known: dict[WorkerId, Worker] = {}
-        self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager: alive, but not registered here yet
-        self.ending: set[WorkerId] = set()  # given up, but the driver has not yet said that they are gone
+        self.recovering: set[WorkerId] = (
+            set()
+        )  # of an earlier ResourceManager: alive, but not registered here yet
+        self.ending: set[WorkerId] = (
+            set()
+        )  # given up, but the driver has not yet said that they are gone
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.not_before = 0.0  # no start before that
         self._failures_in_a_row = 0
@@ -100,12 +108,17 @@ class Workers:
         lacking = sum(r.count for need in unmet for r in need.requirements)
         reached = slots_total + (starting + base) * self.spec.slots
         room = max(0, self.max_slots - reached) // self.spec.slots
-        offers = [self.spec.offer(f"worker {n}") for n in range(starting + base + min(room, lacking))]
-        # Packed, so that only workers that are needed get something; those that start already come first.
+        offers = [
+            self.spec.offer(f"worker {n}") for n in range(starting + base + min(room, lacking))
+        ]
+        # Packed, so that only workers that are needed get something; those that start already come
+        # first.
         plan = match_slots(offers, unmet, spread=False)
         used = {assignment.task_executor_id for assignment in plan.assignments}
         wanted = max(base, sum(offer.task_executor_id in used for offer in offers[starting:]))
-        more_would_help = bool(match_slots([self.spec.offer("one more")], plan.unmet, spread=False).assignments)
+        more_would_help = bool(
+            match_slots([self.spec.offer("one more")], plan.unmet, spread=False).assignments
+        )
         if now < self.not_before:
             wanted = 0
         growing: dict[JobId, int] = {}
@@ -125,7 +138,9 @@ class Workers:
     def recover(self, worker_ids: Sequence[WorkerId], now: float) -> None:
         """These were started by an earlier ResourceManager and live."""
         for worker_id in worker_ids:
-            self.known[worker_id] = Worker(worker_id=worker_id, state=WorkerState.STARTING, since=now)
+            self.known[worker_id] = Worker(
+                worker_id=worker_id, state=WorkerState.STARTING, since=now
+            )
         self.recovering.update(worker_ids)
 
     def registered(self, worker_id: WorkerId, brought: WorkerSpec, now: float) -> None:
@@ -135,13 +150,17 @@ class Workers:
         self.recovering.discard(worker_id)
         worker = self.known.get(worker_id)
         if worker is None:
-            self.known[worker_id] = Worker(worker_id=worker_id, state=WorkerState.RUNNING, since=now)
+            self.known[worker_id] = Worker(
+                worker_id=worker_id, state=WorkerState.RUNNING, since=now
+            )
         elif worker.state is WorkerState.STARTING:
             worker.state, worker.since = WorkerState.RUNNING, now
         self.last_failure = ""
 
     def released(self, worker_id: WorkerId) -> None:
-        """It is no longer wanted; its end is no failure. Should its TaskExecutor register once more, it is turned away."""
+        """It is no longer wanted; its end is no failure. Should its TaskExecutor register once
+        more, it is turned away.
+        """
         self.known.pop(worker_id, None)
         self.ending.add(worker_id)
 

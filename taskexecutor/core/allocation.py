@@ -26,18 +26,28 @@ def offer_ready_slots(table: Table, now: float) -> None:
         if slot.state is SlotState.ALLOCATED and process.state is ProcessState.READY:
             process.become(ProcessState.BUSY)
             slot.become(SlotState.ACTIVE, "offered")
-        elif not (slot.state is SlotState.ACTIVE and _unanswered(allocation, now) and process.state is ProcessState.BUSY):
+        elif not (
+            slot.state is SlotState.ACTIVE
+            and _unanswered(allocation, now)
+            and process.state is ProcessState.BUSY
+        ):
             continue
         allocation.offer_again_at = now + table.settings.offer_retry_s
         offers.setdefault(allocation.job_id, []).append(slot)
     for slots in offers.values():
         assert slots[0].allocation is not None
         job_id = slots[0].allocation.job_id
-        table.to_job_master(job_id, OfferSlots(job_id=job_id, slots=tuple(offer_of(slot) for slot in slots)))
+        table.to_job_master(
+            job_id, OfferSlots(job_id=job_id, slots=tuple(offer_of(slot) for slot in slots))
+        )
 
 
 def _unanswered(allocation: Allocation, now: float) -> bool:
-    return not allocation.accepted and allocation.offer_again_at is not None and now >= allocation.offer_again_at
+    return (
+        not allocation.accepted
+        and allocation.offer_again_at is not None
+        and now >= allocation.offer_again_at
+    )
 
 
 def offer_of(slot: Slot) -> Offer:
@@ -79,7 +89,11 @@ def cancel_running(table: Table, slot: Slot, now: float) -> None:
             task.cancel_deadline = now + allocation.cancellation_timeout_s
     if fresh and slot.process:
         attempts = tuple(task.attempt_id for task in fresh)
-        table.command(CancelInProcess(executor_id=slot.process.executor_id, job_id=allocation.job_id, attempt_ids=attempts))
+        table.command(
+            CancelInProcess(
+                executor_id=slot.process.executor_id, job_id=allocation.job_id, attempt_ids=attempts
+            )
+        )
 
 
 def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
@@ -87,7 +101,11 @@ def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
     allocation, process = slot.allocation, slot.process
     if slot.state is not SlotState.RELEASING or allocation is None or process is None:
         return
-    if process.state is not ProcessState.BUSY or allocation.running() or allocation.reset_deadline is not None:
+    if (
+        process.state is not ProcessState.BUSY
+        or allocation.running()
+        or allocation.reset_deadline is not None
+    ):
         return
     if not allocation.assigned:
         process.become(ProcessState.READY)
@@ -96,7 +114,9 @@ def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
         kill(table, slot, "its job had installed Python packages that the next job must not see")
     else:
         allocation.reset_deadline = now + table.settings.clean_timeout_s
-        table.command(CleanProcess(executor_id=process.executor_id, allocation_id=allocation.allocation_id))
+        table.command(
+            CleanProcess(executor_id=process.executor_id, allocation_id=allocation.allocation_id)
+        )
 
 
 def kill(table: Table, slot: Slot, reason: str) -> None:
@@ -127,14 +147,23 @@ def end(table: Table, slot: Slot, why: str) -> None:
 
 
 def lose(table: Table, slot: Slot, reason: str) -> None:
-    """The slot's process is gone, or the slot is taken away: the JobMaster must count its tasks as dead."""
+    """The slot's process is gone, or the slot is taken away: the JobMaster must count its tasks as
+    dead.
+    """
     allocation = slot.allocation
     assert allocation is not None
-    lost = ReportSlotLost(job_id=allocation.job_id, allocation_id=allocation.allocation_id, slot_index=slot.index, reason=reason)
+    lost = ReportSlotLost(
+        job_id=allocation.job_id,
+        allocation_id=allocation.allocation_id,
+        slot_index=slot.index,
+        reason=reason,
+    )
     table.to_job_master(allocation.job_id, lost)
 
 
-def answered(table: Table, accepted: tuple[AllocationId, ...], rejected: tuple[AllocationId, ...], now: float) -> None:
+def answered(
+    table: Table, accepted: tuple[AllocationId, ...], rejected: tuple[AllocationId, ...], now: float
+) -> None:
     for allocation_id in accepted:
         slot = table.slot_of(allocation_id)
         if slot and slot.allocation and slot.state is SlotState.ACTIVE:

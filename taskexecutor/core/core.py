@@ -1,12 +1,18 @@
-"""The TaskExecutor's core: decides about slots, the processes in them and the tasks in those (spec 003, spec 004).
+"""The TaskExecutor's core: decides about slots, the processes in them and the tasks in those (spec
+003, spec 004).
 
 Events in, effects out; no I/O, no clock. It owns all that `table.Table` holds. Rules:
 
-* A slot is asked for by the ResourceManager, prepared here, offered to the JobMaster, used by it, given back by it.
-* Every slot has a warm process whenever there is room; a job gets it if it fits, else one that does.
-* When a process dies its allocation ends at once; the slot is free again and its next process is already starting.
-* The ResourceManager may vanish and return: nothing here changes, the next report tells it everything.
-* Stale epochs are dropped in `_stale` and `job_masters.admit` only; `dropped` counts them, and all that came too late.
+* A slot is asked for by the ResourceManager, prepared here, offered to the JobMaster, used by it,
+  given back by it.
+* Every slot has a warm process whenever there is room; a job gets it if it fits, else one that
+  does.
+* When a process dies its allocation ends at once; the slot is free again and its next process is
+  already starting.
+* The ResourceManager may vanish and return: nothing here changes, the next report tells it
+  everything.
+* Stale epochs are dropped in `_stale` and `job_masters.admit` only; `dropped` counts them, and all
+  that came too late.
 """
 
 from __future__ import annotations
@@ -87,7 +93,9 @@ class SlotTable:
             case SlotTakenBack():
                 slot = table.slot_of(event.allocation_id)
                 if slot is not None and slot.state is not SlotState.RELEASING:
-                    allocation.lose(table, slot, f"the ResourceManager took the slot back: {event.cause}")
+                    allocation.lose(
+                        table, slot, f"the ResourceManager took the slot back: {event.cause}"
+                    )
                     allocation.release(table, slot, event.cause, now)
             case JobMasterConnected():
                 job_masters.connected(table, event.job_id, now)
@@ -98,7 +106,9 @@ class SlotTable:
             case SlotsFreed():
                 for slot in table.slots_of(event.job_id):
                     if slot.allocation and slot.allocation.allocation_id in event.allocation_ids:
-                        allocation.release(table, slot, event.cause or "freed by its JobMaster", now)
+                        allocation.release(
+                            table, slot, event.cause or "freed by its JobMaster", now
+                        )
             case JobMasterSaidGoodbye():
                 job_masters.said_goodbye(table, event.job_id, event.cause, now)
             case TasksSubmitted():
@@ -138,7 +148,11 @@ class SlotTable:
         for job in table.jobs.values():
             if (at := job_masters.lost_at(table, job)) is not None:
                 deadlines.append(at)
-        if table.warm_not_before and not table.stopping and any(s.process is None and s.allocation is None for s in table.slots):
+        if (
+            table.warm_not_before
+            and not table.stopping
+            and any(s.process is None and s.allocation is None for s in table.slots)
+        ):
             deadlines.append(table.warm_not_before)
         for slot in table.slots:
             held = slot.allocation
@@ -152,5 +166,7 @@ class SlotTable:
                 deadlines.append(held.offer_again_at)
             if held.reset_deadline is not None:
                 deadlines.append(held.reset_deadline)
-            deadlines += [task.cancel_deadline for task in held.running() if task.cancel_deadline is not None]
+            deadlines += [
+                task.cancel_deadline for task in held.running() if task.cancel_deadline is not None
+            ]
         return min(deadlines, default=None)

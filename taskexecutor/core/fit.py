@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from firesteel.common.resources import ResourceProfile
 
-# A warm process with a larger heap than asked for is reused up to this factor: beyond it, what it may take from the
-# machine has too little to do with what its slot was accounted for.
+# A warm process with a larger heap than asked for is reused up to this factor: beyond it, what it
+# may take from the machine has too little to do with what its slot was accounted for.
 HEAP_SLACK = 1.25
 CORES_SLACK = 2.0
 
@@ -31,7 +31,11 @@ class ProcessShape:
 
 
 def shape_for(profile: ResourceProfile, environment: Environment) -> ProcessShape:
-    return ProcessShape(heap_bytes=profile.heap_bytes, cores=max(1, math.ceil(profile.cpu_cores - 1e-9)), environment=environment)
+    return ProcessShape(
+        heap_bytes=profile.heap_bytes,
+        cores=max(1, math.ceil(profile.cpu_cores - 1e-9)),
+        environment=environment,
+    )
 
 
 def fits(shape: ProcessShape, needed: ProcessShape) -> bool:
@@ -48,8 +52,8 @@ def total_and_default(
 ) -> tuple[ResourceProfile, ResourceProfile]:
     """Resources of the whole TaskExecutor and of a slot nobody has asked for in particular.
 
-    `process_bytes`, `cpu_cores`: as configured, 0 for what the slots' default adds up to. A given process size is
-    divided over the slots in the default profile's proportions.
+    `process_bytes`, `cpu_cores`: as configured, 0 for what the slots' default adds up to. A given
+    process size is divided over the slots in the default profile's proportions.
     """
     cores = cpu_cores or slots * default_slot.cpu_cores
     slot = replace(default_slot, cpu_cores=cores / slots)
@@ -69,7 +73,9 @@ def mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:,.0f} MiB"
 
 
-def over_limit_text(slot_index: int, task_executor_id: str, used_bytes: int, profile: ResourceProfile) -> str:
+def over_limit_text(
+    slot_index: int, task_executor_id: str, used_bytes: int, profile: ResourceProfile
+) -> str:
     parts = " + ".join(
         f"{name} {mib(size)}"
         for name, size in (

@@ -1,21 +1,28 @@
 """JobMasters of the jobs that have slots here: met, connected, heard, given up.
 
-A JobMaster whose stream breaks, or that falls silent, is given up after a while; its slots are then freed. Until that
-its tasks keep running, and a JobMaster that comes back, or its successor with a higher epoch, is greeted with all that
-this TaskExecutor holds for the job.
+A JobMaster whose stream breaks, or that falls silent, is given up after a while; its slots are then
+freed. Until that its tasks keep running, and a JobMaster that comes back, or its successor with a
+higher epoch, is greeted with all that this TaskExecutor holds for the job.
 """
 
 from __future__ import annotations
 
 from firesteel.common.ids import Epoch, JobId
 from taskexecutor.core import allocation
-from taskexecutor.core.messages import CloseJobMaster, ConnectJobMaster, FromJobMaster, GreetJobMaster
+from taskexecutor.core.messages import (
+    CloseJobMaster,
+    ConnectJobMaster,
+    FromJobMaster,
+    GreetJobMaster,
+)
 from taskexecutor.core.slots import SlotState
 from taskexecutor.core.table import Job, Table
 
 
 def meet(table: Table, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
-    """A slot request names the job's JobMaster. Returns an objection if a newer one is known already."""
+    """A slot request names the job's JobMaster. Returns an objection if a newer one is known
+    already.
+    """
     job = table.jobs.get(job_id)
     if job is not None and epoch < job.epoch:
         return f"job {job_id} has a newer JobMaster (epoch {job.epoch}, not {epoch})"
@@ -31,7 +38,9 @@ def meet(table: Table, job_id: JobId, address: str, epoch: Epoch, now: float) ->
 
 
 def admit(table: Table, event: FromJobMaster, now: float) -> bool:
-    """The one place where JobMasters' epochs are checked. Whatever is admitted is also a sign of life."""
+    """The one place where JobMasters' epochs are checked. Whatever is admitted is also a sign of
+    life.
+    """
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
         table.dropped[type(event).__name__] += 1
@@ -48,12 +57,23 @@ def connected(table: Table, job_id: JobId, now: float) -> None:
         return
     job.connected = True
     job.heard_at = now
-    held = [slot for slot in table.slots_of(job_id) if slot.state in (SlotState.ACTIVE, SlotState.RELEASING)]
+    held = [
+        slot
+        for slot in table.slots_of(job_id)
+        if slot.state in (SlotState.ACTIVE, SlotState.RELEASING)
+    ]
     table.command(
         GreetJobMaster(
             job_id=job_id,
-            slots=tuple(allocation.offer_of(slot) for slot in held if slot.state is SlotState.ACTIVE),
-            tasks=tuple((t.attempt_id, t.state) for slot in held if slot.allocation for t in slot.allocation.tasks.values()),
+            slots=tuple(
+                allocation.offer_of(slot) for slot in held if slot.state is SlotState.ACTIVE
+            ),
+            tasks=tuple(
+                (t.attempt_id, t.state)
+                for slot in held
+                if slot.allocation
+                for t in slot.allocation.tasks.values()
+            ),
         )
     )
     for slot in held:
@@ -76,7 +96,12 @@ def disconnected(table: Table, job_id: JobId, now: float) -> None:
 
 
 def said_goodbye(table: Table, job_id: JobId, cause: str, now: float) -> None:
-    lost(table, table.jobs[job_id], f"its JobMaster said goodbye: {cause}" if cause else "its JobMaster said goodbye", now)
+    lost(
+        table,
+        table.jobs[job_id],
+        f"its JobMaster said goodbye: {cause}" if cause else "its JobMaster said goodbye",
+        now,
+    )
 
 
 def lost(table: Table, job: Job, cause: str, now: float) -> None:
@@ -103,4 +128,9 @@ def give_up_silent(table: Table, now: float) -> None:
     for job in list(table.jobs.values()):
         at = lost_at(table, job)
         if at is not None and now >= at:
-            lost(table, job, f"its JobMaster at {job.address} has not been heard for {now - job.heard_at:.1f} s", now)
+            lost(
+                table,
+                job,
+                f"its JobMaster at {job.address} has not been heard for {now - job.heard_at:.1f} s",
+                now,
+            )

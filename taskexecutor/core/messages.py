@@ -147,7 +147,9 @@ class ProcessEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessDied:
-    """It, and all of its process group, is gone. `cause`: exit code or signal, and the end of its log if it never was ready."""
+    """It, and all of its process group, is gone. `cause`: exit code or signal, and the end of its
+    log if it never was ready.
+    """
 
     executor_id: ExecutorId
     cause: str
@@ -169,12 +171,16 @@ class TaskStatesReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpoke:
-    """Anything else a process has to tell its job's JobMaster: operator events, an analysis' result, metrics."""
+    """Anything else a process has to tell its job's JobMaster: operator events, an analysis'
+    result, metrics.
+    """
 
     executor_id: ExecutorId
     job_id: JobId
     message: object
-    keep: bool = True  # False: worthless later, so not kept for a JobMaster that is not connected just now
+    keep: bool = (
+        True  # False: worthless later, so not kept for a JobMaster that is not connected just now
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +330,14 @@ class RelayToJobMaster:
     message: object
 
 
-ToJobMaster = GreetJobMaster | OfferSlots | ReportSlotLost | ReportTasks | ReportAnalysisFailed | RelayToJobMaster
+ToJobMaster = (
+    GreetJobMaster
+    | OfferSlots
+    | ReportSlotLost
+    | ReportTasks
+    | ReportAnalysisFailed
+    | RelayToJobMaster
+)
 
 
 # ---- commands: to a slot's process, and about it

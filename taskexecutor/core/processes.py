@@ -1,11 +1,19 @@
-"""Processes in slots: kept warm, replaced when they do not fit, judged when they use too much or die."""
+"""Processes in slots: kept warm, replaced when they do not fit, judged when they use too much or
+die.
+"""
 
 from __future__ import annotations
 
 from firesteel.common.ids import ExecutorId
 from taskexecutor.core import allocation
 from taskexecutor.core.fit import Environment, ProcessShape, fits, over_limit_text, shape_for
-from taskexecutor.core.messages import MemorySampled, ProcessDied, ProcessEnding, ProcessReady, StartProcess
+from taskexecutor.core.messages import (
+    MemorySampled,
+    ProcessDied,
+    ProcessEnding,
+    ProcessReady,
+    StartProcess,
+)
 from taskexecutor.core.slots import ProcessState, Slot, SlotProcess, SlotState
 from taskexecutor.core.table import Table
 
@@ -13,9 +21,11 @@ SETTLED_S = 10.0  # an idle process that dies sooner than this after its start c
 
 
 def arrange(table: Table, now: float) -> None:
-    """From the facts as they are: stops processes that do not fit their slots and starts those that are missing.
+    """From the facts as they are: stops processes that do not fit their slots and starts those that
+    are missing.
 
-    A free slot is kept warm with a default process, as long as what is not allocated has room for it.
+    A free slot is kept warm with a default process, as long as what is not allocated has room for
+    it.
     """
     if now >= table.warm_not_before or all(slot.allocation is None for slot in table.slots):
         table.warm_not_before = 0.0
@@ -48,14 +58,18 @@ def _replace_misfit(table: Table, slot: Slot, shape: ProcessShape | None) -> Non
     if shape is None:
         allocation.kill(table, slot, "its memory is allocated to other slots")
     elif not fits(process.shape, shape):
-        allocation.kill(table, slot, "it does not fit the profile or environment that its slot needs now")
+        allocation.kill(
+            table, slot, "it does not fit the profile or environment that its slot needs now"
+        )
 
 
 def _start(table: Table, slot: Slot, shape: ProcessShape, now: float) -> None:
     starting = sum(1 for s in table.slots if s.process and s.process.state is ProcessState.STARTING)
     if table.stopping or now < slot.start_not_before or starting >= table.settings.max_starting:
         return
-    if slot.allocation is None and (now < table.warm_not_before or starting >= table.settings.max_warming):
+    if slot.allocation is None and (
+        now < table.warm_not_before or starting >= table.settings.max_warming
+    ):
         return
     executor_id = ExecutorId(table.ids.next(ExecutorId))
     slot.process = SlotProcess(executor_id=executor_id, shape=shape)
@@ -142,7 +156,9 @@ def memory_sampled(table: Table, event: MemorySampled) -> None:
     if event.used_bytes > limit.total_bytes:
         if slot.process is not None and slot.process.state is ProcessState.READY:
             slot.process.unusable = True
-        reason = over_limit_text(slot.index, table.settings.task_executor_id, event.used_bytes, limit)
+        reason = over_limit_text(
+            slot.index, table.settings.task_executor_id, event.used_bytes, limit
+        )
         allocation.kill(table, slot, reason)
 
 
@@ -151,5 +167,9 @@ def stop_all(table: Table, cause: str) -> None:
     table.stopping = True
     for slot in table.slots:
         if slot.allocation is not None and slot.state is not SlotState.RELEASING:
-            allocation.lose(table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}")
-        allocation.kill(table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}")
+            allocation.lose(
+                table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
+            )
+        allocation.kill(
+            table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
+        )

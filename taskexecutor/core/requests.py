@@ -10,12 +10,20 @@ from taskexecutor.core.table import Table
 
 
 def request(table: Table, event: SlotRequested, now: float) -> None:
-    """The ResourceManager gives one of our slots to a job. Answered at once; asked twice, answered twice the same."""
+    """The ResourceManager gives one of our slots to a job. Answered at once; asked twice, answered
+    twice the same.
+    """
     held = table.slot_of(event.allocation_id)
-    repeated = held is not None and held.index == event.slot_index and held.state is not SlotState.RELEASING
+    repeated = (
+        held is not None
+        and held.index == event.slot_index
+        and held.state is not SlotState.RELEASING
+    )
     problem = "" if repeated else _objection(table, event, now)
     if not problem:
-        problem = job_masters.meet(table, event.job_id, event.job_master_address, event.job_master_epoch, now)
+        problem = job_masters.meet(
+            table, event.job_id, event.job_master_address, event.job_master_epoch, now
+        )
     if not problem and not repeated:
         slot = table.slots[event.slot_index]
         slot.allocation = Allocation(
@@ -25,7 +33,9 @@ def request(table: Table, event: SlotRequested, now: float) -> None:
             environment=event.environment,
         )
         slot.become(SlotState.ALLOCATED, f"allocation {event.allocation_id} for job {event.job_id}")
-    table.command(AnswerSlotRequest(allocation_id=event.allocation_id, accepted=not problem, reason=problem))
+    table.command(
+        AnswerSlotRequest(allocation_id=event.allocation_id, accepted=not problem, reason=problem)
+    )
     table.report_due = True
 
 
@@ -39,12 +49,12 @@ def _objection(table: Table, event: SlotRequested, now: float) -> str:
     if event.allocation_id in table.ended:
         return f"allocation {event.allocation_id} has ended: {table.ended[event.allocation_id]}"
     if (held := table.slot_of(event.allocation_id)) is not None:
-        return f"allocation {event.allocation_id} holds slot {held.index} ({held.state.value}) already"
+        return (
+            f"allocation {event.allocation_id} holds slot {held.index} ({held.state.value}) already"
+        )
     slot = table.slots[event.slot_index]
     if slot.allocation is not None:
-        return (
-            f"{where} is taken by job {slot.allocation.job_id} (allocation {slot.allocation.allocation_id}, {slot.state.value})"
-        )
+        return f"{where} is taken by job {slot.allocation.job_id} (allocation {slot.allocation.allocation_id}, {slot.state.value})"
     if slot.start_problem and now < slot.start_not_before:
         return f"{where} has no process: {slot.start_problem}"
     profile = settings.default_slot if event.profile.unknown else event.profile

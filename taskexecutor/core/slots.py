@@ -1,4 +1,5 @@
-"""A slot, the process in it, and the tasks in that: their states and every legal step (spec 004, "Task Slots and Resources").
+"""A slot, the process in it, and the tasks in that: their states and every legal step (spec 004,
+"Task Slots and Resources").
 
 slot:                                                process:
          ┌────────────── RELEASING ◀──┐              STARTING ─▶ READY ⇄ BUSY
@@ -22,7 +23,9 @@ from taskexecutor.core.fit import Environment, ProcessShape
 
 class SlotState(Enum):
     FREE = "free"  # belongs to nobody; its process is kept warm
-    ALLOCATED = "allocated"  # given to a job; not offered yet: its process, or the JobMaster, is not ready
+    ALLOCATED = (
+        "allocated"  # given to a job; not offered yet: its process, or the JobMaster, is not ready
+    )
     ACTIVE = "active"  # offered to, and then used by, the job's JobMaster
     RELEASING = "releasing"  # its tasks are ending and its process is being cleaned
 
@@ -104,7 +107,9 @@ class SlotProcess:
 
     def become(self, state: ProcessState) -> None:
         if state not in PROCESS_TRANSITIONS[self.state]:
-            raise IllegalTransition(f"executor {self.executor_id}: {self.state.value} -> {state.value} is not a legal transition")
+            raise IllegalTransition(
+                f"executor {self.executor_id}: {self.state.value} -> {state.value} is not a legal transition"
+            )
         self.state = state
 
 
@@ -118,7 +123,9 @@ class Task:
 
 @dataclass(slots=True, kw_only=True)
 class Allocation:
-    """One slot given to one job. All that is known of the job in this slot goes when the allocation ends."""
+    """One slot given to one job. All that is known of the job in this slot goes when the allocation
+    ends.
+    """
 
     allocation_id: AllocationId
     job_id: JobId
@@ -127,8 +134,12 @@ class Allocation:
     accepted: bool = False  # the JobMaster answered the offer, or uses the slot
     offer_again_at: float | None = None  # the answer to an offer may have been lost
     assigned: bool = False  # its process was told whose it is, so it must be cleaned
-    tasks: dict[AttemptId, Task] = field(default_factory=dict)  # ended ones too: a JobMaster that reconnects asks
-    waiting: list[object] = field(default_factory=list)  # messages for the process, until the job's files are on disk
+    tasks: dict[AttemptId, Task] = field(
+        default_factory=dict
+    )  # ended ones too: a JobMaster that reconnects asks
+    waiting: list[object] = field(
+        default_factory=list
+    )  # messages for the process, until the job's files are on disk
     cancellation_timeout_s: float = 0.0  # 0: never
     release_cause: str = ""
     reset_deadline: float | None = None  # when a process that does not get clean is killed

@@ -1,6 +1,8 @@
-"""What the slot table knows: its slots, its jobs' JobMasters, and the commands of the event now being handled.
+"""What the slot table knows: its slots, its jobs' JobMasters, and the commands of the event now
+being handled.
 
-The rules are in the modules that act on it, one subject each: `allocation`, `processes`, `tasks`, `job_masters`.
+The rules are in the modules that act on it, one subject each: `allocation`, `processes`, `tasks`,
+`job_masters`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,15 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
-from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId, TaskExecutorId
+from firesteel.common.ids import (
+    AllocationId,
+    AttemptId,
+    Epoch,
+    ExecutorId,
+    IdSource,
+    JobId,
+    TaskExecutorId,
+)
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from taskexecutor.core.messages import CloseJobMaster, Command, ReportSlots, SlotStatus, ToJobMaster
 from taskexecutor.core.slots import Allocation, ProcessState, Slot, SlotState, Task
@@ -31,8 +41,8 @@ class Settings:
     clean_timeout_s: float = 10.0
     max_starting: int = 2  # processes that come up at once: more would only slow each other
     max_warming: int = 2  # as many of them may be for free slots
-    # When a process that a job waited for is ready, free slots' processes wait that long: a job's first seconds, in which
-    # Spark's code is compiled, are its dearest.
+    # When a process that a job waited for is ready, free slots' processes wait that long: a job's
+    # first seconds, in which Spark's code is compiled, are its dearest.
     quiet_s: float = 10.0
     start_backoff_s: float = 1.0  # doubled with each failure in a row
     max_start_backoff_s: float = 30.0
@@ -72,7 +82,9 @@ class Table:
         self.resource_manager_epoch = Epoch(0)
         self.stopping = False
         self.warm_not_before = 0.0  # free slots' processes; 0: now
-        self.ended: OrderedDict[AllocationId, str] = OrderedDict()  # with why; late messages about them are answered
+        self.ended: OrderedDict[AllocationId, str] = (
+            OrderedDict()
+        )  # with why; late messages about them are answered
         self.dropped: Counter[str] = Counter()  # stale or late messages, by type
         self._commands: list[Command] = []
         self._sequence = 0
@@ -85,7 +97,14 @@ class Table:
         return next((slot for slot in self.slots if slot.holds(allocation_id)), None)
 
     def slot_running(self, executor_id: ExecutorId) -> Slot | None:
-        return next((slot for slot in self.slots if slot.process and slot.process.executor_id == executor_id), None)
+        return next(
+            (
+                slot
+                for slot in self.slots
+                if slot.process and slot.process.executor_id == executor_id
+            ),
+            None,
+        )
 
     def slots_of(self, job_id: JobId) -> list[Slot]:
         return [slot for slot in self.slots if slot.allocation and slot.allocation.job_id == job_id]
@@ -109,7 +128,9 @@ class Table:
         return slot.allocation.profile if slot.allocation else self.settings.default_slot
 
     def process_in(self, slot: Slot) -> ExecutorId:
-        assert slot.process is not None, f"slot {slot.index} ({slot.state.value}) has no process: {'; '.join(slot.story)}"
+        assert slot.process is not None, (
+            f"slot {slot.index} ({slot.state.value}) has no process: {'; '.join(slot.story)}"
+        )
         return slot.process.executor_id
 
     # -- what to do about the event
@@ -129,7 +150,9 @@ class Table:
             self.dropped[type(command).__name__] += 1
 
     def take_commands(self) -> list[Command]:
-        """The commands of this event; a slot report comes last, so that it tells the state after all of them."""
+        """The commands of this event; a slot report comes last, so that it tells the state after
+        all of them.
+        """
         statuses = self.statuses()
         if self.report_due or statuses != self._reported:
             self._sequence += 1
@@ -151,7 +174,8 @@ class Table:
                 profile=slot.profile,
                 allocation_id=slot.allocation.allocation_id if slot.allocation else None,
                 job_id=slot.allocation.job_id if slot.allocation else None,
-                warm=slot.process is not None and slot.process.state in (ProcessState.READY, ProcessState.BUSY),
+                warm=slot.process is not None
+                and slot.process.state in (ProcessState.READY, ProcessState.BUSY),
             )
             for slot in self.slots
         )
@@ -164,27 +188,45 @@ class Table:
     def validate(self) -> None:
         """The invariants that hold after every event; raises AssertionError."""
         allocations = [slot.allocation.allocation_id for slot in self.slots if slot.allocation]
-        assert len(allocations) == len(set(allocations)), f"one allocation on two slots: {allocations}"
+        assert len(allocations) == len(set(allocations)), (
+            f"one allocation on two slots: {allocations}"
+        )
         executors = [slot.process.executor_id for slot in self.slots if slot.process]
         assert len(executors) == len(set(executors)), f"one process in two slots: {executors}"
-        starting = sum(1 for slot in self.slots if slot.process and slot.process.state is ProcessState.STARTING)
+        starting = sum(
+            1 for slot in self.slots if slot.process and slot.process.state is ProcessState.STARTING
+        )
         assert starting <= self.settings.max_starting, f"{starting} processes are starting at once"
         left = self.remaining()
-        assert left.cpu_cores >= -1e-6 and left.heap_bytes >= 0 and left.off_heap_bytes >= 0, f"overcommitted: {left}"
+        assert left.cpu_cores >= -1e-6 and left.heap_bytes >= 0 and left.off_heap_bytes >= 0, (
+            f"overcommitted: {left}"
+        )
         for slot in self.slots:
             _validate_slot(self, slot)
 
 
 def _validate_slot(table: Table, slot: Slot) -> None:
     story = "; ".join(slot.story)
-    assert (slot.allocation is None) == (slot.state is SlotState.FREE), f"slot {slot.index} is {slot.state}: {story}"
+    assert (slot.allocation is None) == (slot.state is SlotState.FREE), (
+        f"slot {slot.index} is {slot.state}: {story}"
+    )
     if slot.process:
-        assert slot.process.state is not ProcessState.DEAD, f"slot {slot.index} keeps a dead process: {story}"
+        assert slot.process.state is not ProcessState.DEAD, (
+            f"slot {slot.index} keeps a dead process: {story}"
+        )
     if slot.state in (SlotState.ACTIVE, SlotState.RELEASING):
-        assert slot.process and slot.process.state in (ProcessState.BUSY, ProcessState.STOPPING), f"slot {slot.index}: {story}"
+        assert slot.process and slot.process.state in (ProcessState.BUSY, ProcessState.STOPPING), (
+            f"slot {slot.index}: {story}"
+        )
     elif slot.process:
-        assert slot.process.state is not ProcessState.BUSY, f"slot {slot.index} is busy for nobody: {story}"
+        assert slot.process.state is not ProcessState.BUSY, (
+            f"slot {slot.index} is busy for nobody: {story}"
+        )
     if slot.allocation:
-        assert slot.allocation.job_id in table.jobs, f"slot {slot.index} serves a job that is not known: {story}"
+        assert slot.allocation.job_id in table.jobs, (
+            f"slot {slot.index} serves a job that is not known: {story}"
+        )
         if slot.allocation.waiting:
-            assert table.jobs[slot.allocation.job_id].files is FilesState.PREPARING, f"slot {slot.index} waits in vain: {story}"
+            assert table.jobs[slot.allocation.job_id].files is FilesState.PREPARING, (
+                f"slot {slot.index} waits in vain: {story}"
+            )

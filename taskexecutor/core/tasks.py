@@ -1,4 +1,6 @@
-"""Tasks of slots: deployed once the job's files are on disk, cancelled in time, their states relayed."""
+"""Tasks of slots: deployed once the job's files are on disk, cancelled in time, their states
+relayed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def submit(table: Table, event: TasksSubmitted, now: float) -> None:
         if slot is None or slot.allocation is None:
             why = table.ended.get(part.allocation_id, "it is not known here")
             _report(
-                table, job.job_id, part.attempt_ids, ExecutionState.FAILED, f"slot allocation {part.allocation_id} is over: {why}"
+                table,
+                job.job_id,
+                part.attempt_ids,
+                ExecutionState.FAILED,
+                f"slot allocation {part.allocation_id} is over: {why}",
             )
             continue
         held = slot.allocation
@@ -58,19 +64,30 @@ def analyze(table: Table, event: AnalysisRequested) -> None:
         table.to_job_master(event.job_id, ReportAnalysisFailed(job_id=event.job_id, reason=reason))
         return
     slot.allocation.accepted, slot.allocation.offer_again_at = True, None
-    _send_with_files(table, table.jobs[event.job_id], slot, event, event.blobs, event.dispatcher_address)
+    _send_with_files(
+        table, table.jobs[event.job_id], slot, event, event.blobs, event.dispatcher_address
+    )
 
 
 def _usable(table: Table, allocation_id: str, job_id: JobId) -> Slot | None:
     for slot in table.slots_of(job_id):
-        usable = slot.state is SlotState.ACTIVE and slot.process and slot.process.state is ProcessState.BUSY
+        usable = (
+            slot.state is SlotState.ACTIVE
+            and slot.process
+            and slot.process.state is ProcessState.BUSY
+        )
         if usable and slot.allocation and slot.allocation.allocation_id == allocation_id:
             return slot
     return None
 
 
 def _send_with_files(
-    table: Table, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested, blobs: tuple[Blob, ...], dispatcher: str
+    table: Table,
+    job: Job,
+    slot: Slot,
+    item: SlotTasks | AnalysisRequested,
+    blobs: tuple[Blob, ...],
+    dispatcher: str,
 ) -> None:
     assert slot.allocation is not None
     if job.files is FilesState.UNKNOWN and not blobs:
@@ -81,7 +98,9 @@ def _send_with_files(
     slot.allocation.waiting.append(item)
     if job.files is FilesState.UNKNOWN:
         job.files = FilesState.PREPARING
-        table.command(PrepareJobFiles(job_id=job.job_id, blobs=blobs, dispatcher_address=dispatcher))
+        table.command(
+            PrepareJobFiles(job_id=job.job_id, blobs=blobs, dispatcher_address=dispatcher)
+        )
 
 
 def _deliver(table: Table, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested) -> None:
@@ -133,7 +152,9 @@ def files_failed(table: Table, event: JobFilesFailed) -> None:
         waiting, slot.allocation.waiting = slot.allocation.waiting, []
         for item in waiting:
             if isinstance(item, AnalysisRequested):
-                table.to_job_master(job.job_id, ReportAnalysisFailed(job_id=job.job_id, reason=event.reason))
+                table.to_job_master(
+                    job.job_id, ReportAnalysisFailed(job_id=job.job_id, reason=event.reason)
+                )
             elif isinstance(item, SlotTasks):
                 for attempt_id in item.attempt_ids:
                     slot.allocation.tasks[attempt_id].state = ExecutionState.FAILED
@@ -146,7 +167,9 @@ def cancel(table: Table, event: TasksCancelled, now: float) -> None:
     for attempt_id in event.attempt_ids:
         found = table.task(event.job_id, attempt_id)
         if found is None:
-            ended.append((attempt_id, ExecutionState.CANCELED))  # it never came here, or went with its slot
+            ended.append(
+                (attempt_id, ExecutionState.CANCELED)
+            )  # it never came here, or went with its slot
             continue
         slot, _, task = found
         if task.state.terminal:
@@ -169,7 +192,9 @@ def _cancel(table: Table, slot: Slot, attempts: list[AttemptId], now: float) -> 
         for attempt_id in attempts:
             held.tasks[attempt_id].cancel_deadline = now + held.cancellation_timeout_s
     executor_id = table.process_in(slot)
-    table.command(CancelInProcess(executor_id=executor_id, job_id=held.job_id, attempt_ids=tuple(attempts)))
+    table.command(
+        CancelInProcess(executor_id=executor_id, job_id=held.job_id, attempt_ids=tuple(attempts))
+    )
 
 
 def kill_overdue(table: Table, now: float) -> None:
@@ -178,7 +203,9 @@ def kill_overdue(table: Table, now: float) -> None:
         held = slot.allocation
         if held is None:
             continue
-        overdue = [t for t in held.running() if t.cancel_deadline is not None and now >= t.cancel_deadline]
+        overdue = [
+            t for t in held.running() if t.cancel_deadline is not None and now >= t.cancel_deadline
+        ]
         if overdue:
             allocation.kill(
                 table,
@@ -189,7 +216,11 @@ def kill_overdue(table: Table, now: float) -> None:
             )
         elif held.reset_deadline is not None and now >= held.reset_deadline:
             held.reset_deadline = None
-            allocation.kill(table, slot, f"it was not clean {table.settings.clean_timeout_s:g} s after its job had left")
+            allocation.kill(
+                table,
+                slot,
+                f"it was not clean {table.settings.clean_timeout_s:g} s after its job had left",
+            )
 
 
 def states_reported(table: Table, event: TaskStatesReported, now: float) -> None:
@@ -213,7 +244,9 @@ def process_spoke(table: Table, event: ProcessSpoke) -> None:
     if slot is None or slot.allocation is None or slot.allocation.job_id != event.job_id:
         table.dropped["ProcessSpoke"] += 1
         return
-    table.to_job_master(event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message), keep=event.keep)
+    table.to_job_master(
+        event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message), keep=event.keep
+    )
 
 
 def coordinator_spoke(table: Table, event: CoordinatorSpoke) -> None:
@@ -226,7 +259,12 @@ def coordinator_spoke(table: Table, event: CoordinatorSpoke) -> None:
 
 def cleaned(table: Table, event: ProcessCleaned) -> None:
     slot = table.slot_running(event.executor_id)
-    if slot is None or slot.process is None or not slot.holds(event.allocation_id) or slot.state is not SlotState.RELEASING:
+    if (
+        slot is None
+        or slot.process is None
+        or not slot.holds(event.allocation_id)
+        or slot.state is not SlotState.RELEASING
+    ):
         table.dropped["ProcessCleaned"] += 1
         return
     if slot.process.state is ProcessState.BUSY:
@@ -235,6 +273,8 @@ def cleaned(table: Table, event: ProcessCleaned) -> None:
         allocation.end(table, slot, slot.allocation.release_cause)
 
 
-def _report(table: Table, job_id: JobId, attempts: tuple[AttemptId, ...], state: ExecutionState, reason: str) -> None:
+def _report(
+    table: Table, job_id: JobId, attempts: tuple[AttemptId, ...], state: ExecutionState, reason: str
+) -> None:
     states = tuple((attempt_id, state) for attempt_id in attempts)
     table.to_job_master(job_id, ReportTasks(job_id=job_id, states=states, reason=reason))

@@ -20,8 +20,8 @@ from firesteel.errors import summary_of
 from taskexecutor.executor import CONFIG_VARIABLE
 
 FLUSH_TIMEOUT_S = 2.0
-# Stateful processors make tens of thousands of Python objects of one batch. Looking for garbage among them after every 700, which
-# is Python's default, takes as long as everything else.
+# Stateful processors make tens of thousands of Python objects of one batch. Looking for garbage
+# among them after every 700, which is Python's default, takes as long as everything else.
 NEW_OBJECTS_PER_COLLECTION = 50_000
 
 
@@ -74,11 +74,16 @@ def main() -> None:
     if failures:
         reason = _reason(failures[0])
         log.error("Spark could not be started", reason=reason)
-        link.send(executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=reason)))
+        link.send(
+            executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=reason))
+        )
         link.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
     ready = executor_pb2.ExecutorReady(
-        executor_id=arguments.executor_id, data_address=exchange.address, pid=os.getpid(), jvm_pid=engine.jvm_pid
+        executor_id=arguments.executor_id,
+        data_address=exchange.address,
+        pid=os.getpid(),
+        jvm_pid=engine.jvm_pid,
     )
     link.send(executor_pb2.ExecutorToTaskExecutor(ready=ready))
     announce_ready(data_address=exchange.address)
@@ -110,7 +115,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--executor-id", required=True)
     parser.add_argument("--task-executor-id", required=True)
     parser.add_argument("--slot", type=int, required=True)
-    parser.add_argument("--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM")
+    parser.add_argument(
+        "--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM"
+    )
     parser.add_argument("--cores", type=int, required=True, help="threads of the slot's Spark")
     parser.add_argument("--host", default="127.0.0.1", help="interface of the exchange")
     return parser.parse_args()

@@ -1,7 +1,9 @@
-"""Finds every operator's schema, and every unknown column, before data flows: the plan, run on empty DataFrames.
+"""Finds every operator's schema, and every unknown column, before data flows: the plan, run on
+empty DataFrames.
 
-Nothing is executed, except that the schema of CSV and JSON files without one is inferred from the files, once. What is wrong
-with a program is raised as FiresteelError, or as what Spark or the user's own function raised.
+Nothing is executed, except that the schema of CSV and JSON files without one is inferred from the
+files, once. What is wrong with a program is raised as FiresteelError, or as what Spark or the
+user's own function raised.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
-from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource, PartitionPlan, PythonSource, SequenceSource
+from firesteel.connectors import (
+    CORRUPT_RECORD,
+    MALFORMED_TAG,
+    FileSource,
+    PartitionPlan,
+    PythonSource,
+    SequenceSource,
+)
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.plan.specs import (
     AggregateExpression,
@@ -44,9 +53,21 @@ from firesteel.plan.specs import (
 from taskexecutor.executor.connectors.checks import check_sink
 from taskexecutor.executor.connectors.python_data_source import PARTITION_SCHEMA, check_source
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.files import MALFORMED_SCHEMA, declared_schema, file_reader, read_files
+from taskexecutor.executor.spark.files import (
+    MALFORMED_SCHEMA,
+    declared_schema,
+    file_reader,
+    read_files,
+)
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import declared, missing_column, shown, to_arrow, to_ipc, to_spark
+from taskexecutor.executor.spark.schemas import (
+    declared,
+    missing_column,
+    shown,
+    to_arrow,
+    to_ipc,
+    to_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +105,9 @@ class _Found:
     plan: str = ""
     # Of a partial aggregate: the schema that the keyed half will have.
     final: pa.Schema | None = None
-    sides: dict[str, pa.Schema] = field(default_factory=dict)  # of side outputs, by tag, where known
+    sides: dict[str, pa.Schema] = field(
+        default_factory=dict
+    )  # of side outputs, by tag, where known
 
 
 class _Analysis:
@@ -96,7 +119,10 @@ class _Analysis:
     def visit(self, vertex: JobVertex, index: int) -> None:
         operator = vertex.operators[index]
         spec: Spec = cloudpickle.loads(operator.spec)
-        inputs = [self._producers(vertex, index, number) for number in range(self._input_count(vertex, index))]
+        inputs = [
+            self._producers(vertex, index, number)
+            for number in range(self._input_count(vertex, index))
+        ]
         self._check_unions(operator, inputs)
         found = self._find(operator, spec, [producers[0] for producers in inputs])
         declared_sides = spec.side_outputs if isinstance(spec, CustomSpec | CoProcessSpec) else {}
@@ -112,12 +138,18 @@ class _Analysis:
     # -- the graph
 
     def _input_count(self, vertex: JobVertex, index: int) -> int:
-        by_edges = [edge.target_input + 1 for edge in self._graph.edges if _enters(edge, vertex, index)]
+        by_edges = [
+            edge.target_input + 1 for edge in self._graph.edges if _enters(edge, vertex, index)
+        ]
         return max([len(vertex.operators[index].inputs), *by_edges])
 
     def _producers(self, vertex: JobVertex, index: int, number: int) -> list[_Found]:
         """Whatever feeds one input: chained operators and edges."""
-        chained = vertex.operators[index].inputs[number] if number < len(vertex.operators[index].inputs) else ()
+        chained = (
+            vertex.operators[index].inputs[number]
+            if number < len(vertex.operators[index].inputs)
+            else ()
+        )
         producers = [self.found[vertex.vertex_id][producer] for producer in chained]
         for edge in self._graph.edges:
             if _enters(edge, vertex, index) and edge.target_input == number:
@@ -125,7 +157,9 @@ class _Analysis:
                 if edge.side_output_tag:
                     producers.append(_Found(producer.sides[edge.side_output_tag]))
                 else:
-                    producers.append(_Found(producer.schema, final=producer.final))  # Spark's plan ends at an edge
+                    producers.append(
+                        _Found(producer.schema, final=producer.final)
+                    )  # Spark's plan ends at an edge
         if not producers:
             raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
         return producers
@@ -150,15 +184,25 @@ class _Analysis:
                     raise missing_column(f'key_by("{key}")', key, names)
 
     def _check_sides(self, vertex: JobVertex, index: int, found: _Found) -> None:
-        tags = {edge.side_output_tag for edge in self._graph.edges if _leaves(edge, vertex, index) and edge.side_output_tag}
+        tags = {
+            edge.side_output_tag
+            for edge in self._graph.edges
+            if _leaves(edge, vertex, index) and edge.side_output_tag
+        }
         for tag in sorted(tags - found.sides.keys()):
             raise FiresteelError(
                 f"{vertex.operators[index].name} has no side output {tag!r}; it has: {', '.join(sorted(found.sides)) or 'none'}"
             )
 
     def _ends_group(self, vertex: JobVertex, index: int) -> bool:
-        consumers = [i for i, o in enumerate(vertex.operators) if any(index in chained for chained in o.inputs)]
-        leaves = any(_leaves(edge, vertex, index) and not edge.side_output_tag for edge in self._graph.edges)
+        consumers = [
+            i
+            for i, o in enumerate(vertex.operators)
+            if any(index in chained for chained in o.inputs)
+        ]
+        leaves = any(
+            _leaves(edge, vertex, index) and not edge.side_output_tag for edge in self._graph.edges
+        )
         return leaves or len(consumers) != 1 or not vertex.operators[consumers[0]].runs_on_spark
 
     # -- operators
@@ -175,7 +219,9 @@ class _Analysis:
                 return self._partial_window(operator, spec, inputs[0])
             case WindowAggregateSpec() | RunningAggregateSpec():
                 if inputs[0].final is None:
-                    raise FiresteelError(f"{operator.name}: an aggregate must follow its partial half")
+                    raise FiresteelError(
+                        f"{operator.name}: an aggregate must follow its partial half"
+                    )
                 return _Found(inputs[0].final)
             case WindowApplySpec():
                 return self._window_apply(operator, spec, inputs[0])
@@ -202,9 +248,16 @@ class _Analysis:
             case _:
                 assert_never(spec)
 
-    def _stateful(self, operator: Operator, spec: TransformWithStateSpec, inputs: Sequence[_Found]) -> _Found:
-        """Runs the processor's `init`, as PySpark does, so that what is wrong with it is found before data flows."""
-        from taskexecutor.executor.operators.stateful.checks import check_initial_state, check_processor
+    def _stateful(
+        self, operator: Operator, spec: TransformWithStateSpec, inputs: Sequence[_Found]
+    ) -> _Found:
+        """Runs the processor's `init`, as PySpark does, so that what is wrong with it is found
+        before data flows.
+        """
+        from taskexecutor.executor.operators.stateful.checks import (
+            check_initial_state,
+            check_processor,
+        )
 
         schema = _declared(operator, spec.output_schema, None)
         if spec.initial_key_columns is not None:
@@ -213,11 +266,15 @@ class _Analysis:
         return _Found(schema)
 
     def _frame(self, operator: Operator, producer: _Found) -> tuple[DataFrame, str]:
-        """The DataFrame that the operator gets: the plan so far, or an empty one at the beginning of a plan."""
+        """The DataFrame that the operator gets: the plan so far, or an empty one at the beginning
+        of a plan.
+        """
         if producer.frame is not None:
             return producer.frame, producer.leaf
         if producer.schema is None:
-            raise FiresteelError(f"{operator.name}: the schema of its input is not known; declare one on the operator before it")
+            raise FiresteelError(
+                f"{operator.name}: the schema of its input is not known; declare one on the operator before it"
+            )
         return empty_frame(self._session, to_spark(producer.schema)), "Bundle"
 
     def _on_spark(self, frame: DataFrame, leaf: str) -> _Found:
@@ -228,10 +285,16 @@ class _Analysis:
             case FileSource():
                 schema = _file_schema(self._session, spec.source)
                 if spec.watermarks is not None:
-                    _check_time_column(f"watermarks of {operator.name!r}", spec.watermarks, to_arrow(schema))
+                    _check_time_column(
+                        f"watermarks of {operator.name!r}", spec.watermarks, to_arrow(schema)
+                    )
                 frame = empty_frame(self._session, schema)
                 leaf = f"Read {spec.source.format} {', '.join(spec.source.paths)}"
-                sides = {MALFORMED_TAG: MALFORMED_SCHEMA} if spec.source.malformed == "side_output" else {}
+                sides = (
+                    {MALFORMED_TAG: MALFORMED_SCHEMA}
+                    if spec.source.malformed == "side_output"
+                    else {}
+                )
                 return _Found(to_arrow(schema), frame, leaf, sides=sides)
             case SequenceSource():
                 return _Found(pa.schema([(spec.source.column, pa.int64())]))
@@ -240,9 +303,13 @@ class _Analysis:
             case PythonSource():
                 return _Found(check_source(spec.source))
             case _:
-                raise FiresteelError(f"{operator.name}: {type(spec.source).__name__} is not a source")
+                raise FiresteelError(
+                    f"{operator.name}: {type(spec.source).__name__} is not a source"
+                )
 
-    def _partial_window(self, operator: Operator, spec: PartialWindowAggregateSpec, producer: _Found) -> _Found:
+    def _partial_window(
+        self, operator: Operator, spec: PartialWindowAggregateSpec, producer: _Found
+    ) -> _Found:
         frame, leaf = self._frame(operator, producer)
         self._check_window(operator, spec, frame)
         try:
@@ -260,8 +327,13 @@ class _Analysis:
         frame, _ = self._frame(operator, producer)
         self._check_window(operator, spec, frame)
         rows = to_arrow(frame.schema)
-        times = [pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)]
-        columns = [field for field in rows if field.name not in (plans.WINDOW_START, plans.WINDOW_END)]
+        times = [
+            pa.field(name, pa.timestamp("us", "UTC"))
+            for name in (plans.WINDOW_START, plans.WINDOW_END)
+        ]
+        columns = [
+            field for field in rows if field.name not in (plans.WINDOW_START, plans.WINDOW_END)
+        ]
         fired = empty_frame(self._session, to_spark(pa.schema([*columns, *times])))
         try:
             result = plans.window_result(fired, spec)
@@ -271,23 +343,38 @@ class _Analysis:
                 raise
             raise FiresteelError(f"{operator.name}: {summary_of(error)}") from error
         plan = _for_people(plans.analyzed_text(result), "Window")
-        return _Found(to_arrow(result.schema), plan=plan, sides={spec.late_tag: rows} if spec.late_tag else {})
+        return _Found(
+            to_arrow(result.schema), plan=plan, sides={spec.late_tag: rows} if spec.late_tag else {}
+        )
 
-    def _check_window(self, operator: Operator, spec: PartialWindowAggregateSpec | WindowApplySpec, frame: DataFrame) -> None:
+    def _check_window(
+        self,
+        operator: Operator,
+        spec: PartialWindowAggregateSpec | WindowApplySpec,
+        frame: DataFrame,
+    ) -> None:
         schema = to_arrow(frame.schema)
         for key in spec.key_columns:
             if key not in schema.names:
                 raise missing_column(f'key_by("{key}")', key, schema.names)
         if spec.time_column:
-            _check_time_column("window", WatermarkSpec(column=spec.time_column, max_out_of_orderness_us=0), schema)
+            _check_time_column(
+                "window", WatermarkSpec(column=spec.time_column, max_out_of_orderness_us=0), schema
+            )
 
 
-def _check_key_types(spec: CoProcessSpec, first: pa.Schema | None, second: pa.Schema | None, name: str) -> None:
+def _check_key_types(
+    spec: CoProcessSpec, first: pa.Schema | None, second: pa.Schema | None, name: str
+) -> None:
     """The keys of the two inputs must be of the same types, or they would not meet."""
     if first is None or second is None:
         return
     for ours, theirs in zip(spec.first_key_columns, spec.second_key_columns, strict=True):
-        if ours in first.names and theirs in second.names and first.field(ours).type != second.field(theirs).type:
+        if (
+            ours in first.names
+            and theirs in second.names
+            and first.field(ours).type != second.field(theirs).type
+        ):
             raise FiresteelError(
                 f"{name}: the key {ours!r} of the first stream is {first.field(ours).type} and the key {theirs!r} of the second "
                 f"is {second.field(theirs).type}; cast one of them"
@@ -313,7 +400,11 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
 
     paths: list[str] = []
     for path in (path.removeprefix("file://") for path in source.paths):
-        files = [path] if "://" in path or os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        files = (
+            [path]
+            if "://" in path or os.path.exists(path)
+            else sorted(glob.glob(path, recursive=True))
+        )
         if not files and source.watch_s is None:
             raise FiresteelError(f"FileSource: no such file: {path}")
         paths += files
@@ -335,16 +426,22 @@ def _file_schema(session: SparkSession, source: FileSource) -> StructType:
         else:
             schema = read_files(session, source, paths, None).schema
     except ParseException as error:
-        raise FiresteelError(f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}") from error
+        raise FiresteelError(
+            f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
+        ) from error
     except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
-        raise FiresteelError(f"FileSource {', '.join(source.paths)} as {source.format}: {summary_of(error)}") from error
+        raise FiresteelError(
+            f"FileSource {', '.join(source.paths)} as {source.format}: {summary_of(error)}"
+        ) from error
     if not schema.fields:
         raise FiresteelError(f"FileSource {', '.join(source.paths)}: the files have no columns")
     return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
 
 
 def _has_files(path: str) -> bool:
-    return not os.path.isdir(path) or any(not name.startswith((".", "_")) for _, _, names in os.walk(path) for name in names)
+    return not os.path.isdir(path) or any(
+        not name.startswith((".", "_")) for _, _, names in os.walk(path) for name in names
+    )
 
 
 def _check_time_column(what: str, watermarks: WatermarkSpec, schema: pa.Schema) -> None:
@@ -357,10 +454,10 @@ def _check_time_column(what: str, watermarks: WatermarkSpec, schema: pa.Schema) 
     if pa.types.is_date(kind):
         advice = f"read it as TIMESTAMP, or make it one: df.withColumn('{name}', col('{name}').cast('timestamp'))"
     else:
-        advice = (
-            f'read it as one, for example with schema="..., {name} TIMESTAMP" (and the option timestampFormat if it needs one)'
-        )
-    raise FiresteelError(f"{what}: column {name!r} is {_spark_name(kind)}, and event time must be a timestamp; {advice}")
+        advice = f'read it as one, for example with schema="..., {name} TIMESTAMP" (and the option timestampFormat if it needs one)'
+    raise FiresteelError(
+        f"{what}: column {name!r} is {_spark_name(kind)}, and event time must be a timestamp; {advice}"
+    )
 
 
 def _spark_name(kind: pa.DataType) -> str:
@@ -380,7 +477,9 @@ def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Sche
     keys = len(spec.key_columns)
     if spec.window is None:
         return pa.schema(fields)
-    times = [pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)]
+    times = [
+        pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)
+    ]
     return pa.schema([*fields[:keys], *times, *fields[keys:]])
 
 
@@ -395,7 +494,9 @@ def _blame_aggregate(frame: DataFrame, aggregates: Sequence[AggregateExpression]
             except Exception as error:
                 summary = summary_of(error)
                 place = _place_of(summary, item.sql)
-                raise FiresteelError(f"aggregate({item.sql!r}): {summary}" + (f"\n{place}" if place else "")) from error
+                raise FiresteelError(
+                    f"aggregate({item.sql!r}): {summary}" + (f"\n{place}" if place else "")
+                ) from error
 
 
 def _place_of(summary: str, text: str) -> str:
@@ -418,7 +519,11 @@ def _check_merges(aggregates: Sequence[AggregateExpression], partial: pa.Schema)
             if how in ("min", "max"):
                 mergeable = not pa.types.is_null(kind) and not pa.types.is_interval(kind)
             elif how == "sum":
-                numeric = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+                numeric = (
+                    pa.types.is_signed_integer(kind)
+                    or pa.types.is_floating(kind)
+                    or pa.types.is_decimal(kind)
+                )
                 mergeable = numeric or pa.types.is_duration(kind)
             if not mergeable:
                 raise FiresteelError(
@@ -433,13 +538,17 @@ def _declared(operator: Operator, schema: Any, otherwise: pa.Schema | None) -> p
     except FiresteelError as error:
         raise FiresteelError(f"{operator.name}: {error}") from error
     except Exception as error:
-        raise FiresteelError(f"{operator.name}: its schema {schema!r} does not parse: {summary_of(error)}") from error
+        raise FiresteelError(
+            f"{operator.name}: its schema {schema!r} does not parse: {summary_of(error)}"
+        ) from error
 
 
 def _side_schema(operator: Operator, tag: str, schema: Any, known: pa.Schema | None) -> pa.Schema:
     found = _declared(operator, schema, known)
     if found is None:
-        raise FiresteelError(f"{operator.name}: the schema of its side output {tag!r} is not known; declare one")
+        raise FiresteelError(
+            f"{operator.name}: the schema of its side output {tag!r} is not known; declare one"
+        )
     return found
 
 

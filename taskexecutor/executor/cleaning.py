@@ -20,9 +20,13 @@ JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
 
 
 class JobSurroundings:
-    """The job's files on sys.path and in Spark's Python workers, its spark.* values in the session; `leave` undoes it all."""
+    """The job's files on sys.path and in Spark's Python workers, its spark.* values in the session;
+    `leave` undoes it all.
+    """
 
-    def __init__(self, session: Any, jvm_pid: int, job_dir: str, python_paths: Sequence[str]) -> None:
+    def __init__(
+        self, session: Any, jvm_pid: int, job_dir: str, python_paths: Sequence[str]
+    ) -> None:
         self._session = session
         self._values_before = session._jvm.java.util.HashMap(_values(session))
         self._jvm_pid = jvm_pid
@@ -32,13 +36,18 @@ class JobSurroundings:
         importlib.invalidate_caches()
         if job_dir:
             os.environ[JOB_DIR_VARIABLE] = job_dir
-        if self._paths:  # a worker joins these to the folder of Spark's files; absolute ones stay what they are
+        if (
+            self._paths
+        ):  # a worker joins these to the folder of Spark's files; absolute ones stay what they are
             session.sparkContext._python_includes.extend(self._paths)
-            # Part of what tells worker pools apart: this job gets workers that have imported nothing yet.
+            # Part of what tells worker pools apart: this job gets workers that have imported
+            # nothing yet.
             session.sparkContext.environment[JOB_DIR_VARIABLE] = job_dir
 
     def configure(self, config: Mapping[str, str]) -> None:
-        """Sets the job's spark.* values. Those that Spark takes at its start only were given to it then."""
+        """Sets the job's spark.* values. Those that Spark takes at its start only were given to it
+        then.
+        """
         for key, value in config.items():
             if not key.startswith("spark."):
                 continue
@@ -46,13 +55,22 @@ class JobSurroundings:
             if former == value:
                 continue
             if not self._session.conf.isModifiable(key):
-                log.warning("a value that Spark takes only when it starts is ignored", key=key, value=value, stays=former)
+                log.warning(
+                    "a value that Spark takes only when it starts is ignored",
+                    key=key,
+                    value=value,
+                    stays=former,
+                )
                 continue
             self._session.conf.set(key, value)
 
     def leave(self) -> None:
         sys.path[:] = [path for path in sys.path if path not in self._paths]
-        for path in [path for path in sys.path_importer_cache if path.startswith(self._roots)] if self._roots else []:
+        for path in (
+            [path for path in sys.path_importer_cache if path.startswith(self._roots)]
+            if self._roots
+            else []
+        ):
             del sys.path_importer_cache[path]
         forgotten = forget_modules(self._roots)
         if forgotten:
@@ -69,7 +87,9 @@ class JobSurroundings:
 
 
 def forget_modules(roots: Sequence[str]) -> list[str]:
-    """Removes from sys.modules what was loaded from below `roots` (folders or zip files); returns the names."""
+    """Removes from sys.modules what was loaded from below `roots` (folders or zip files); returns
+    the names.
+    """
     names: list[str] = []
     for name, module in list(sys.modules.items()):
         places = [getattr(module, "__file__", None) or "", *_package_path(module)]
@@ -87,13 +107,16 @@ def _package_path(module: Any) -> list[str]:
 
 
 def end_python_workers(jvm_pid: int) -> None:
-    """Kills Spark's Python workers, and whatever they have started: they hold what a job's functions imported and kept, and
-    their memory counts as the slot's. Spark starts new ones when it needs them.
+    """Kills Spark's Python workers, and whatever they have started: they hold what a job's
+    functions imported and kept, and their memory counts as the slot's. Spark starts new ones when
+    it needs them.
 
-    The daemon that they are forked from has nothing of a job in it and stays (Spark does not expect its end), unless it was
-    made for this job's files: nobody will use it again.
+    The daemon that they are forked from has nothing of a job in it and stays (Spark does not expect
+    its end), unless it was made for this job's files: nobody will use it again.
     """
-    with contextlib.suppress(psutil.NoSuchProcess):  # the JVM itself is gone, and its workers go by themselves
+    with contextlib.suppress(
+        psutil.NoSuchProcess
+    ):  # the JVM itself is gone, and its workers go by themselves
         for daemon in psutil.Process(jvm_pid).children():
             with contextlib.suppress(psutil.Error):
                 if "pyspark.daemon" not in daemon.cmdline():
@@ -107,7 +130,9 @@ def end_python_workers(jvm_pid: int) -> None:
 
 
 def clean_session(session: Any, values_before: Any) -> None:
-    """Drops what a job may have left in the session: cached tables, temporary views and functions, values it has set."""
+    """Drops what a job may have left in the session: cached tables, temporary views and functions,
+    values it has set.
+    """
     try:
         session.catalog.clearCache()
         catalog = session._jsparkSession.sessionState().catalog()

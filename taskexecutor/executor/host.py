@@ -1,7 +1,8 @@
-"""The slot's process as its TaskExecutor sees it: carries out what comes over the link, tells what the tasks report.
+"""The slot's process as its TaskExecutor sees it: carries out what comes over the link, tells what
+the tasks report.
 
-One thread reads the link and acts; tasks, and the analysis of a job's plan, have a thread each; one thread watches the
-JVM and one reports metrics. A process serves one job at a time.
+One thread reads the link and acts; tasks, and the analysis of a job's plan, have a thread each; one
+thread watches the JVM and one reports metrics. A process serves one job at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +48,14 @@ class _Running:
 
 class Host:
     def __init__(
-        self, *, link: Link, exchange: Exchange, engine: SparkEngine, slot: int, location: str, metrics_interval_s: float
+        self,
+        *,
+        link: Link,
+        exchange: Exchange,
+        engine: SparkEngine,
+        slot: int,
+        location: str,
+        metrics_interval_s: float,
     ) -> None:
         self._link = link
         self._exchange = exchange
@@ -104,13 +112,17 @@ class Host:
             _import_pandas()  # before there may be another one
         self._job_id = assign.job_id
         self._user_roots = tuple(path for path in (assign.job_dir, *assign.python_paths) if path)
-        self._surroundings = JobSurroundings(self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths)
+        self._surroundings = JobSurroundings(
+            self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths
+        )
         log.info("serving", job_id=assign.job_id, allocation_id=assign.allocation_id)
 
     def _release(self, release: executor_pb2.ReleaseSlot) -> None:
         self._leave()
         self._link.send(
-            executor_pb2.ExecutorToTaskExecutor(released=executor_pb2.SlotReleased(allocation_id=release.allocation_id))
+            executor_pb2.ExecutorToTaskExecutor(
+                released=executor_pb2.SlotReleased(allocation_id=release.allocation_id)
+            )
         )
 
     def _leave(self) -> None:
@@ -148,7 +160,9 @@ class Host:
             engine=self._engine,
             build_operator=build,
             report_state=self._report_state,
-            send_event=lambda event: self._link.send(executor_pb2.ExecutorToTaskExecutor(operator_event=event)),
+            send_event=lambda event: self._link.send(
+                executor_pb2.ExecutorToTaskExecutor(operator_event=event)
+            ),
         )
         try:
             self._configure(submit.config)
@@ -160,7 +174,10 @@ class Host:
             return
         for config in configs:
             with logs.task_context(
-                job_id=config.job_id, vertex=config.vertex.name, subtask=config.subtask, attempt=config.attempt
+                job_id=config.job_id,
+                vertex=config.vertex.name,
+                subtask=config.subtask,
+                attempt=config.attempt,
             ):
                 try:
                     task = StreamTask(config, services)
@@ -174,7 +191,12 @@ class Host:
                     log.exception("a task could not be made")
                     self._report_state(config.attempt_id, ExecutionState.FAILED, told, None)
                     continue
-            thread = threading.Thread(target=self._run, args=(config, task), name=config.info.task_name_with_subtask, daemon=True)
+            thread = threading.Thread(
+                target=self._run,
+                args=(config, task),
+                name=config.info.task_name_with_subtask,
+                daemon=True,
+            )
             with self._lock:
                 self._tasks[config.attempt_id] = _Running(config.job_id, task, thread)
             thread.start()
@@ -182,7 +204,12 @@ class Host:
         self._wake_metrics.set()
 
     def _run(self, config: Any, task: Any) -> None:
-        with logs.task_context(job_id=config.job_id, vertex=config.vertex.name, subtask=config.subtask, attempt=config.attempt):
+        with logs.task_context(
+            job_id=config.job_id,
+            vertex=config.vertex.name,
+            subtask=config.subtask,
+            attempt=config.attempt,
+        ):
             task.run()
         with self._lock:
             running = self._tasks.get(config.attempt_id)
@@ -190,7 +217,11 @@ class Host:
                 del self._tasks[config.attempt_id]
 
     def _report_state(
-        self, attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: common_pb2.TaskMetrics | None
+        self,
+        attempt_id: str,
+        state: ExecutionState,
+        error: ErrorInfo | None,
+        metrics: common_pb2.TaskMetrics | None,
     ) -> None:
         with self._lock:
             running = self._tasks.get(attempt_id)
@@ -208,7 +239,9 @@ class Host:
             change.error.location = change.error.location or self._location
         if metrics is not None:
             change.metrics.CopyFrom(metrics)
-        states = tasks_pb2.TaskStateChanges(job_id=running.job_id if running else self._job_id, changes=[change])
+        states = tasks_pb2.TaskStateChanges(
+            job_id=running.job_id if running else self._job_id, changes=[change]
+        )
         self._link.send(executor_pb2.ExecutorToTaskExecutor(task_states=states))
 
     # -- analysis
@@ -220,7 +253,9 @@ class Host:
                 from taskexecutor.executor.analyze import analyze
 
                 self._configure(request.job_graph.config)
-                result.schemas.extend(analyze(job_graph_from_proto(request.job_graph), self._engine))
+                result.schemas.extend(
+                    analyze(job_graph_from_proto(request.job_graph), self._engine)
+                )
             except Exception as error:
                 log.info("the plan's analysis found an error", exc_info=True)
                 told = error_info(error, location=self._location, user_code_roots=self._user_roots)
@@ -233,7 +268,9 @@ class Host:
     # -- the JVM
 
     def _watch_jvm(self) -> None:
-        """Sleeps in the kernel until the JVM has ended; then the tasks fail with the reason and this process ends."""
+        """Sleeps in the kernel until the JVM has ended; then the tasks fail with the reason and
+        this process ends.
+        """
         try:
             jvm = os.pidfd_open(self._engine.jvm_pid)
         except ProcessLookupError:
@@ -251,7 +288,11 @@ class Host:
             alive = [attempt_id for attempt_id, running in self._tasks.items() if not running.ended]
         for attempt_id in alive:
             self._report_state(attempt_id, ExecutionState.FAILED, told, None)
-        self._link.send(executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=str(lost))))
+        self._link.send(
+            executor_pb2.ExecutorToTaskExecutor(
+                ending=executor_pb2.ExecutorEnding(reason=str(lost))
+            )
+        )
         self._link.close(FLUSH_TIMEOUT_S)
         os._exit(JVM_LOST_EXIT_CODE)
 
@@ -281,7 +322,9 @@ class Host:
                 self._wake_metrics.wait(JVM_METRICS_INTERVAL_S)
 
     def _jvm_samples(self) -> list[common_pb2.MetricSample]:
-        """The Status metrics of the slot's JVM, under Flink's names with the slot as one more label."""
+        """The Status metrics of the slot's JVM, under Flink's names with the slot as one more
+        label.
+        """
         try:
             factory = self._engine.session._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
             heap = factory.getMemoryMXBean().getHeapMemoryUsage()
@@ -291,18 +334,25 @@ class Host:
                 "Memory_Heap_Committed": heap.getCommitted(),
                 "Memory_Heap_Max": heap.getMax(),
                 "Threads_Count": factory.getThreadMXBean().getThreadCount(),
-                "GarbageCollector_All_Count": sum(collector.getCollectionCount() for collector in collectors),
-                "GarbageCollector_All_Time": sum(collector.getCollectionTime() for collector in collectors),
+                "GarbageCollector_All_Count": sum(
+                    collector.getCollectionCount() for collector in collectors
+                ),
+                "GarbageCollector_All_Time": sum(
+                    collector.getCollectionTime() for collector in collectors
+                ),
             }
         except Exception:
             return []
         labels = {"slot": str(self._slot)}
         prefix = "flink_taskmanager_Status_JVM_"
-        return [common_pb2.MetricSample(name=prefix + name, labels=labels, value=value) for name, value in values.items()]
+        return [
+            common_pb2.MetricSample(name=prefix + name, labels=labels, value=value)
+            for name, value in values.items()
+        ]
 
 
 def _import_pandas() -> None:
-    """pyarrow does, at the first value of Python's that it converts: better before records wait for it. A slot that has not had
-    a job does without.
+    """pyarrow does, at the first value of Python's that it converts: better before records wait for
+    it. A slot that has not had a job does without.
     """
     import pandas  # noqa: F401

@@ -1,4 +1,6 @@
-"""The process' link to its TaskExecutor: one stream over a Unix socket, open for as long as the process lives."""
+"""The process' link to its TaskExecutor: one stream over a Unix socket, open for as long as the
+process lives.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,17 @@ class Link:
     """`send` from any thread; iterate `received` in one. The iteration ends when the link does."""
 
     def __init__(self, address: str, executor_id: str) -> None:
-        self._outgoing: queue.SimpleQueue[executor_pb2.ExecutorToTaskExecutor | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[executor_pb2.ExecutorToTaskExecutor | None] = (
+            queue.SimpleQueue()
+        )
         self._ended = threading.Event()
         self._channel = channel(address)
         stub = executor_pb2_grpc.ExecutorLinkStub(self._channel)  # type: ignore[no-untyped-call]
-        self._call = stub.Connect(iter(self._outgoing.get, None), metadata=((EXECUTOR_ID_KEY, executor_id),), wait_for_ready=True)
+        self._call = stub.Connect(
+            iter(self._outgoing.get, None),
+            metadata=((EXECUTOR_ID_KEY, executor_id),),
+            wait_for_ready=True,
+        )
 
     def send(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
         self._outgoing.put(message)
@@ -40,10 +48,14 @@ class Link:
 
     def flush(self, timeout_s: float) -> None:
         """As `close`, where nobody iterates `received`."""
-        threading.Thread(target=lambda: list(self.received()), name="link-flush", daemon=True).start()
+        threading.Thread(
+            target=lambda: list(self.received()), name="link-flush", daemon=True
+        ).start()
         self.close(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """What was sent before reaches the TaskExecutor, which then ends the stream, or `timeout_s` passes."""
+        """What was sent before reaches the TaskExecutor, which then ends the stream, or `timeout_s`
+        passes.
+        """
         self._outgoing.put(None)
         self._ended.wait(timeout_s)

@@ -14,12 +14,21 @@ from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.task import TaskConfig
 
 
-def task_configs(submit: tasks_pb2.SubmitTasks, deployments: Sequence[tasks_pb2.TaskDeployment]) -> list[TaskConfig]:
-    """One configuration per deployment. Raises FiresteelError for a message that does not hold together."""
-    locations = {parsed.result_id: parsed for parsed in map(tasks_pb2.ResultLocations.FromString, submit.locations)}
+def task_configs(
+    submit: tasks_pb2.SubmitTasks, deployments: Sequence[tasks_pb2.TaskDeployment]
+) -> list[TaskConfig]:
+    """One configuration per deployment. Raises FiresteelError for a message that does not hold
+    together.
+    """
+    locations = {
+        parsed.result_id: parsed
+        for parsed in map(tasks_pb2.ResultLocations.FromString, submit.locations)
+    }
     vertices = {described.vertex.vertex_id: described for described in submit.vertices}
     config = dict(submit.config)
-    return [_task_config(submit, deployment, vertices, locations, config) for deployment in deployments]
+    return [
+        _task_config(submit, deployment, vertices, locations, config) for deployment in deployments
+    ]
 
 
 def _task_config(
@@ -31,20 +40,29 @@ def _task_config(
 ) -> TaskConfig:
     described = vertices.get(deployment.vertex_id)
     if described is None:
-        raise FiresteelError(f"JobMaster: the deployment of {deployment.attempt_id} lacks its vertex {deployment.vertex_id}")
+        raise FiresteelError(
+            f"JobMaster: the deployment of {deployment.attempt_id} lacks its vertex {deployment.vertex_id}"
+        )
     in_edges = []
     for edge, producers in zip(described.in_edges, described.in_parallelism, strict=True):
         found = locations.get(edge.result_id)
         if found is None:
-            raise FiresteelError(f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of {edge.result_id}")
+            raise FiresteelError(
+                f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of {edge.result_id}"
+            )
         where = Locations(
-            addresses=tuple(found.addresses), address_index=tuple(found.address_index), attempts=tuple(found.attempt)
+            addresses=tuple(found.addresses),
+            address_index=tuple(found.address_index),
+            attempts=tuple(found.attempt),
         )
         in_edges.append((edge_from_proto(edge), producers, where))
     out_edges = [
         (edge_from_proto(edge), consumers, max_parallelism)
         for edge, consumers, max_parallelism in zip(
-            described.out_edges, described.out_parallelism, described.out_max_parallelism, strict=True
+            described.out_edges,
+            described.out_parallelism,
+            described.out_max_parallelism,
+            strict=True,
         )
     ]
     return TaskConfig(
@@ -63,4 +81,6 @@ def _task_config(
 
 
 def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
-    return tuple(pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None for schema in serialised)
+    return tuple(
+        pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None for schema in serialised
+    )

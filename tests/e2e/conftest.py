@@ -1,4 +1,6 @@
-"""One session cluster, of real processes, shared by the end-to-end tests: 2 TaskExecutors x 2 slots, all warm."""
+"""One session cluster, of real processes, shared by the end-to-end tests: 2 TaskExecutors x 2
+slots, all warm.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SLOTS = 4
 PATIENCE_S = 60.0  # for what certainly happens, only not at once
 
 
-def eventually(condition: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S) -> None:
+def eventually(
+    condition: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S
+) -> None:
     """Waits for something that no event tells of; fails loudly when it does not happen."""
     deadline = time.monotonic() + patience_s
     while not condition():
@@ -44,7 +48,9 @@ class Session:
         return self.cluster.address
 
     def submit(self, env: Environment, name: str = "job", **overrides: str) -> str:
-        return self.client.submit(env.job_graph(name, overrides={k.replace("__", "."): v for k, v in overrides.items()}))
+        return self.client.submit(
+            env.job_graph(name, overrides={k.replace("__", "."): v for k, v in overrides.items()})
+        )
 
     def run(self, env: Environment, name: str = "job") -> JobDetails:
         return self.client.wait(self.submit(env, name))
@@ -54,7 +60,9 @@ class Session:
         for details in self.client.watch_job(job_id):
             if condition(details):
                 return details
-        raise AssertionError(f"job {job_id} ended {details.status.name} before it was so: {details.exceptions}")
+        raise AssertionError(
+            f"job {job_id} ended {details.status.name} before it was so: {details.exceptions}"
+        )
 
     def free_slots(self) -> int:
         return self.client.cluster_overview().slots_free
@@ -71,15 +79,21 @@ def command(process: psutil.Process) -> str:
 
 
 def services(session: Session, module: str) -> list[psutil.Process]:
-    """The cluster's processes of one kind, also those whose parent has died and come back meanwhile."""
+    """The cluster's processes of one kind, also those whose parent has died and come back
+    meanwhile.
+    """
     marks = (str(session.cluster.directory), session.address)
     lines = [(p, command(p)) for p in psutil.process_iter()]
-    return [p for p, line in lines if f"-m {module} " in line and any(mark in line for mark in marks)]
+    return [
+        p for p, line in lines if f"-m {module} " in line and any(mark in line for mark in marks)
+    ]
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0", "task.cancellation.timeout": "3 s"})
+    conf = Configuration.load(
+        overrides={"metrics.reporter.prom.port": "0", "task.cancellation.timeout": "3 s"}
+    )
     directory = tmp_path_factory.mktemp("cluster")
     with LocalCluster(conf, task_executors=2, slots=2, directory=directory) as cluster:
         cluster.wait_for_slots()
@@ -104,7 +118,9 @@ def in_session(session: Session) -> Iterator[None]:
         yield
 
 
-def firesteel(*arguments: str, cwd: Path = ROOT, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+def firesteel(
+    *arguments: str, cwd: Path = ROOT, timeout_s: float = 120.0
+) -> subprocess.CompletedProcess[str]:
     """Runs the command as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "firesteel", *arguments],

@@ -1,4 +1,6 @@
-"""What goes wrong gets one clear error, and leaves the cluster as it was (every test ends with all slots free)."""
+"""What goes wrong gets one clear error, and leaves the cluster as it was (every test ends with all
+slots free).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ def failure(session: Session, env: Environment, **overrides: str) -> JobFailed:
 
 
 def no_task_ran(session: Session, job_id: str) -> bool:
-    entered = [a.entered_ms for v in session.client.job_details(job_id).vertices for s in v.subtasks for a in s.attempts]
+    entered = [
+        a.entered_ms
+        for v in session.client.job_details(job_id).vertices
+        for s in v.subtasks
+        for a in s.attempts
+    ]
     return not any(ExecutionState.DEPLOYING in states for states in entered)
 
 
@@ -61,20 +68,25 @@ def test_a_job_file_that_does_not_exist(session: Session) -> None:
 
 def test_an_unknown_key_column_is_found_before_data_flows(session: Session) -> None:
     env = Environment(parallelism=2)
-    env.from_sequence(0, 100).transform(lambda df: df.selectExpr("value AS amount")).key_by("amuont").map_in_arrow(
-        nothing_left
-    ).print()
+    env.from_sequence(0, 100).transform(lambda df: df.selectExpr("value AS amount")).key_by(
+        "amuont"
+    ).map_in_arrow(nothing_left).print()
     job_id = session.submit(env)
     with pytest.raises(JobFailed, match=r"amuont.*amount"):
         session.client.wait(job_id)
     assert no_task_ran(session, job_id)
 
 
-def test_an_unknown_aggregate_column_is_found_before_data_flows(session: Session, tmp_path: Path) -> None:
+def test_an_unknown_aggregate_column_is_found_before_data_flows(
+    session: Session, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("at,origin,n\n2024-01-01T00:00:00Z,JFK,1\n")
     env = Environment(parallelism=2)
     (
-        env.from_source(FileSource(f"{tmp_path}/*.csv", format="csv", header=True), watermarks=Watermarks.bounded("at"))
+        env.from_source(
+            FileSource(f"{tmp_path}/*.csv", format="csv", header=True),
+            watermarks=Watermarks.bounded("at"),
+        )
         .key_by("origin")
         .window(Tumbling("1 day"))
         .aggregate("sum(nn) AS total")
@@ -159,7 +171,9 @@ def test_a_full_disk(session: Session, tmp_path: Path) -> None:
     small.mkdir()
     if (
         os.geteuid() != 0
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=False).returncode
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=False
+        ).returncode
     ):
         pytest.skip("needs the right to mount a small file system")
     try:
@@ -178,8 +192,15 @@ def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
 
     job_id = session.submit(endless(2))
     session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
-    eventually(lambda: len(services(session, "jobmaster")) == 2, "only this job's JobMaster and a spare one")
-    supervisor = next(p for p in psutil.Process().children() if "firesteel.client.cluster" in " ".join(p.cmdline()))
+    eventually(
+        lambda: len(services(session, "jobmaster")) == 2,
+        "only this job's JobMaster and a spare one",
+    )
+    supervisor = next(
+        p
+        for p in psutil.Process().children()
+        if "firesteel.client.cluster" in " ".join(p.cmdline())
+    )
     everybody = [supervisor, *supervisor.children(recursive=True)]
     ports = {
         connection.laddr.port
@@ -188,10 +209,19 @@ def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
         for connection in process.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
     }
-    assert len(ports) >= 4 + 2 * SLOTS - 2, "masters, TaskExecutors, exchanges and metrics all listen"
+    assert len(ports) >= 4 + 2 * SLOTS - 2, (
+        "masters, TaskExecutors, exchanges and metrics all listen"
+    )
     for port in ports:
-        for garbage in (os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(512)):
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection, contextlib.suppress(ConnectionError):
+        for garbage in (
+            os.urandom(4096),
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(512),
+        ):
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=5) as connection,
+                contextlib.suppress(ConnectionError),
+            ):
                 connection.sendall(garbage)  # the peer may hang up in the middle of it
     assert [p.pid for p in everybody if not p.is_running()] == []
     assert session.client.job_details(job_id).status.name == "RUNNING"

@@ -63,7 +63,17 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
         "env.execute('endless')\n"
     )
     run = subprocess.Popen(
-        [sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1", str(job)],
+        [
+            sys.executable,
+            "-m",
+            "firesteel",
+            "run",
+            "--task-executors",
+            "1",
+            "--slots",
+            "1",
+            str(job),
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -84,7 +94,9 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert alive == []
 
 
-def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_its_logs(tmp_path: Path) -> None:
+def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_its_logs(
+    tmp_path: Path,
+) -> None:
     job, failing = tmp_path / "job.py", tmp_path / "failing.py"
     job.write_text("import time\ntime.sleep(100)\n")
     failing.write_text(
@@ -93,10 +105,22 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
         "env = Environment()\nenv.from_sequence(0, 9).map_in_arrow(fail).print()\nenv.execute('failing')\n"
     )
     with tempfile.TemporaryDirectory(prefix="fs-") as temporary:  # short: a socket's path is
-        command_line = [sys.executable, "-m", "firesteel", "run", "--task-executors", "1", "--slots", "1"]
+        command_line = [
+            sys.executable,
+            "-m",
+            "firesteel",
+            "run",
+            "--task-executors",
+            "1",
+            "--slots",
+            "1",
+        ]
         environment = {**os.environ, "TMPDIR": temporary}
         run = subprocess.Popen([*command_line, str(job)], cwd=ROOT, env=environment)
-        eventually(lambda: len(psutil.Process(run.pid).children(recursive=True)) >= 5, "the embedded cluster's processes")
+        eventually(
+            lambda: len(psutil.Process(run.pid).children(recursive=True)) >= 5,
+            "the embedded cluster's processes",
+        )
         family = psutil.Process(run.pid).children(recursive=True)
         run.kill()
         run.wait()
@@ -106,11 +130,21 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
         assert abandoned
 
         failed = subprocess.run(
-            [*command_line, str(failing)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+            [*command_line, str(failing)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert failed.returncode == 1
         assert failed.stderr.index("failing.py") < failed.stderr.index("Error: job ")
-        kept = Path(re.search(rf"logs of this run are kept in ({temporary}/firesteel-\S+)", failed.stderr)[1])  # type: ignore[index]
+        kept = Path(
+            re.search(rf"logs of this run are kept in ({temporary}/firesteel-\S+)", failed.stderr)[
+                1
+            ]
+        )  # type: ignore[index]
         assert set(Path(temporary).glob("firesteel-*")) == {kept}
         names = {path.name for path in kept.rglob("*") if path.is_file()}
         assert {"dispatcher.log", "slot-0.log"} <= names
@@ -119,7 +153,14 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
 
 def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
     begin = time.monotonic()
-    told = firesteel("info", "examples/daily_delays.py", "--data", str(tmp_path / "flights"), "--output", str(tmp_path / "out"))
+    told = firesteel(
+        "info",
+        "examples/daily_delays.py",
+        "--data",
+        str(tmp_path / "flights"),
+        "--output",
+        str(tmp_path / "out"),
+    )
     assert told.returncode == 0, told.stderr
     assert "Source: flights" in told.stdout
     assert "HASH" in told.stdout or "hash" in told.stdout
@@ -129,7 +170,11 @@ def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
 
 
 def test_help_teaches() -> None:
-    for arguments, words in (((), "run"), (("run",), "--py-files"), (("cluster", "start"), "--task-executors")):
+    for arguments, words in (
+        ((), "run"),
+        (("run",), "--py-files"),
+        (("cluster", "start"), "--task-executors"),
+    ):
         told = firesteel(*arguments, "--help")
         assert told.returncode == 0
         assert words in told.stdout

@@ -53,13 +53,17 @@ def rows_below(folder: Path) -> list[dict[str, Any]]:
     return [row for path in files for row in pq.read_table(path).to_pylist()]
 
 
-def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(session: Session, tmp_path: Path) -> None:
+def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(
+    session: Session, tmp_path: Path
+) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     write(source, "0.csv", "0\nnonsense\n")
     env = Environment(parallelism=2)
     (
-        env.from_source(FileSource(str(source), format="csv", schema="n INT", watch="50 ms", malformed="drop"))
+        env.from_source(
+            FileSource(str(source), format="csv", schema="n INT", watch="50 ms", malformed="drop")
+        )
         .transform(lambda df: df.selectExpr("n * 10 AS n"))
         .sink_to(FileSink(str(out), rolling_interval="100 ms"))
     )
@@ -85,16 +89,22 @@ def test_windows_over_a_watched_directory_fire_though_some_subtasks_have_nothing
     env = Environment(parallelism=2)
     counts = (
         env.from_source(
-            FileSource(str(tmp_path), format="csv", schema="at TIMESTAMP, key STRING", watch="50 ms"),
+            FileSource(
+                str(tmp_path), format="csv", schema="at TIMESTAMP, key STRING", watch="50 ms"
+            ),
             watermarks=Watermarks.bounded("at"),
         )
         .key_by("key")
         .window(Tumbling("1 hour"))
         .aggregate("count(*) AS n")
     )
-    write(tmp_path, "0.csv", "2024-03-01 00:10:00,a\n2024-03-01 00:20:00,a\n2024-03-01 00:59:00,b\n")
+    write(
+        tmp_path, "0.csv", "2024-03-01 00:10:00,a\n2024-03-01 00:20:00,a\n2024-03-01 00:59:00,b\n"
+    )
     with counts.execute_and_collect(iterate="arrow") as batches:
-        session.wait_until(batches.job_id, lambda details: details.vertices[1].metrics.records_in == 2)
+        session.wait_until(
+            batches.job_id, lambda details: details.vertices[1].metrics.records_in == 2
+        )
         write(tmp_path, "1.csv", "2024-03-01 01:00:01,a\n")
         rows: list[dict[str, Any]] = []
         while len(rows) < 2:
@@ -102,12 +112,18 @@ def test_windows_over_a_watched_directory_fire_though_some_subtasks_have_nothing
     assert {(row["key"], row["n"]) for row in rows} == {("a", 2), ("b", 1)}
 
 
-def test_malformed_rows_are_a_stream_of_their_own(session: Session, in_session: None, tmp_path: Path) -> None:
+def test_malformed_rows_are_a_stream_of_their_own(
+    session: Session, in_session: None, tmp_path: Path
+) -> None:
     for number in range(4):
         write(tmp_path, f"{number}.json", f'{{"n": {number}}}\nbroken {number}\n')
     env = Environment(parallelism=2)
-    source = env.from_source(FileSource(f"{tmp_path}/*.json", format="json", schema="n INT", malformed="side_output"))
-    bad = source.side_output(MALFORMED_TAG).transform(lambda df: df.selectExpr("upper(_corrupt_record) AS row", "path"))
+    source = env.from_source(
+        FileSource(f"{tmp_path}/*.json", format="json", schema="n INT", malformed="side_output")
+    )
+    bad = source.side_output(MALFORMED_TAG).transform(
+        lambda df: df.selectExpr("upper(_corrupt_record) AS row", "path")
+    )
     good = source.transform(lambda df: df.selectExpr("n + 1 AS n")).sink_to(CollectSink())
     bad_sink = bad.sink_to(CollectSink())
     result = env.execute("malformed")
@@ -189,7 +205,9 @@ def test_python_data_sources_are_taken_as_they_are(session: Session, tmp_path: P
         .sink_to(PythonSink(Lines, {"path": str(tmp_path / "lines")}))
     )
     session.run(env)
-    assert sorted((tmp_path / "lines").read_text().splitlines()) == sorted(f"number {n}" for n in range(0, 1010, 2))
+    assert sorted((tmp_path / "lines").read_text().splitlines()) == sorted(
+        f"number {n}" for n in range(0, 1010, 2)
+    )
     assert len(list(tmp_path.glob("lines.*"))) == 2, "both subtasks wrote"
 
     env = Environment(parallelism=2)
@@ -201,7 +219,9 @@ def test_python_data_sources_are_taken_as_they_are(session: Session, tmp_path: P
             yield batch
 
     path = str(tmp_path / "failed")
-    env.from_source(PythonSource(Numbers, {"end": 1010})).map_in_arrow(raising).sink_to(PythonSink(Lines, {"path": path}))
+    env.from_source(PythonSource(Numbers, {"end": 1010})).map_in_arrow(raising).sink_to(
+        PythonSink(Lines, {"path": path})
+    )
     with pytest.raises(JobFailed, match="700"):
         session.run(env)
     eventually(Path(f"{path}.aborted").exists, "abort() was called")
@@ -226,7 +246,9 @@ class AppendingWriter(LinesWriter):
                 file.write(Path(message.path).read_text())
 
 
-def test_what_an_endless_stream_brings_is_committed_at_intervals(session: Session, tmp_path: Path) -> None:
+def test_what_an_endless_stream_brings_is_committed_at_intervals(
+    session: Session, tmp_path: Path
+) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     lines = tmp_path / "lines"
     env = Environment(parallelism=2)
@@ -236,7 +258,9 @@ def test_what_an_endless_stream_brings_is_committed_at_intervals(session: Sessio
         .sink_to(PythonSink(Appended, {"path": str(lines)}, commit_interval="100 ms"))
     )
     job_id = session.submit(env)
-    eventually(lambda: lines.exists() and len(lines.read_text().splitlines()) > 300, "committed rows")
+    eventually(
+        lambda: lines.exists() and len(lines.read_text().splitlines()) > 300, "committed rows"
+    )
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)
@@ -247,7 +271,9 @@ def test_what_an_endless_stream_brings_is_committed_at_intervals(session: Sessio
 
 def test_foreach_batch_gets_dataframes(session: Session, tmp_path: Path) -> None:
     def write_batch(df: DataFrame, batch_id: int) -> None:
-        df.write.parquet(f"{tmp_path}/out/batch={batch_id}")  # subtasks write at the same time, so not into one folder
+        df.write.parquet(
+            f"{tmp_path}/out/batch={batch_id}"
+        )  # subtasks write at the same time, so not into one folder
 
     env = Environment(parallelism=2)
     env.from_sequence(0, 100_000).rebalance().foreach_batch(write_batch)
@@ -308,4 +334,9 @@ def test_rows_can_be_read_while_the_job_runs(session: Session, in_session: None)
         raise ValueError("no")
 
     with pytest.raises(JobFailed, match="no"):
-        list(Environment().from_sequence(0, 10).map_in_arrow(failing).execute_and_collect(iterate="arrow"))
+        list(
+            Environment()
+            .from_sequence(0, 10)
+            .map_in_arrow(failing)
+            .execute_and_collect(iterate="arrow")
+        )

@@ -25,7 +25,9 @@ def snippets(page: str) -> str:
     return "\n".join(code)
 
 
-def test_every_snippet_on_programs_runs(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_snippet_on_programs_runs(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "programs.py"
     text = snippets("docs/programs.md")
@@ -39,7 +41,9 @@ def test_every_snippet_on_programs_runs(session: Session, tmp_path: Path, monkey
 
 
 def test_two_streams(session: Session, tmp_path: Path) -> None:
-    run = firesteel("run", "-m", session.address, "examples/two_streams.py", "--data", str(tmp_path))
+    run = firesteel(
+        "run", "-m", session.address, "examples/two_streams.py", "--data", str(tmp_path)
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     rows = re.findall(r"2024-03-0(\d) 00:00:00\+00:00 +(\w+) +(-?\d+) +(\d+)", run.stdout)
     assert rows == [
@@ -51,7 +55,12 @@ def test_two_streams(session: Session, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))],
+)
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text()):
-        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
+        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), (
+            f"{page}: {target}"
+        )

@@ -33,17 +33,33 @@ def all_running(details: JobDetails) -> bool:
 
 
 def supervisor_of(directory: Path) -> psutil.Process:
-    return next(p for p in psutil.process_iter() if "firesteel.client.cluster" in (line := command(p)) and str(directory) in line)
+    return next(
+        p
+        for p in psutil.process_iter()
+        if "firesteel.client.cluster" in (line := command(p)) and str(directory) in line
+    )
 
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:
-    logs = (path.read_text() for path in (session.cluster.directory / "logs").glob("jobmaster-*.log"))
-    (pid,) = {pid for log in logs if job_id in log for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)}
+    logs = (
+        path.read_text() for path in (session.cluster.directory / "logs").glob("jobmaster-*.log")
+    )
+    (pid,) = {
+        pid
+        for log in logs
+        if job_id in log
+        for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
+    }
     return psutil.Process(int(pid))
 
 
 def attempts_of(details: JobDetails) -> set[str]:
-    return {subtask.current.attempt_id for v in details.vertices for subtask in v.subtasks if subtask.current is not None}
+    return {
+        subtask.current.attempt_id
+        for v in details.vertices
+        for subtask in v.subtasks
+        if subtask.current is not None
+    }
 
 
 def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails]:
@@ -51,8 +67,16 @@ def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails
     details = session.wait_until(job_id, all_running)
     current = details.vertices[0].subtasks[0].current
     assert current is not None
-    worker = next(t for t in session.client.cluster_overview().task_executors if t.task_executor_id == current.task_executor_id)
-    executors = [p for p in psutil.Process(worker.pid).children() if f"--slot {current.slot_index}" in command(p)]
+    worker = next(
+        t
+        for t in session.client.cluster_overview().task_executors
+        if t.task_executor_id == current.task_executor_id
+    )
+    executors = [
+        p
+        for p in psutil.Process(worker.pid).children()
+        if f"--slot {current.slot_index}" in command(p)
+    ]
     assert len(executors) == 1
     return executors[0], details
 
@@ -84,7 +108,11 @@ def in_spark() -> DataStream:
             yield batch.slice(0, 1)
 
     env = Environment(parallelism=1)
-    return env.from_sequence(0, 10**15).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(some)
+    return (
+        env.from_sequence(0, 10**15)
+        .transform(lambda df: df.where("value % 2 = 0"))
+        .map_in_arrow(some)
+    )
 
 
 def between_bundles() -> DataStream:
@@ -96,29 +124,44 @@ def between_bundles() -> DataStream:
             threading.Event().wait()
 
     env = Environment(parallelism=1)
-    return env.from_sequence(0, 1_000).rebalance().transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(waiting)
+    return (
+        env.from_sequence(0, 1_000)
+        .rebalance()
+        .transform(lambda df: df.where("value % 2 = 0"))
+        .map_in_arrow(waiting)
+    )
 
 
 @pytest.mark.parametrize("program", [in_spark, between_bundles])
-def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(session: Session, program: Callable[[], DataStream]) -> None:
+def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(
+    session: Session, program: Callable[[], DataStream]
+) -> None:
     job_id = session.submit(program().rebalance().print()._environment)
     victim, _ = busy_slot(session, job_id)
     session.wait_until(job_id, lambda details: details.vertices[-2].metrics.records_out > 0)
     jvm = jvm_of(victim)
     jvm.kill()
-    with pytest.raises(JobFailed, match=rf"Spark JVM \(pid {jvm.pid}\) is gone: it was killed by signal 9"):
+    with pytest.raises(
+        JobFailed, match=rf"Spark JVM \(pid {jvm.pid}\) is gone: it was killed by signal 9"
+    ):
         session.client.wait(job_id)
     session.wait_until_all_slots_are_free()
 
 
 def test_a_transform_that_uses_up_the_heap_fails_its_job_with_the_reason(session: Session) -> None:
     env = Environment(parallelism=SLOTS)
-    env.from_sequence(0, 100).transform(lambda df: df.selectExpr("size(sequence(0, value + 90000000)) AS value")).print()
-    with pytest.raises(JobFailed, match=r"its heap of 512 MiB is used up; raise taskmanager\.slot\.heap\.size"):
+    env.from_sequence(0, 100).transform(
+        lambda df: df.selectExpr("size(sequence(0, value + 90000000)) AS value")
+    ).print()
+    with pytest.raises(
+        JobFailed, match=r"its heap of 512 MiB is used up; raise taskmanager\.slot\.heap\.size"
+    ):
         session.run(env)
     session.wait_until_all_slots_are_free()
     env = Environment(parallelism=SLOTS)
-    env.from_sequence(0, 1_000).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(nothing_left).print()
+    env.from_sequence(0, 1_000).transform(lambda df: df.where("value % 2 = 0")).map_in_arrow(
+        nothing_left
+    ).print()
     assert session.run(env).status is JobStatus.FINISHED
 
 
@@ -126,11 +169,15 @@ def test_an_analysis_that_uses_up_the_heap_fails_its_job_with_the_reason(session
     env = Environment()
     constant = "size(sequence(0, 90000000))"  # Spark computes it when it makes the plan
     env.from_sequence(0, 100).transform(lambda df: df.where(f"value < {constant}")).print()
-    with pytest.raises(JobFailed, match=r"its heap of 512 MiB is used up; raise taskmanager\.slot\.heap\.size"):
+    with pytest.raises(
+        JobFailed, match=r"its heap of 512 MiB is used up; raise taskmanager\.slot\.heap\.size"
+    ):
         session.run(env)
 
 
-def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(session: Session) -> None:
+def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(
+    session: Session,
+) -> None:
     job_id = session.submit(endless(SLOTS))
     details = session.wait_until(job_id, all_running)
     overview = session.client.cluster_overview()
@@ -156,8 +203,12 @@ def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session
         yield from ()
 
     env = Environment()
-    env.resource_group("small", ResourceProfile(cpu_cores=1, heap_bytes=256 * MIB, off_heap_bytes=768 * MIB))
-    env.from_sequence(0, 1_000).rebalance().map_in_arrow(greedy, name="Greedy").resource_group("small").print()
+    env.resource_group(
+        "small", ResourceProfile(cpu_cores=1, heap_bytes=256 * MIB, off_heap_bytes=768 * MIB)
+    )
+    env.from_sequence(0, 1_000).rebalance().map_in_arrow(greedy, name="Greedy").resource_group(
+        "small"
+    ).print()
     job_id = session.submit(env)
     with pytest.raises(JobFailed, match=r"MiB.*1,024 MiB"):
         session.client.wait(job_id)
@@ -169,14 +220,21 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
     (victim,) = services(session, "resourcemanager")
     before = {t.task_executor_id for t in session.client.cluster_overview().task_executors}
     victim.kill()
-    eventually(lambda: services(session, "resourcemanager") not in ([], [victim]), "a new ResourceManager")
-    eventually(lambda: session.client.cluster_overview().slots_total == SLOTS, "every TaskExecutor registered again")
+    eventually(
+        lambda: services(session, "resourcemanager") not in ([], [victim]), "a new ResourceManager"
+    )
+    eventually(
+        lambda: session.client.cluster_overview().slots_total == SLOTS,
+        "every TaskExecutor registered again",
+    )
     overview = session.client.cluster_overview()
     assert {t.task_executor_id for t in overview.task_executors} == before
     assert overview.slots_free == SLOTS - 1
     assert session.client.job_details(job_id).status is JobStatus.RUNNING
     log = (session.cluster.directory / "logs" / "resourcemanager.log").read_text()
-    assert "starting TaskExecutor" not in log.rpartition("the ResourceManager serves")[2], "those that live were waited for"
+    assert "starting TaskExecutor" not in log.rpartition("the ResourceManager serves")[2], (
+        "those that live were waited for"
+    )
     session.client.cancel(job_id)
 
 
@@ -187,7 +245,10 @@ def test_the_death_of_a_job_master_fails_its_job_and_no_other(session: Session) 
     session.wait_until(job_id, all_running)
     job_master_of(session, job_id).kill()
     begin = time.monotonic()
-    with pytest.raises(JobFailed, match=r"exit code -9 \(killed by SIGKILL\)(.|\n)*it ends with(.|\n)*job_id=" + job_id):
+    with pytest.raises(
+        JobFailed,
+        match=r"exit code -9 \(killed by SIGKILL\)(.|\n)*it ends with(.|\n)*job_id=" + job_id,
+    ):
         session.client.wait(job_id)
     assert time.monotonic() - begin < 3.0
     eventually(lambda: session.free_slots() == SLOTS - 1, "the dead job's slot is free")
@@ -219,10 +280,19 @@ def test_nothing_outlives_its_cluster(tmp_path: Path, number: int) -> None:
     conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
     with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path):
         supervisor = supervisor_of(tmp_path)
-        eventually(lambda: "java" in {p.name() for p in supervisor.children(recursive=True)}, "the slot's JVM")
+        eventually(
+            lambda: "java" in {p.name() for p in supervisor.children(recursive=True)},
+            "the slot's JVM",
+        )
         family = supervisor.children(recursive=True)
         names = " ".join(map(command, family))
-        for module in ("dispatcher", "resourcemanager", "jobmaster", "taskexecutor", "taskexecutor.executor"):
+        for module in (
+            "dispatcher",
+            "resourcemanager",
+            "jobmaster",
+            "taskexecutor",
+            "taskexecutor.executor",
+        ):
             assert f"-m {module}" in names
         assert "java" in {p.name() for p in family}
         os.kill(supervisor.pid, number)
@@ -245,6 +315,9 @@ def test_task_executors_come_on_demand_and_go_when_idle(tmp_path: Path) -> None:
         own.wait_until(job_id, all_running)
         assert len(own.client.cluster_overview().task_executors) == 2
         own.client.cancel(job_id)
-        eventually(lambda: len(own.client.cluster_overview().task_executors) == 1, "the idle TaskExecutor gone")
+        eventually(
+            lambda: len(own.client.cluster_overview().task_executors) == 1,
+            "the idle TaskExecutor gone",
+        )
         with pytest.raises(JobFailed, match="1 .*slot"):
             own.client.wait(own.submit(endless(3), slot__request__timeout="1 s"))

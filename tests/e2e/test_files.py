@@ -46,7 +46,9 @@ def run(session: Session, project: Path, step: int) -> str:
     return done.stdout
 
 
-def test_files_are_importable_and_a_new_version_replaces_the_old(session: Session, project: Path) -> None:
+def test_files_are_importable_and_a_new_version_replaces_the_old(
+    session: Session, project: Path
+) -> None:
     assert "rows [110, 111, 112]" in run(session, project, 10)
     assert "rows [120, 121, 122]" in run(session, project, 20)
 
@@ -75,18 +77,34 @@ env = Environment()
 print("rows", env.from_sequence(0, 2).map_in_arrow(apply, "word string").execute_and_collect()["word"].to_pylist())
 """
     )
-    done = firesteel("run", "-m", session.address, "--py-archives", f"{tmp_path / 'data.zip'}#data", str(tmp_path / "job.py"))
+    done = firesteel(
+        "run",
+        "-m",
+        session.address,
+        "--py-archives",
+        f"{tmp_path / 'data.zip'}#data",
+        str(tmp_path / "job.py"),
+    )
     assert "rows ['spark', 'spark']" in done.stdout, done.stdout + done.stderr
 
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.writestr("../../escaped.txt", "no")
-    done = firesteel("run", "-m", session.address, "--py-archives", f"{tmp_path / 'data.zip'}#data", str(tmp_path / "job.py"))
+    done = firesteel(
+        "run",
+        "-m",
+        session.address,
+        "--py-archives",
+        f"{tmp_path / 'data.zip'}#data",
+        str(tmp_path / "job.py"),
+    )
     assert done.returncode == 1
     assert "escaped.txt" in done.stdout + done.stderr
     assert not list(session.cluster.directory.rglob("escaped.txt"))
 
 
 def test_a_file_that_does_not_exist(session: Session, project: Path) -> None:
-    done = firesteel("run", "-m", session.address, "--py-files", "nowhere.py", str(project / "job.py"))
+    done = firesteel(
+        "run", "-m", session.address, "--py-files", "nowhere.py", str(project / "job.py")
+    )
     assert done.returncode != 0
     assert "nowhere.py" in done.stderr

@@ -32,10 +32,19 @@ def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_pat
     assert "Job has been submitted with JobID " in run.stdout
     assert "FINISHED" in run.stdout
     assert "1,098 rows" in run.stdout
-    assert re.search(r"\[1\] +336,776 ", run.stdout), "the source tells how many records it has read"
+    assert re.search(r"\[1\] +336,776 ", run.stdout), (
+        "the source tells how many records it has read"
+    )
 
     table = pq.read_table(output)
-    assert table.column_names == ["origin", "window_start", "window_end", "flights", "avg_delay", "max_delay"]
+    assert table.column_names == [
+        "origin",
+        "window_start",
+        "window_end",
+        "flights",
+        "avg_delay",
+        "max_delay",
+    ]
     ours = table.to_pandas().sort_values(["origin", "window_start"], ignore_index=True)
     expected = expected_rows().sort_values(["origin", "window_start"], ignore_index=True)
     assert len(ours) == len(expected) == 1098
@@ -45,4 +54,6 @@ def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_pat
     assert ours["flights"].tolist() == expected["flights"].tolist()
     assert ours["max_delay"].tolist() == expected["max_delay"].tolist()
     pd.testing.assert_series_equal(ours["avg_delay"], expected["avg_delay"], rtol=1e-12)
-    assert ours["flights"].sum() == 336_776 - 8_255, "every flight that departed is in a window: none was late"
+    assert ours["flights"].sum() == 336_776 - 8_255, (
+        "every flight that departed is in a window: none was late"
+    )

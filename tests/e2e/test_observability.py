@@ -25,7 +25,9 @@ def metrics_of(process: psutil.Process) -> str:
         if connection.status != psutil.CONN_LISTEN:
             continue
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{connection.laddr.port}/metrics", timeout=2) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{connection.laddr.port}/metrics", timeout=2
+            ) as answer:
                 return answer.read().decode()
         except OSError:
             continue
@@ -44,23 +46,37 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     served = metrics_of(manager)
     assert re.search(r"^flink_jobmanager_taskSlotsTotal\S* 4(\.0)?$", served, re.M)
     assert re.search(r"^flink_jobmanager_numRegisteredTaskManagers\S* 2(\.0)?$", served, re.M)
-    assert any("flink_jobmanager_job_uptime" in metrics_of(p) for p in services(session, "jobmaster"))
+    assert any(
+        "flink_jobmanager_job_uptime" in metrics_of(p) for p in services(session, "jobmaster")
+    )
 
     def of_tasks() -> str:
         return "\n".join(map(metrics_of, workers))
 
-    eventually(lambda: "flink_taskmanager_job_task_numRecordsIn{" in of_tasks(), "the tasks' metrics")
+    eventually(
+        lambda: "flink_taskmanager_job_task_numRecordsIn{" in of_tasks(), "the tasks' metrics"
+    )
     served = of_tasks()
     for name in (
         "numRecordsOut",
         "numBytesInPerSecond",
-        *(f"{kind}TimeMsPerSecond" for kind in ("busy", "idle", "backPressured", "spark", "python", "exchange")),
-        *(f"accumulate{kind}TimeMs" for kind in ("Busy", "Idle", "BackPressured", "Spark", "Python", "Exchange")),
+        *(
+            f"{kind}TimeMsPerSecond"
+            for kind in ("busy", "idle", "backPressured", "spark", "python", "exchange")
+        ),
+        *(
+            f"accumulate{kind}TimeMs"
+            for kind in ("Busy", "Idle", "BackPressured", "Spark", "Python", "Exchange")
+        ),
         "isBackPressured",
         "currentInputWatermark",
     ):
         assert f"flink_taskmanager_job_task_{name}{{" in served
-    line = next(li for li in served.splitlines() if li.startswith("flink_taskmanager_job_task_numRecordsIn{"))
+    line = next(
+        li
+        for li in served.splitlines()
+        if li.startswith("flink_taskmanager_job_task_numRecordsIn{")
+    )
     for label in (
         "host=",
         "tm_id=",
@@ -76,7 +92,9 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     session.client.cancel(job_id)
 
 
-def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_afterwards(session: Session) -> None:
+def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_afterwards(
+    session: Session,
+) -> None:
     env = Environment(parallelism=2)
     (
         env.from_source(SequenceSource(0, rate_per_s=2_000))
@@ -90,16 +108,26 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
     job_id = session.submit(env, "shown")
 
     def has_worked(details: JobDetails) -> bool:
-        subtasks = [subtask.current.metrics for subtask in details.vertices[0].subtasks if subtask.current]
-        has_run = any("isnotnull" in operator.plan for operator in details.vertices[0].operators)  # as Catalyst optimised it
+        subtasks = [
+            subtask.current.metrics for subtask in details.vertices[0].subtasks if subtask.current
+        ]
+        has_run = any(
+            "isnotnull" in operator.plan for operator in details.vertices[0].operators
+        )  # as Catalyst optimised it
         return has_run and all(m.bundles and m.python_ms and m.exchange_ms for m in subtasks)
 
     session.wait_until(job_id, has_worked)
     running = firesteel("show", "--full", "-m", session.address, job_id).stdout
     session.client.cancel(job_id)
     *_, ended = session.client.watch_job(job_id)
-    for shown, state in ((running, "RUNNING"), (firesteel("show", "--full", "-m", session.address, job_id).stdout, "CANCELED")):
-        assert re.search(r"one plan on Spark of 2 operators\n.*Keys.*\n.*Large.*\n.*Project \[.*\n.*Filter .*\n", shown), shown
+    for shown, state in (
+        (running, "RUNNING"),
+        (firesteel("show", "--full", "-m", session.address, job_id).stdout, "CANCELED"),
+    ):
+        assert re.search(
+            r"one plan on Spark of 2 operators\n.*Keys.*\n.*Large.*\n.*Project \[.*\n.*Filter .*\n",
+            shown,
+        ), shown
         assert re.search(rf"1/2 +#0 +{state}", shown), shown
         columns = r"Time +Spark +Python +Exchange +Busy +Idle +Back-pressured +Bundles +Last +Mean"
         assert re.search(rf"Task +{columns} *\n +1/2 +[\d.]+ m?s +\d+% +\d+% +\d+%", shown), shown
@@ -109,22 +137,29 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
             metrics, at_ms = attempt.metrics, attempt.entered_ms
             told_ms = metrics.busy_ms + metrics.idle_ms + metrics.back_pressured_ms
             assert metrics.spark_ms + metrics.python_ms + metrics.exchange_ms <= metrics.busy_ms
-            assert at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.RUNNING] <= told_ms + 1_000, (
-                "of which the last was not told"
-            )
+            assert (
+                at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.RUNNING] <= told_ms + 1_000
+            ), "of which the last was not told"
             assert told_ms <= at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.DEPLOYING] + 1
 
 
 def test_health_and_reflection(session: Session) -> None:
     for address, service in (
         (session.address, "firesteel.v1.Dispatcher"),
-        (session.client.cluster_overview().resource_manager_address, "firesteel.v1.ResourceManager"),
+        (
+            session.client.cluster_overview().resource_manager_address,
+            "firesteel.v1.ResourceManager",
+        ),
     ):
         with grpc.insecure_channel(address) as channel:
-            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            health = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=5
+            )
             assert health.status == health_pb2.HealthCheckResponse.SERVING
             ask = reflection_pb2.ServerReflectionRequest(list_services="")
-            (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([ask]), timeout=5)
+            (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+                iter([ask]), timeout=5
+            )
             assert service in {s.name for s in answer.list_services_response.service}
 
 
@@ -135,10 +170,14 @@ def test_logs_carry_job_vertex_subtask_and_attempt(session: Session) -> None:
 
     def logged() -> bool:
         lines = [
-            line for path in session.cluster.directory.rglob("*.log") for line in path.read_text(errors="replace").splitlines()
+            line
+            for path in session.cluster.directory.rglob("*.log")
+            for line in path.read_text(errors="replace").splitlines()
         ]
         return any(
-            all(f"{key}=" in line for key in ("job_id", "vertex", "subtask", "attempt")) and job_id in line for line in lines
+            all(f"{key}=" in line for key in ("job_id", "vertex", "subtask", "attempt"))
+            and job_id in line
+            for line in lines
         )
 
     eventually(logged, "a log line with job, vertex, subtask and attempt")

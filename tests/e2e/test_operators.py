@@ -27,12 +27,18 @@ from .conftest import Session, firesteel
 
 def collected(session: Session, *streams: DataStream) -> list[pa.Table]:
     """What comes out of each of the streams, of one run of their program."""
-    sinks = [stream.sink_to(CollectSink(), uid=f"collect-{number}") for number, stream in enumerate(streams)]
+    sinks = [
+        stream.sink_to(CollectSink(), uid=f"collect-{number}")
+        for number, stream in enumerate(streams)
+    ]
     graph = sinks[0]._environment.job_graph("collected")
     job_id = session.client.submit(graph)
     session.client.wait(job_id)
     found = {o.uid: o.operator_id for v in graph.vertices for o in v.operators}
-    return [session.client.fetch_table(job_id, found[f"collect-{number}"]) for number in range(len(streams))]
+    return [
+        session.client.fetch_table(job_id, found[f"collect-{number}"])
+        for number in range(len(streams))
+    ]
 
 
 class Split(StreamOperator):
@@ -47,17 +53,27 @@ class Split(StreamOperator):
 def test_side_outputs_go_on_like_any_stream(session: Session) -> None:
     env = Environment(parallelism=2)
     split = env.from_sequence(0, 1_000).operator("Split", Split, side_outputs={"odd": None})
-    odd = split.side_output("odd").key_by("value").transform(lambda df: df.selectExpr("value * 10 AS tens"))
+    odd = (
+        split.side_output("odd")
+        .key_by("value")
+        .transform(lambda df: df.selectExpr("value * 10 AS tens"))
+    )
     even, tens = collected(session, split, odd)
     assert sorted(even["value"].to_pylist()) == list(range(0, 1_000, 2))
     assert sorted(tens["tens"].to_pylist()) == [10 * n for n in range(1, 1_000, 2)]
 
 
-def test_malformed_rows_can_be_read_while_the_source_stays_in_its_plan(session: Session, tmp_path: Path) -> None:
+def test_malformed_rows_can_be_read_while_the_source_stays_in_its_plan(
+    session: Session, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("1\n2\nx\n4\n")
     env = Environment(parallelism=1)
-    source = env.from_source(FileSource(str(tmp_path / "a.csv"), format="csv", schema="n INT", malformed="side_output"))
-    good, bad = collected(session, source.transform(lambda df: df.where("n > 1")), source.side_output(MALFORMED_TAG))
+    source = env.from_source(
+        FileSource(str(tmp_path / "a.csv"), format="csv", schema="n INT", malformed="side_output")
+    )
+    good, bad = collected(
+        session, source.transform(lambda df: df.where("n > 1")), source.side_output(MALFORMED_TAG)
+    )
     assert sorted(good["n"].to_pylist()) == [2, 4]
     assert bad["_corrupt_record"].to_pylist() == ["x"]
 
@@ -73,7 +89,9 @@ def test_an_unknown_column_of_a_side_output_is_found_before_data_flows(session: 
 def test_filters_and_pandas_functions_beside_spark(session: Session) -> None:
     def halved(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
-            yield pd.DataFrame({"half": frame["value"] / 2, "at": pd.Timestamp("2024-03-01", tz="UTC")})
+            yield pd.DataFrame(
+                {"half": frame["value"] / 2, "at": pd.Timestamp("2024-03-01", tz="UTC")}
+            )
 
     env = Environment(parallelism=2)
     stream = (
@@ -88,7 +106,9 @@ def test_filters_and_pandas_functions_beside_spark(session: Session) -> None:
 
 
 class Pairs(CoProcessFunction):
-    """Numbers of the one stream that are in the other, too, as soon as both are there; the others when all has ended."""
+    """Numbers of the one stream that are in the other, too, as soon as both are there; the others
+    when all has ended.
+    """
 
     def open(self, context: FunctionContext) -> None:
         self.seen = context.get_map_state("seen")
@@ -116,11 +136,18 @@ def test_two_keyed_streams_in_one_function(session: Session) -> None:
     env = Environment(parallelism=2)
     left = env.from_sequence(0, 300)
     right = env.from_sequence(200, 500).map_in_arrow(
-        lambda batches: (pa.record_batch([b["value"]], names=["number"]) for b in batches), "number LONG"
+        lambda batches: (pa.record_batch([b["value"]], names=["number"]) for b in batches),
+        "number LONG",
     )
     sides = {"left": None, "right": "number LONG"}
-    pairs = left.connect(right).key_by("value", "number").co_process(Pairs(), "both LONG", side_outputs=sides)
-    both, only_left, only_right = collected(session, pairs, pairs.side_output("left"), pairs.side_output("right"))
+    pairs = (
+        left.connect(right)
+        .key_by("value", "number")
+        .co_process(Pairs(), "both LONG", side_outputs=sides)
+    )
+    both, only_left, only_right = collected(
+        session, pairs, pairs.side_output("left"), pairs.side_output("right")
+    )
     assert sorted(both["both"].to_pylist()) == list(range(200, 300))
     assert sorted(only_left["value"].to_pylist()) == list(range(200))
     assert sorted(only_right["number"].to_pylist()) == list(range(300, 500))
@@ -128,29 +155,44 @@ def test_two_keyed_streams_in_one_function(session: Session) -> None:
 
 def test_watermarks_of_a_column_that_a_transform_has_made(session: Session) -> None:
     env = Environment(parallelism=2)
-    timed = env.from_sequence(0, 2_000).transform(lambda df: df.selectExpr("value % 3 AS k", "timestamp_seconds(value) AS at"))
+    timed = env.from_sequence(0, 2_000).transform(
+        lambda df: df.selectExpr("value % 3 AS k", "timestamp_seconds(value) AS at")
+    )
     windows = (
-        timed.assign_timestamps_and_watermarks(Watermarks.bounded("at", max_out_of_orderness="1 hour"))
+        timed.assign_timestamps_and_watermarks(
+            Watermarks.bounded("at", max_out_of_orderness="1 hour")
+        )
         .key_by("k")
         .window(Tumbling("10 min"))
         .aggregate("count(*) AS n")
     )
     (table,) = collected(session, windows)
-    found = sorted((row["k"], int(row["window_start"].timestamp()), row["n"]) for row in table.to_pylist())
+    found = sorted(
+        (row["k"], int(row["window_start"].timestamp()), row["n"]) for row in table.to_pylist()
+    )
     expected = pd.DataFrame({"value": range(2_000)})
-    counts = expected.groupby([expected["value"] % 3, expected["value"] // 600 * 600])["value"].count()
+    counts = expected.groupby([expected["value"] % 3, expected["value"] // 600 * 600])[
+        "value"
+    ].count()
     assert found == [(k, start, n) for (k, start), n in counts.items()]
 
 
 def test_custom_watermarks_of_a_source(session: Session, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("".join(f"2024-03-01 00:00:{second:02d},{second}\n" for second in (1, 5, 12, 3, 25)))
+    (tmp_path / "a.csv").write_text(
+        "".join(f"2024-03-01 00:00:{second:02d},{second}\n" for second in (1, 5, 12, 3, 25))
+    )
     env = Environment(parallelism=1)
     source = env.from_source(
         FileSource(str(tmp_path / "a.csv"), format="csv", schema="at TIMESTAMP, n INT"),
-        watermarks=Watermarks.custom(lambda batch: pc.max(batch["at"]), column="at").with_idleness("1 min"),
+        watermarks=Watermarks.custom(lambda batch: pc.max(batch["at"]), column="at").with_idleness(
+            "1 min"
+        ),
         uid="timed",
     )
-    assert [o.name for o in env.job_graph().vertices[0].operators] == ["Source: timed", "Watermarks"]
+    assert [o.name for o in env.job_graph().vertices[0].operators] == [
+        "Source: timed",
+        "Watermarks",
+    ]
     windows = source.key_by("n").window(Tumbling("10 s")).aggregate("count(*) AS rows")
     (table,) = collected(session, windows)
     assert sorted(table["n"].to_pylist()) == [1, 3, 5, 12, 25]
@@ -174,8 +216,12 @@ def odd_rows(numbers: list[int]) -> list[dict[str, Any]]:
         {
             "key": None if n % 7 == 0 else f"k{n % 5}",
             "price": Decimal(n).scaleb(-3),
-            "at": None if n % 11 == 0 else datetime(2024, 3, 31, tzinfo=UTC) + timedelta(hours=n, microseconds=n),
-            "parts": None if n % 3 == 0 else [{"name": str(n), "sizes": [n, None]}, {"name": None, "sizes": []}][: n % 3],
+            "at": None
+            if n % 11 == 0
+            else datetime(2024, 3, 31, tzinfo=UTC) + timedelta(hours=n, microseconds=n),
+            "parts": None
+            if n % 3 == 0
+            else [{"name": str(n), "sizes": [n, None]}, {"name": None, "sizes": []}][: n % 3],
             "tags": [("a", n / 4), ("b", None)][: n % 4],
             "raw": bytes([n % 256]),
             "nothing": None,
@@ -199,14 +245,18 @@ def test_odd_columns_by_every_way(session: Session) -> None:
         .map_in_arrow(lambda batches: batches)
         .rescale()
         .map_in_pandas(lambda frames: frames)
-        .union(made.broadcast().filter("price >= 0.3").filter(lambda batch: [True] * batch.num_rows))
+        .union(
+            made.broadcast().filter("price >= 0.3").filter(lambda batch: [True] * batch.num_rows)
+        )
         .key_by("at")
         .transform(lambda df: df.withColumn("nothing", df.nothing))
     )
     (table,) = collected(session, stream)
     assert table.schema.field("key").type == pa.string()
     assert table.schema.field("parts").type == ODD.field("parts").type
-    expected = pa.Table.from_pylist(odd_rows([*range(300), *range(300, 400), *range(300, 400)]), schema=table.schema)
+    expected = pa.Table.from_pylist(
+        odd_rows([*range(300), *range(300, 400), *range(300, 400)]), schema=table.schema
+    )
     assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
@@ -233,15 +283,24 @@ def test_show_tells_what_was_fused_and_what_ran(session: Session) -> None:
     assert "Bundle" not in plan, "the last plan that ran, not that of the analysis"
     shown = firesteel("show", "--full", "-m", session.address, job_id).stdout
     assert "one plan on Spark of 2 operators" in shown
-    assert re.search(r"\s1 +3,000 +3,000\s", shown), "one bundle: its size is the last and the mean one"
+    assert re.search(r"\s1 +3,000 +3,000\s", shown), (
+        "one bundle: its size is the last and the mean one"
+    )
 
 
 def test_keys_that_could_never_meet_are_found_before_data_flows(session: Session) -> None:
     env = Environment()
-    words = env.from_sequence(0, 10).transform(lambda df: df.selectExpr("cast(value AS STRING) AS word"))
-    pairs = words.connect(env.from_sequence(0, 10)).key_by("word", "value").co_process(Pairs(), "both LONG")
+    words = env.from_sequence(0, 10).transform(
+        lambda df: df.selectExpr("cast(value AS STRING) AS word")
+    )
+    pairs = (
+        words.connect(env.from_sequence(0, 10))
+        .key_by("word", "value")
+        .co_process(Pairs(), "both LONG")
+    )
     pairs.print()
     with pytest.raises(
-        JobFailed, match="the key 'word' of the first stream is string and the key 'value' of the second is int64"
+        JobFailed,
+        match="the key 'word' of the first stream is string and the key 'value' of the second is int64",
     ):
         session.client.wait(session.submit(env))

@@ -1,4 +1,6 @@
-"""Spark's own Python workers (a Python UDF inside transform): they find the job's modules, and nothing of them is left."""
+"""Spark's own Python workers (a Python UDF inside transform): they find the job's modules, and
+nothing of them is left.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,25 @@ print("rows", sorted(env.from_sequence(0, 3).transform(apply).execute_and_collec
 """
 
 
-def test_python_udfs_find_the_files_of_their_job_and_no_others(session: Session, tmp_path: Path) -> None:
+def test_python_udfs_find_the_files_of_their_job_and_no_others(
+    session: Session, tmp_path: Path
+) -> None:
     (tmp_path / "job.py").write_text(JOB)
     library = tmp_path / "lib"
     library.mkdir()
     for step in (10, 20):  # a worker that was used again would still have the first
         (library / "helper.py").write_text(f"STEP = {step}\n")
-        done = firesteel("run", "-m", session.address, "--py-files", str(library / "helper.py"), str(tmp_path / "job.py"))
-        assert f"rows [{2 * step}, {2 * step + 1}, {2 * step + 2}]" in done.stdout, done.stdout + done.stderr
+        done = firesteel(
+            "run",
+            "-m",
+            session.address,
+            "--py-files",
+            str(library / "helper.py"),
+            str(tmp_path / "job.py"),
+        )
+        assert f"rows [{2 * step}, {2 * step + 1}, {2 * step + 2}]" in done.stdout, (
+            done.stdout + done.stderr
+        )
     done = firesteel("run", "-m", session.address, str(tmp_path / "job.py"))
     assert done.returncode == 1
     assert "No module named 'helper'" in done.stdout + done.stderr
@@ -112,10 +125,13 @@ def test_a_stuck_python_worker_goes_with_its_job(
     with pytest.raises(JobCanceled if end is cancel else JobFailed):
         session.client.wait(job_id)
     _, alive = psutil.wait_procs(workers, timeout=10)
-    # Spark's daemon stays with its JVM: it is what workers are forked from, and holds nothing of a job.
+    # Spark's daemon stays with its JVM: it is what workers are forked from, and holds nothing of a
+    # job.
     assert [p for p in alive if end is not cancel or p.ppid() == workers[0].pid] == []
     session.wait_until_all_slots_are_free()
     if end is cancel:
         assert slot.is_running(), "the slot need not be replaced for that"
         assert session.run(doubled()).status is JobStatus.FINISHED
-        assert session.run(doubled()).status is JobStatus.FINISHED, "workers that were ended are started again"
+        assert session.run(doubled()).status is JobStatus.FINISHED, (
+            "workers that were ended are started again"
+        )

@@ -1,4 +1,6 @@
-"""Life on a session cluster: several jobs at once, cancel, more jobs than slots, failures that leave nothing behind."""
+"""Life on a session cluster: several jobs at once, cancel, more jobs than slots, failures that
+leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,18 @@ def all_running(details: object) -> bool:
 def test_a_job_takes_as_many_slots_as_its_highest_parallelism(session: Session) -> None:
     env = Environment(parallelism=1)
     numbers = env.from_sequence(0, 10**15).rebalance()
-    numbers.map_in_arrow(nothing_left).set_parallelism(3).rebalance().map_in_arrow(nothing_left).set_parallelism(2).print()
+    numbers.map_in_arrow(nothing_left).set_parallelism(3).rebalance().map_in_arrow(
+        nothing_left
+    ).set_parallelism(2).print()
     job_id = session.submit(env)
     details = session.wait_until(job_id, all_running)
     assert session.free_slots() == SLOTS - 3
-    slots = {(s.current.task_executor_id, s.current.slot_index) for v in details.vertices for s in v.subtasks if s.current}
+    slots = {
+        (s.current.task_executor_id, s.current.slot_index)
+        for v in details.vertices
+        for s in v.subtasks
+        if s.current
+    }
     assert len(slots) == 3
     session.client.cancel(job_id)
 
@@ -49,7 +58,11 @@ def test_jobs_run_side_by_side_and_their_failures_are_their_own(session: Session
     with pytest.raises(JobFailed, match="this one only"):
         session.client.wait(bad)
     assert session.client.job_details(long_running).status is JobStatus.RUNNING
-    assert {j.name: j.status for j in session.client.list_jobs() if j.job_id in (long_running, bad, good)} == {
+    assert {
+        j.name: j.status
+        for j in session.client.list_jobs()
+        if j.job_id in (long_running, bad, good)
+    } == {
         "long": JobStatus.RUNNING,
         "bad": JobStatus.FAILED,
         "good": JobStatus.FINISHED,
@@ -65,7 +78,10 @@ def test_a_cancelled_job_gives_its_slots_back(session: Session) -> None:
         session.client.wait(job_id)
     details = session.client.job_details(job_id)
     assert set(details.states) == {ExecutionState.CANCELED}
-    assert [status for status, _ in details.entered_ms][-2:] == [JobStatus.CANCELLING, JobStatus.CANCELED]
+    assert [status for status, _ in details.entered_ms][-2:] == [
+        JobStatus.CANCELLING,
+        JobStatus.CANCELED,
+    ]
 
 
 def test_a_job_that_lacks_slots_waits_for_them(session: Session) -> None:
@@ -89,7 +105,9 @@ def test_a_waiting_job_can_be_cancelled(session: Session) -> None:
         session.client.wait(job_id)
 
 
-def test_a_task_that_ignores_its_cancellation_ends_with_its_slot_not_with_its_task_executor(session: Session) -> None:
+def test_a_task_that_ignores_its_cancellation_ends_with_its_slot_not_with_its_task_executor(
+    session: Session,
+) -> None:
     def deaf(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             while True:
@@ -100,7 +118,9 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_slot_not_with_its_ta
     env = Environment()
     env.from_sequence(0, 1_000).rebalance().map_in_arrow(deaf, name="Deaf").print()
     job_id = session.submit(env)
-    session.wait_until(job_id, lambda d: any(v.metrics.records_in > 0 or all_running(d) for v in d.vertices))
+    session.wait_until(
+        job_id, lambda d: any(v.metrics.records_in > 0 or all_running(d) for v in d.vertices)
+    )
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)

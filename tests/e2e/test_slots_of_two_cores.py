@@ -1,4 +1,6 @@
-"""Every kind of operator that uses Spark, in slots of two cores: the results are what pandas finds in the same rows."""
+"""Every kind of operator that uses Spark, in slots of two cores: the results are what pandas finds
+in the same rows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from firesteel.connectors import CollectSink, FileSource
 from .conftest import Session
 
 MIB = 2**20
-TWO_CORES = ResourceProfile(cpu_cores=2, heap_bytes=512 * MIB, off_heap_bytes=1024 * MIB, network_bytes=128 * MIB)
+TWO_CORES = ResourceProfile(
+    cpu_cores=2, heap_bytes=512 * MIB, off_heap_bytes=1024 * MIB, network_bytes=128 * MIB
+)
 FILES, ROWS = 3, 300_000
 
 
@@ -41,21 +45,38 @@ class OutOfOrder(StatefulProcessor):
 def events(file: int) -> pd.DataFrame:
     n = np.arange(ROWS) + file * ROWS
     at = pd.Timestamp("2024-03-01", tz="UTC") + pd.to_timedelta(n % ROWS * 20, unit="ms")
-    return pd.DataFrame({"n": n, "at": at.astype("datetime64[us, UTC]"), "key": n % 13, "origin": file, "value": n % 101 / 4})
+    return pd.DataFrame(
+        {
+            "n": n,
+            "at": at.astype("datetime64[us, UTC]"),
+            "key": n % 13,
+            "origin": file,
+            "value": n % 101 / 4,
+        }
+    )
 
 
 def test_everything_at_once(session: Session, in_session: None, tmp_path: Path) -> None:
     for file in range(FILES):  # each of two partitions or more, for two cores
         pq.write_table(
-            pa.Table.from_pandas(events(file)), tmp_path / f"{file}.parquet", row_group_size=20_000, compression="none"
+            pa.Table.from_pandas(events(file)),
+            tmp_path / f"{file}.parquet",
+            row_group_size=20_000,
+            compression="none",
         )
     env = Environment(parallelism=2)
     source = FileSource(f"{tmp_path}/*.parquet", format="parquet")
-    read = env.from_source(source, watermarks=Watermarks.bounded("at", max_out_of_orderness="1 d")).set_resources(TWO_CORES)
+    read = env.from_source(
+        source, watermarks=Watermarks.bounded("at", max_out_of_orderness="1 d")
+    ).set_resources(TWO_CORES)
     even = read.transform(lambda df: df.where("n % 2 = 0").selectExpr("*", "value * 2 AS double"))
-    again = even.rebalance().transform(lambda df: df.selectExpr("*", "double / 2 AS half"), name="Through bundles")
+    again = even.rebalance().transform(
+        lambda df: df.selectExpr("*", "double / 2 AS half"), name="Through bundles"
+    )
     windows = (
-        again.key_by("key").window(Tumbling("10 min")).aggregate("count(*) AS rows", "sum(half) AS total", "max(n) AS latest")
+        again.key_by("key")
+        .window(Tumbling("10 min"))
+        .aggregate("count(*) AS rows", "sum(half) AS total", "max(n) AS latest")
     )
     running = even.key_by("key").aggregate("count(*) AS rows", "avg(double) AS mean")
     medians = even.key_by("key").window(Tumbling("1 h")).apply(
@@ -63,15 +84,19 @@ def test_everything_at_once(session: Session, in_session: None, tmp_path: Path) 
     )  # fmt: skip
     order = even.transform(lambda df: df.where("n % 10 = 0").select("origin", "n")).key_by("origin")
     disorder = order.transform_with_state(OutOfOrder(), "origin BIGINT, n BIGINT")
-    squares = env.from_sequence(0, 100_000).transform(lambda df: df.selectExpr("sum(value) AS value"))
-    sinks = [stream.sink_to(CollectSink()) for stream in (windows, running, medians, disorder, squares)]
+    squares = env.from_sequence(0, 100_000).transform(
+        lambda df: df.selectExpr("sum(value) AS value")
+    )
+    sinks = [
+        stream.sink_to(CollectSink()) for stream in (windows, running, medians, disorder, squares)
+    ]
     result = env.execute("everything")
     windowed, updates, median, late, sums = (result.table(sink).to_pandas() for sink in sinks)
 
     expected = pd.concat([events(file) for file in range(FILES)]).query("n % 2 == 0")
-    by_window = expected.assign(total=expected["value"], window_start=expected["at"].dt.floor("10min")).groupby(
-        ["key", "window_start"]
-    )
+    by_window = expected.assign(
+        total=expected["value"], window_start=expected["at"].dt.floor("10min")
+    ).groupby(["key", "window_start"])
     wanted = by_window.agg(rows=("n", "size"), total=("total", "sum"), latest=("n", "max"))
     found = windowed.set_index(["key", "window_start"]).sort_index()[["rows", "total", "latest"]]
     assert found.values.tolist() == wanted.values.tolist()

@@ -1,4 +1,6 @@
-"""transform_with_state end to end: several subtasks, timers, initial state, and what users are told when it goes wrong."""
+"""transform_with_state end to end: several subtasks, timers, initial state, and what users are told
+when it goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,18 @@ class Numbered(StatefulProcessor):
 
 
 def numbers(env: Environment, start: int, end: int) -> KeyedStream:
-    return env.from_sequence(start, end).transform(lambda df: df.selectExpr("value % 97 AS key", "value")).key_by("key")
+    return (
+        env.from_sequence(start, end)
+        .transform(lambda df: df.selectExpr("value % 97 AS key", "value"))
+        .key_by("key")
+    )
 
 
 def test_every_row_meets_the_state_of_its_key(session: Session) -> None:
     env = Environment(parallelism=2)
-    stream = numbers(env, 0, 30_000).transform_with_state(Numbered(), "key BIGINT, value BIGINT, number BIGINT", uid="numbered")
+    stream = numbers(env, 0, 30_000).transform_with_state(
+        Numbered(), "key BIGINT, value BIGINT, number BIGINT", uid="numbered"
+    )
     rows = collected(session, stream).to_pandas()
     assert sorted(rows["value"]) == list(range(30_000))
     counts = Counter(n % 97 for n in range(30_000))
@@ -55,7 +63,11 @@ def test_every_row_meets_the_state_of_its_key(session: Session) -> None:
 
 def test_initial_state_is_read_first(session: Session) -> None:
     env = Environment(parallelism=2)
-    initial = env.from_sequence(0, 97).transform(lambda df: df.selectExpr("value AS key", "value * 1000 AS value")).key_by("key")
+    initial = (
+        env.from_sequence(0, 97)
+        .transform(lambda df: df.selectExpr("value AS key", "value * 1000 AS value"))
+        .key_by("key")
+    )
     stream = numbers(env, 0, 9_700).transform_with_state(
         Numbered(), "key BIGINT, value BIGINT, number BIGINT", initial_state=initial
     )
@@ -74,25 +86,37 @@ class DailyTotals(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
         for frame in rows:
-            ends = (frame["at"].dt.floor("1D") + pd.Timedelta("1D")).astype("datetime64[ms]").astype("int64")
+            ends = (
+                (frame["at"].dt.floor("1D") + pd.Timedelta("1D"))
+                .astype("datetime64[ms]")
+                .astype("int64")
+            )
             for end_ms, total in frame.groupby(ends)["n"].sum().items():
                 (before,) = self.totals.getValue((end_ms,)) or (0,)
                 self.totals.updateValue((end_ms,), (before + total,))
                 self.handle.registerTimer(int(end_ms))
         return iter(())
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
         end_ms = expiredTimerInfo.getExpiryTimeInMs()
         (total,) = self.totals.getValue((end_ms,))
         self.totals.removeKey((end_ms,))
-        yield pd.DataFrame({"key": [key[0]], "day_end": [pd.Timestamp(end_ms, unit="ms")], "total": [total]})
+        yield pd.DataFrame(
+            {"key": [key[0]], "day_end": [pd.Timestamp(end_ms, unit="ms")], "total": [total]}
+        )
 
 
 def test_event_time_timers_over_pandas(session: Session, tmp_path: Path) -> None:
     at = pd.date_range("2024-03-01", periods=400, freq="47min", tz="UTC")
-    frame = pd.DataFrame({"at": at, "key": [f"k{i % 5}" for i in range(400)], "n": [i % 13 for i in range(400)]})
+    frame = pd.DataFrame(
+        {"at": at, "key": [f"k{i % 5}" for i in range(400)], "n": [i % 13 for i in range(400)]}
+    )
     for part in range(4):
-        frame.iloc[part * 100 : (part + 1) * 100].to_parquet(tmp_path / f"{part}.parquet", coerce_timestamps="us")
+        frame.iloc[part * 100 : (part + 1) * 100].to_parquet(
+            tmp_path / f"{part}.parquet", coerce_timestamps="us"
+        )
     env = Environment(parallelism=2)
     stream = (
         env.from_source(
@@ -100,7 +124,9 @@ def test_event_time_timers_over_pandas(session: Session, tmp_path: Path) -> None
             watermarks=Watermarks.bounded("at", max_out_of_orderness="20 days"),
         )
         .key_by("key")
-        .transform_with_state_in_pandas(DailyTotals(), "key STRING, day_end TIMESTAMP, total BIGINT", time_mode="event_time")
+        .transform_with_state_in_pandas(
+            DailyTotals(), "key STRING, day_end TIMESTAMP, total BIGINT", time_mode="event_time"
+        )
     )
     ours = collected(session, stream).to_pandas().sort_values(["key", "day_end"], ignore_index=True)
     day_end = (frame["at"].dt.floor("1D") + pd.Timedelta("1D")).rename("day_end")
@@ -123,13 +149,21 @@ def test_a_row_of_200_mb_reaches_its_key(session: Session) -> None:
 
     def payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            payload = [bytes(200 << 20) if n == 50 else b"small" for n in batch["value"].to_pylist()]
+            payload = [
+                bytes(200 << 20) if n == 50 else b"small" for n in batch["value"].to_pylist()
+            ]
             yield pa.RecordBatch.from_pydict({"key": batch["value"], "payload": payload})
 
     env = Environment(parallelism=2)
-    stream = env.from_sequence(0, 100).map_in_arrow(payloads, "key BIGINT, payload BINARY").key_by("key")
-    sizes = collected(session, stream.transform_with_state(Sizes(), "key BIGINT, size BIGINT")).to_pandas()
-    assert sizes.set_index("key")["size"].to_dict() == {key: 200 << 20 if key == 50 else 5 for key in range(100)}
+    stream = (
+        env.from_sequence(0, 100).map_in_arrow(payloads, "key BIGINT, payload BINARY").key_by("key")
+    )
+    sizes = collected(
+        session, stream.transform_with_state(Sizes(), "key BIGINT, size BIGINT")
+    ).to_pandas()
+    assert sizes.set_index("key")["size"].to_dict() == {
+        key: 200 << 20 if key == 50 else 5 for key in range(100)
+    }
 
 
 class Failing(StatefulProcessor):
@@ -151,7 +185,9 @@ class Failing(StatefulProcessor):
                 yield Row(key=key[0], value=str(row.value))
         return
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
         raise KeyError("late")
 
 
@@ -159,14 +195,22 @@ class Failing(StatefulProcessor):
     ("where", "message"),
     [
         ("init", r"Failing\.init failed: ConnectionError: no such database"),
-        ("handleInputRows", r"handleInputRows failed for key \(41,\): ZeroDivisionError: 41 is not divided"),
+        (
+            "handleInputRows",
+            r"handleInputRows failed for key \(41,\): ZeroDivisionError: 41 is not divided",
+        ),
         ("timer", r"handleExpiredTimer failed for key \(\d+,\): KeyError: 'late'"),
-        ("schema", r"handleInputRows for key \(41,\) .*expected key int64, value int64; got key int, value str"),
+        (
+            "schema",
+            r"handleInputRows for key \(41,\) .*expected key int64, value int64; got key int, value str",
+        ),
     ],
 )
 def test_what_a_processor_raises_fails_the_job(session: Session, where: str, message: str) -> None:
     env = Environment(parallelism=1)
-    stream = numbers(env, 0, 200).transform_with_state(Failing(where), "key BIGINT, value BIGINT", time_mode="processing_time")
+    stream = numbers(env, 0, 200).transform_with_state(
+        Failing(where), "key BIGINT, value BIGINT", time_mode="processing_time"
+    )
     stream.name("fails")
     with pytest.raises(JobFailed, match=message) as failed:
         collected(session, stream)

@@ -26,7 +26,12 @@ def collected(session: Session, stream: DataStream) -> pa.Table:
     graph = sink._environment.job_graph("collected")
     job_id = session.client.submit(graph)
     session.client.wait(job_id)
-    (operator_id,) = [o.operator_id for v in graph.vertices for o in v.operators if o.coordinator_kind == "collect"]
+    (operator_id,) = [
+        o.operator_id
+        for v in graph.vertices
+        for o in v.operators
+        if o.coordinator_kind == "collect"
+    ]
     return session.client.fetch_table(job_id, operator_id)
 
 
@@ -67,7 +72,13 @@ def test_broadcast_moves_each_record_to_every_subtask(session: Session) -> None:
 
 def test_parallelism_may_change_between_operators(session: Session) -> None:
     env = Environment(parallelism=1)
-    stream = env.from_sequence(0, 3_000).set_parallelism(3).rescale().map_in_arrow(doubled).set_parallelism(2)
+    stream = (
+        env.from_sequence(0, 3_000)
+        .set_parallelism(3)
+        .rescale()
+        .map_in_arrow(doubled)
+        .set_parallelism(2)
+    )
     assert values(collected(session, stream.map_in_arrow(doubled))) == [4 * n for n in range(3_000)]
 
 
@@ -77,7 +88,9 @@ def test_equal_keys_meet_in_one_subtask(session: Session) -> None:
 
         for batch in batches:
             task = pa.array([threading.current_thread().name] * batch.num_rows)
-            yield pa.RecordBatch.from_arrays([pc.cast(batch["key"], pa.int64()), task], names=["key", "task"])
+            yield pa.RecordBatch.from_arrays(
+                [pc.cast(batch["key"], pa.int64()), task], names=["key", "task"]
+            )
 
     env = Environment(parallelism=2)
     stream = (
@@ -96,8 +109,14 @@ def test_union_and_connect(session: Session) -> None:
     env = Environment(parallelism=2)
     low, high = env.from_sequence(0, 1_000), env.from_sequence(1_000, 1_500)
     both = low.union(high).map_in_arrow(doubled)
-    negated = lambda batches: (pa.RecordBatch.from_pydict({"value": pc.negate(b["value"])}) for b in batches)  # noqa: E731
-    stream = both.connect(env.from_sequence(0, 100)).key_by("value", "value").map_in_arrow(doubled, negated, "value long")
+    negated = lambda batches: (  # noqa: E731
+        pa.RecordBatch.from_pydict({"value": pc.negate(b["value"])}) for b in batches
+    )
+    stream = (
+        both.connect(env.from_sequence(0, 100))
+        .key_by("value", "value")
+        .map_in_arrow(doubled, negated, "value long")
+    )
     expected = [4 * n for n in range(1_500)] + [-n for n in range(100)]
     assert values(collected(session, stream)) == sorted(expected)
 
@@ -105,16 +124,26 @@ def test_union_and_connect(session: Session) -> None:
 def test_a_two_input_operator_in_the_middle_of_a_chain(session: Session) -> None:
     env = Environment(parallelism=2)
     source = env.from_sequence(0, 2_000)
-    even = source.map_in_arrow(lambda bs: (b.filter(pc.equal(pc.bit_wise_and(b["value"], 1), 0)) for b in bs), name="even")
-    odd = source.map_in_arrow(lambda bs: (b.filter(pc.equal(pc.bit_wise_and(b["value"], 1), 1)) for b in bs), name="odd")
-    joined = even.connect(odd).map_in_arrow(doubled, lambda batches: batches, "value long").map_in_arrow(lambda batches: batches)
+    even = source.map_in_arrow(
+        lambda bs: (b.filter(pc.equal(pc.bit_wise_and(b["value"], 1), 0)) for b in bs), name="even"
+    )
+    odd = source.map_in_arrow(
+        lambda bs: (b.filter(pc.equal(pc.bit_wise_and(b["value"], 1), 1)) for b in bs), name="odd"
+    )
+    joined = (
+        even.connect(odd)
+        .map_in_arrow(doubled, lambda batches: batches, "value long")
+        .map_in_arrow(lambda batches: batches)
+    )
     table = collected(session, joined)
     assert len(env.job_graph().vertices) == 1, "the whole diamond, with its sink, is one chain"
     assert values(table) == sorted(n if n % 2 else 2 * n for n in range(2_000))
 
 
 class Reminders(CoProcessFunction):
-    """Tells of a first stream's rows when a little time has passed, with how many rows of the second there were by then."""
+    """Tells of a first stream's rows when a little time has passed, with how many rows of the
+    second there were by then.
+    """
 
     def open(self, context: Any) -> None:
         self.others = context.get_state("others")
@@ -130,10 +159,16 @@ class Reminders(CoProcessFunction):
         yield ctx.get_current_key(), self.others.value() or 0
 
 
-def test_timers_in_processing_time_fire_while_nothing_comes(session: Session, in_session: None) -> None:
+def test_timers_in_processing_time_fire_while_nothing_comes(
+    session: Session, in_session: None
+) -> None:
     env = Environment(parallelism=2)
     few = env.from_source(SequenceSource(0, 5)).union(silent(env))  # so that it does not end
-    stream = few.connect(env.from_sequence(0, 10)).key_by("value", "value").co_process(Reminders(), "key long, others long")
+    stream = (
+        few.connect(env.from_sequence(0, 10))
+        .key_by("value", "value")
+        .co_process(Reminders(), "key long, others long")
+    )
     rows: list[Any] = []
     with stream.execute_and_collect("reminders", iterate="arrow") as batches:
         while len(rows) < 5:
@@ -165,9 +200,17 @@ def silent(env: Environment) -> DataStream:
     return env.from_source(PythonSource(Silent))
 
 
-def test_windows_equal_pandas_whatever_the_files_look_like(session: Session, tmp_path: Path) -> None:
+def test_windows_equal_pandas_whatever_the_files_look_like(
+    session: Session, tmp_path: Path
+) -> None:
     hours = pd.date_range("2024-03-01", periods=500, freq="37min", tz="UTC")
-    rows = pd.DataFrame({"at": hours, "key": [f"k{i % 7}" for i in range(500)], "n": [(i * 31) % 101 for i in range(500)]})
+    rows = pd.DataFrame(
+        {
+            "at": hours,
+            "key": [f"k{i % 7}" for i in range(500)],
+            "n": [(i * 31) % 101 for i in range(500)],
+        }
+    )
     rows.loc[rows.index % 11 == 0, "n"] = None
     for part in range(5):
         rows.iloc[part * 100 : (part + 1) * 100].to_csv(tmp_path / f"part-{part}.csv", index=False)
@@ -180,12 +223,28 @@ def test_windows_equal_pandas_whatever_the_files_look_like(session: Session, tmp
         .key_by("key")
         .window(Tumbling("6 hours"))
         .aggregate(
-            "count(*) AS all_rows", "count(n) AS filled", "sum(n) AS total", "min(n) AS low", "max(n) AS high", "avg(n) AS mean"
+            "count(*) AS all_rows",
+            "count(n) AS filled",
+            "sum(n) AS total",
+            "min(n) AS low",
+            "max(n) AS high",
+            "avg(n) AS mean",
         )
     )
-    ours = collected(session, stream).to_pandas().sort_values(["key", "window_start"], ignore_index=True)
+    ours = (
+        collected(session, stream)
+        .to_pandas()
+        .sort_values(["key", "window_start"], ignore_index=True)
+    )
     groups = rows.groupby(["key", rows["at"].dt.floor("6h").rename("window_start")])["n"]
-    expected = groups.agg(all_rows="size", filled="count", total=lambda s: s.sum(min_count=1), low="min", high="max", mean="mean")
+    expected = groups.agg(
+        all_rows="size",
+        filled="count",
+        total=lambda s: s.sum(min_count=1),
+        low="min",
+        high="max",
+        mean="mean",
+    )
     expected = expected.reset_index().sort_values(["key", "window_start"], ignore_index=True)
     assert ours["key"].tolist() == expected["key"].tolist()
     assert (ours["window_start"] == expected["window_start"]).all()

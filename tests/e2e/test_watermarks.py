@@ -1,4 +1,6 @@
-"""Event time of several sources: idle ones hold nobody back, fast ones of an alignment group wait for slow ones."""
+"""Event time of several sources: idle ones hold nobody back, fast ones of an alignment group wait
+for slow ones.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,11 @@ def test_sources_that_have_nothing_hold_back_neither_event_time_nor_their_alignm
     for directory in (full, empty):
         directory.mkdir()
     for hour in range(4):
-        write(full, f"{hour}.csv", f"2024-03-01 0{hour}:00:00,{hour}\n2024-03-01 0{hour}:30:00,{hour}\n")
+        write(
+            full,
+            f"{hour}.csv",
+            f"2024-03-01 0{hour}:00:00,{hour}\n2024-03-01 0{hour}:30:00,{hour}\n",
+        )
     watermarks = Watermarks.bounded("at")
     if aligned:
         watermarks = watermarks.with_alignment("g", max_drift="1 min", update_interval="50 ms")
@@ -81,12 +87,18 @@ def test_sources_that_have_nothing_hold_back_neither_event_time_nor_their_alignm
 
     def watched(directory: Path) -> DataStream:
         return env.from_source(
-            FileSource(str(directory), format="csv", schema=SCHEMA, watch="50 ms"), watermarks=watermarks, uid=directory.name
+            FileSource(str(directory), format="csv", schema=SCHEMA, watch="50 ms"),
+            watermarks=watermarks,
+            uid=directory.name,
         )
 
-    nothing = env.from_source(PythonSource(Nothing), watermarks=watermarks.with_idleness("100 ms"), uid="nothing")
+    nothing = env.from_source(
+        PythonSource(Nothing), watermarks=watermarks.with_idleness("100 ms"), uid="nothing"
+    )
     keys: list[str] = []
-    with together(how, watched(full), watched(empty), nothing).execute_and_collect(iterate="arrow") as batches:
+    with together(how, watched(full), watched(empty), nothing).execute_and_collect(
+        iterate="arrow"
+    ) as batches:
         while len(set(keys)) < 3:
             keys += next(batches)["key"].to_pylist()
     assert sorted(set(keys)) == ["0", "1", "2"], "the last hour is not over"
@@ -104,7 +116,9 @@ def hear(pipe: str, times: int) -> None:
 
 
 class Slow(DataSource):
-    """An hour's row each time the fast source has come to that hour, and only after a source in no group has come to the last."""
+    """An hour's row each time the fast source has come to that hour, and only after a source in no
+    group has come to the last.
+    """
 
     def schema(self) -> str:
         return SCHEMA
@@ -124,7 +138,9 @@ class SlowReader(SimpleDataSourceStreamReader):
         hour = start["hour"]
         hear(self.free, 0 if hour else HOURS)
         hear(self.fast, 1)
-        return iter([(datetime(2024, 3, 1, hour, 30, tzinfo=UTC), f"slow {hour}")]), {"hour": hour + 1}
+        return iter([(datetime(2024, 3, 1, hour, 30, tzinfo=UTC), f"slow {hour}")]), {
+            "hour": hour + 1
+        }
 
     def isFinished(self, end: dict[str, int]) -> bool:
         return end["hour"] == HOURS
@@ -144,11 +160,17 @@ def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a
     files = tmp_path / "files"
     files.mkdir()
     for hour in range(HOURS):
-        write(files, f"{hour}.csv", "".join(f"2024-03-01 0{hour}:{minute}:00,fast {hour}\n" for minute in (10, 30, 59)))
+        write(
+            files,
+            f"{hour}.csv",
+            "".join(f"2024-03-01 0{hour}:{minute}:00,fast {hour}\n" for minute in (10, 30, 59)),
+        )
     pipes = {name: str(tmp_path / name) for name in ("fast", "free")}
     for path in pipes.values():
         os.mkfifo(path)
-    opened = [os.open(path, os.O_RDWR) for path in pipes.values()]  # so that nobody waits for the other side to open it
+    opened = [
+        os.open(path, os.O_RDWR) for path in pipes.values()
+    ]  # so that nobody waits for the other side to open it
 
     def telling(pipe: str) -> ArrowFunction:
         def stamp_and_tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,13 +181,20 @@ def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a
         return stamp_and_tell
 
     env = Environment(parallelism=1)
-    watermarks = Watermarks.bounded("at").with_alignment("hours", max_drift="1 hour", update_interval="10 s")
-    source, with_time = FileSource(str(files), format="csv", schema=SCHEMA), f"{SCHEMA}, came_ns LONG"
+    watermarks = Watermarks.bounded("at").with_alignment(
+        "hours", max_drift="1 hour", update_interval="10 s"
+    )
+    source, with_time = (
+        FileSource(str(files), format="csv", schema=SCHEMA),
+        f"{SCHEMA}, came_ns LONG",
+    )
     fast = env.from_source(source, watermarks=watermarks, uid="fast")
     slow = env.from_source(PythonSource(Slow, pipes), watermarks=watermarks, uid="slow")
     free = env.from_source(source, watermarks=Watermarks.bounded("at"), uid="free")
     free.map_in_arrow(telling(pipes["free"]), with_time).print("free: ")
-    both = fast.map_in_arrow(telling(pipes["fast"]), with_time).union(slow.map_in_arrow(stamped, with_time))
+    both = fast.map_in_arrow(telling(pipes["fast"]), with_time).union(
+        slow.map_in_arrow(stamped, with_time)
+    )
     try:
         with both.execute_and_collect(iterate="arrow") as batches:
             rows = [row for batch in batches for row in batch.to_pylist()]
@@ -173,12 +202,16 @@ def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a
     finally:
         for pipe in opened:
             os.close(pipe)
-    came_ns = {key: [row["came_ns"] for row in rows if row["key"] == key] for key in {row["key"] for row in rows}}
+    came_ns = {
+        key: [row["came_ns"] for row in rows if row["key"] == key]
+        for key in {row["key"] for row in rows}
+    }
     assert {key: len(times) for key, times in came_ns.items()} == {
         **{f"fast {hour}": 3 for hour in range(HOURS)},
         **{f"slow {hour}": 1 for hour in range(HOURS)},
     }
-    # A file is read when the one before, which ends a minute before its hour, is at most an hour ahead of the slow source.
+    # A file is read when the one before, which ends a minute before its hour, is at most an hour
+    # ahead of the slow source.
     for hour in range(1, HOURS):
         assert min(came_ns[f"fast {hour}"]) > came_ns[f"slow {hour - 1}"][0]
     by_name = {vertex.name: vertex.metrics for vertex in details.vertices}

@@ -17,13 +17,21 @@ from .test_operators import collected as collected_all
 from .test_streams import collected
 
 DAYS = pd.date_range("2024-03-01", periods=600, freq="23min", tz="UTC")
-ROWS = pd.DataFrame({"at": DAYS, "key": [f"k{i % 7}" for i in range(600)], "n": [(i * 31) % 101 for i in range(600)]})
+ROWS = pd.DataFrame(
+    {
+        "at": DAYS,
+        "key": [f"k{i % 7}" for i in range(600)],
+        "n": [(i * 31) % 101 for i in range(600)],
+    }
+)
 
 
 def read(folder: Path, max_out_of_orderness: str) -> DataStream:
     for part in range(3):
         ROWS.iloc[part::3].to_csv(folder / f"part-{part}.csv", index=False)
-    source = FileSource(f"{folder}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT")
+    source = FileSource(
+        f"{folder}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT"
+    )
     watermarks = Watermarks.bounded("at", max_out_of_orderness=max_out_of_orderness)
     return Environment(parallelism=2).from_source(source, watermarks=watermarks)
 
@@ -45,14 +53,23 @@ def sorted_frame(table: Any, *by: str) -> pd.DataFrame:
 
 def test_several_windows_over_one_stream(session: Cluster, stream: DataStream) -> None:
     keyed = stream.key_by("key")
-    sliding = keyed.window(Sliding("6 hours", "2 hours")).aggregate("count(*) AS value", "stddev(n) AS spread")
+    sliding = keyed.window(Sliding("6 hours", "2 hours")).aggregate(
+        "count(*) AS value", "stddev(n) AS spread"
+    )
     sessions = keyed.window(Session("3 hours")).aggregate("count(*) AS value", "last(n) AS spread")
-    both = sliding.union(sessions.transform(lambda df: df.withColumn("spread", df["spread"].cast("double"))))
+    both = sliding.union(
+        sessions.transform(lambda df: df.withColumn("spread", df["spread"].cast("double")))
+    )
     found = sorted_frame(collected(session, both), "key", "window_start", "window_end")
-    slides = [ROWS.assign(window_start=ROWS["at"].dt.floor("2h") - pd.Timedelta(hours=back)) for back in (0, 2, 4)]
+    slides = [
+        ROWS.assign(window_start=ROWS["at"].dt.floor("2h") - pd.Timedelta(hours=back))
+        for back in (0, 2, 4)
+    ]
     groups = pd.concat(slides).groupby(["key", "window_start"])["n"]
     expected = groups.agg(value="size", spread="std").reset_index()
-    mine = found[found["window_end"] - found["window_start"] == pd.Timedelta(hours=6)].reset_index(drop=True)
+    mine = found[found["window_end"] - found["window_start"] == pd.Timedelta(hours=6)].reset_index(
+        drop=True
+    )
     assert len(mine) == len(expected)
     assert mine["value"].tolist() == expected["value"].tolist()
     pd.testing.assert_series_equal(mine["spread"], expected["spread"])
@@ -61,18 +78,36 @@ def test_several_windows_over_one_stream(session: Cluster, stream: DataStream) -
     assert len(bursts) == 7, "a record of each key every 161 minutes: one session per key"
 
 
-def test_windows_with_keys_of_their_own_and_over_a_union(session: Cluster, stream: DataStream) -> None:
+def test_windows_with_keys_of_their_own_and_over_a_union(
+    session: Cluster, stream: DataStream
+) -> None:
     thirds = stream.transform(lambda df: df.selectExpr("*", "n % 3 AS third"))
-    by_third = thirds.key_by("third").window(Sliding("12 hours", "6 hours")).aggregate("count(*) AS value", "median(n) AS m")
-    by_both = thirds.key_by("key", "third").window(Session("8 hours")).aggregate("count(*) AS value", "max(struct(n, at)) AS top")
+    by_third = (
+        thirds.key_by("third")
+        .window(Sliding("12 hours", "6 hours"))
+        .aggregate("count(*) AS value", "median(n) AS m")
+    )
+    by_both = (
+        thirds.key_by("key", "third")
+        .window(Session("8 hours"))
+        .aggregate("count(*) AS value", "max(struct(n, at)) AS top")
+    )
     small = stream.filter("n < 50")
-    of_union = stream.union(small).key_by("key").window(Tumbling("1 day")).aggregate("sum(n) AS value")
-    nothing = stream.key_by("key").window(Tumbling("1 day")).apply(lambda df: df.where("n < 0").select("key", "n"))
+    of_union = (
+        stream.union(small).key_by("key").window(Tumbling("1 day")).aggregate("sum(n) AS value")
+    )
+    nothing = (
+        stream.key_by("key")
+        .window(Tumbling("1 day"))
+        .apply(lambda df: df.where("n < 0").select("key", "n"))
+    )
     sliding, sessions, union, empty = (
         table.to_pandas() for table in collected_all(session, by_third, by_both, of_union, nothing)
     )
     rows = ROWS.assign(third=ROWS["n"] % 3)
-    slides = pd.concat([rows.assign(start=ROWS["at"].dt.floor("6h") - pd.Timedelta(hours=back)) for back in (0, 6)])
+    slides = pd.concat(
+        [rows.assign(start=ROWS["at"].dt.floor("6h") - pd.Timedelta(hours=back)) for back in (0, 6)]
+    )
     medians = slides.groupby(["third", "start"])["n"].median()
     assert sliding.sort_values(["third", "window_start"])["m"].tolist() == medians.tolist()
     rows = rows.sort_values(["key", "third", "at"])
@@ -92,7 +127,11 @@ def test_late_records_fire_their_windows_again(session: Cluster, unordered: Data
     """The files overlap in time; the last update of each window is what a batch job would give."""
     windowed = unordered.key_by("key").window(Tumbling("1 day"), allowed_lateness="100 days")
     merged = windowed.aggregate("count(*) AS n_rows", "sum(n) AS total")
-    applied = windowed.apply(lambda df: df.groupBy("key", "window_start").agg(sql("count(*) AS n_rows"), sql("sum(n) AS total")))
+    applied = windowed.apply(
+        lambda df: df.groupBy("key", "window_start").agg(
+            sql("count(*) AS n_rows"), sql("sum(n) AS total")
+        )
+    )
     expected = ROWS.groupby(["key", ROWS["at"].dt.floor("1D")])["n"].agg(["size", "sum"])
     for table in collected_all(session, merged, applied):
         updates = table.to_pandas().sort_values("n_rows")
@@ -108,8 +147,15 @@ def sql(expression: str) -> Any:
     return functions.expr(expression)
 
 
-def test_sessions_count_every_record_or_call_it_late(session: Cluster, unordered: DataStream) -> None:
-    counted = unordered.key_by("key").window(Session("3 hours")).side_output_late("late").aggregate("count(*) AS value")
+def test_sessions_count_every_record_or_call_it_late(
+    session: Cluster, unordered: DataStream
+) -> None:
+    counted = (
+        unordered.key_by("key")
+        .window(Session("3 hours"))
+        .side_output_late("late")
+        .aggregate("count(*) AS value")
+    )
     sessions, late = collected_all(session, counted, counted.side_output("late"))
     assert late.column_names == ["at", "key", "n"]
     assert late.num_rows > 0
@@ -120,26 +166,40 @@ def test_spark_over_the_rows_of_each_window(session: Cluster, stream: DataStream
     windowed = stream.key_by("key").window(Tumbling("1 day"))
     medians = windowed.aggregate("median(n) AS value")
     ranked = windowed.apply(
-        lambda df: df.groupBy("key", "window_start", "window_end").agg({"n": "median"}).withColumnRenamed("median(n)", "value")
+        lambda df: (
+            df.groupBy("key", "window_start", "window_end")
+            .agg({"n": "median"})
+            .withColumnRenamed("median(n)", "value")
+        )
     )
     joined = medians.transform(lambda df: df.selectExpr("*", "1 AS way")).union(
         ranked.transform(lambda df: df.selectExpr("*", "2 AS way"))
     )
     found = sorted_frame(collected(session, joined), "way", "key", "window_start")
-    expected = ROWS.groupby(["key", ROWS["at"].dt.floor("1D").rename("window_start")])["n"].median().tolist()
+    expected = (
+        ROWS.groupby(["key", ROWS["at"].dt.floor("1D").rename("window_start")])["n"]
+        .median()
+        .tolist()
+    )
     assert found["value"].tolist() == [*expected, *expected]
 
 
 def test_windows_over_windows(session: Cluster, stream: DataStream) -> None:
     hourly = stream.key_by("key").window(Tumbling("1 hour")).aggregate("sum(n) AS total")
-    daily = hourly.key_by("key").window(Tumbling("1 day")).aggregate("sum(total) AS value", "count(*) AS hours")
+    daily = (
+        hourly.key_by("key")
+        .window(Tumbling("1 day"))
+        .aggregate("sum(total) AS value", "count(*) AS hours")
+    )
     found = sorted_frame(collected(session, daily), "key", "window_start")
     expected = ROWS.groupby(["key", ROWS["at"].dt.floor("1D")])["n"].sum()
     assert found["value"].tolist() == expected.tolist()
 
 
 def test_a_running_aggregate_ends_with_the_totals(session: Cluster, stream: DataStream) -> None:
-    running = stream.key_by("key").aggregate("count(*) AS n_rows", "sum(n) AS total", "avg(n) AS mean", "max_by(n, at) AS newest")
+    running = stream.key_by("key").aggregate(
+        "count(*) AS n_rows", "sum(n) AS total", "avg(n) AS mean", "max_by(n, at) AS newest"
+    )
     updates = collected(session, running).to_pandas()
     latest = updates.sort_values("n_rows").groupby("key").last()
     groups = ROWS.groupby("key")["n"]
@@ -149,24 +209,41 @@ def test_a_running_aggregate_ends_with_the_totals(session: Cluster, stream: Data
 
 
 def test_processing_time_windows_hold_every_record(session: Cluster, stream: DataStream) -> None:
-    counted = stream.key_by("key").window(Tumbling("1 second", processing_time=True)).aggregate("count(*) AS value")
+    counted = (
+        stream.key_by("key")
+        .window(Tumbling("1 second", processing_time=True))
+        .aggregate("count(*) AS value")
+    )
     found = collected(session, counted).to_pandas()
     assert found.groupby("key")["value"].sum().tolist() == ROWS.groupby("key").size().tolist()
 
 
 def test_late_records_go_to_the_side_output(session: Cluster, tmp_path: Path) -> None:
     for part, day in enumerate([2, 1, 3]):
-        rows = pd.DataFrame({"at": [f"2024-01-{day:02d}T0{h}:00:00Z" for h in range(3)], "key": "k", "n": range(3)})
+        rows = pd.DataFrame(
+            {"at": [f"2024-01-{day:02d}T0{h}:00:00Z" for h in range(3)], "key": "k", "n": range(3)}
+        )
         rows.to_csv(tmp_path / f"{part}.csv", index=False)
-    source = FileSource(f"{tmp_path}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT")
+    source = FileSource(
+        f"{tmp_path}/*.csv", format="csv", header=True, schema="at TIMESTAMP, key STRING, n BIGINT"
+    )
     stream = Environment(parallelism=1).from_source(source, watermarks=Watermarks.bounded("at"))
-    counted = stream.key_by("key").window(Tumbling("1 day")).side_output_late("late").aggregate("count(*) AS value")
-    late = counted.side_output("late").transform(lambda df: df.selectExpr("key", "n + 100 AS value"))
+    counted = (
+        stream.key_by("key")
+        .window(Tumbling("1 day"))
+        .side_output_late("late")
+        .aggregate("count(*) AS value")
+    )
+    late = counted.side_output("late").transform(
+        lambda df: df.selectExpr("key", "n + 100 AS value")
+    )
     both = late.union(counted.transform(lambda df: df.select("key", "value")))
     assert sorted(collected(session, both)["value"].to_pylist()) == [3, 3, 100, 101, 102]
 
 
-def test_unknown_columns_are_pointed_at_before_data_flows(session: Cluster, stream: DataStream) -> None:
+def test_unknown_columns_are_pointed_at_before_data_flows(
+    session: Cluster, stream: DataStream
+) -> None:
     counted = stream.key_by("key").window(Tumbling("1 day")).aggregate("sum(n) - max(m) AS value")
     with pytest.raises(FiresteelError) as failed:
         collected(session, counted)

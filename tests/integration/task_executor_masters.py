@@ -1,4 +1,6 @@
-"""A ResourceManager and a JobMaster in one server, as small as can be: they record what they hear and say what a test wants."""
+"""A ResourceManager and a JobMaster in one server, as small as can be: they record what they hear
+and say what a test wants.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,14 @@ class Peer:
         """What is answered, so that the TaskExecutor hears from us as often as we from it."""
         if message.WhichOneof("message") == "heartbeat":
             return job_master_pb2.JobMasterToTaskExecutor(
-                job_id=message.job_id, job_master_epoch=message.job_master_epoch, heartbeat=common_pb2.Heartbeat()
+                job_id=message.job_id,
+                job_master_epoch=message.job_master_epoch,
+                heartbeat=common_pb2.Heartbeat(),
             )
         if message.WhichOneof("message") == "slot_report":
             return resource_manager_pb2.ResourceManagerToTaskExecutor(
-                resource_manager_epoch=message.resource_manager_epoch, heartbeat=common_pb2.Heartbeat()
+                resource_manager_epoch=message.resource_manager_epoch,
+                heartbeat=common_pb2.Heartbeat(),
             )
         return None
 
@@ -48,7 +53,9 @@ class Peer:
         self.arrived.append(time.monotonic())
         self._changed.set()
 
-    async def next(self, kind: str, where: Callable[[Any], bool] = lambda _: True, timeout_s: float = 30.0) -> Any:
+    async def next(
+        self, kind: str, where: Callable[[Any], bool] = lambda _: True, timeout_s: float = 30.0
+    ) -> Any:
         """The next message of this kind, from where the last call stopped; others are skipped."""
 
         async def wait() -> Any:
@@ -65,10 +72,14 @@ class Peer:
             return await asyncio.wait_for(wait(), timeout_s)
         except TimeoutError:
             kinds = [message.WhichOneof("message") for message in self.heard]
-            raise AssertionError(f"no {kind} within {timeout_s} s; heard {kinds}, last: {self.heard[-1:]}") from None
+            raise AssertionError(
+                f"no {kind} within {timeout_s} s; heard {kinds}, last: {self.heard[-1:]}"
+            ) from None
 
 
-class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_grpc.JobMasterServicer):
+class Masters(
+    resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_grpc.JobMasterServicer
+):
     def __init__(self) -> None:
         self.address = ""
         self.resource_manager = Peer()
@@ -78,7 +89,9 @@ class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_
 
     async def start(self, port: int = 0) -> None:
         self._server = new_server([])
-        resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(self._ResourceManager(self), self._server)
+        resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(
+            self._ResourceManager(self), self._server
+        )
         job_master_pb2_grpc.add_JobMasterServicer_to_server(self._JobMaster(self), self._server)
         self.address = bind(self._server, "127.0.0.1", port)
         await self._server.start()
@@ -91,11 +104,15 @@ class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_
         def __init__(self, masters: Masters) -> None:
             self.masters = masters
 
-        async def ConnectTaskExecutor(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        async def ConnectTaskExecutor(
+            self, request_iterator: Any, context: Any
+        ) -> AsyncIterator[Any]:
             masters = self.masters
             registered = resource_manager_pb2.Registered(resource_manager_epoch=masters.epoch)
             masters.resource_manager.outgoing.put_nowait(
-                resource_manager_pb2.ResourceManagerToTaskExecutor(resource_manager_epoch=masters.epoch, registered=registered)
+                resource_manager_pb2.ResourceManagerToTaskExecutor(
+                    resource_manager_epoch=masters.epoch, registered=registered
+                )
             )
             async for message in _converse(masters.resource_manager, request_iterator):
                 yield message
@@ -104,13 +121,17 @@ class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_
         def __init__(self, masters: Masters) -> None:
             self.masters = masters
 
-        async def ConnectTaskExecutor(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        async def ConnectTaskExecutor(
+            self, request_iterator: Any, context: Any
+        ) -> AsyncIterator[Any]:
             async for message in _converse(self.masters.job_master, request_iterator):
                 yield message
 
     # -- what a test says
 
-    def request_slot(self, allocation_id: str, job_id: str, index: int, profile: Any = None, **more: Any) -> None:
+    def request_slot(
+        self, allocation_id: str, job_id: str, index: int, profile: Any = None, **more: Any
+    ) -> None:
         request = resource_manager_pb2.RequestSlot(
             allocation_id=allocation_id,
             job_id=job_id,
@@ -121,12 +142,16 @@ class Masters(resource_manager_pb2_grpc.ResourceManagerServicer, job_master_pb2_
             **more,
         )
         self.resource_manager.outgoing.put_nowait(
-            resource_manager_pb2.ResourceManagerToTaskExecutor(resource_manager_epoch=self.epoch, request_slot=request)
+            resource_manager_pb2.ResourceManagerToTaskExecutor(
+                resource_manager_epoch=self.epoch, request_slot=request
+            )
         )
 
     def tell_task_executor(self, job_id: str, **message: Any) -> None:
         """As the JobMaster of the job."""
-        self.job_master.outgoing.put_nowait(job_master_pb2.JobMasterToTaskExecutor(job_id=job_id, job_master_epoch=1, **message))
+        self.job_master.outgoing.put_nowait(
+            job_master_pb2.JobMasterToTaskExecutor(job_id=job_id, job_master_epoch=1, **message)
+        )
 
 
 async def _converse(peer: Peer, incoming: Any) -> AsyncIterator[Any]:

@@ -1,4 +1,6 @@
-"""Keyed aggregation, in two halves and over kept rows, against the same SQL run by Spark on all rows at once."""
+"""Keyed aggregation, in two halves and over kept rows, against the same SQL run by Spark on all
+rows at once.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,9 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ROWS)
 
 
-def outputs(engine: SparkEngine, items: tuple[AggregateExpression, ...], window: WindowSpec | None) -> pa.Schema:
+def outputs(
+    engine: SparkEngine, items: tuple[AggregateExpression, ...], window: WindowSpec | None
+) -> pa.Schema:
     with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table([]).to_batches()) as frame:
         exprs = [f"{item.whole} AS {item.name}" for item in items]
         from pyspark.sql import functions as sql
@@ -167,7 +171,10 @@ def outputs(engine: SparkEngine, items: tuple[AggregateExpression, ...], window:
 
 
 def by_spark(
-    engine: SparkEngine, rows: list[dict[str, Any]], items: tuple[AggregateExpression, ...], window: WindowSpec | None
+    engine: SparkEngine,
+    rows: list[dict[str, Any]],
+    items: tuple[AggregateExpression, ...],
+    window: WindowSpec | None,
 ) -> list[dict[str, Any]]:
     """All rows at once, with Spark's own windows."""
     from pyspark.sql import functions as sql
@@ -176,30 +183,58 @@ def by_spark(
         case TumblingSpec():
             columns = [sql.window("at", f"{window.size_us} microseconds").alias("w")]
         case SlidingSpec():
-            columns = [sql.window("at", f"{window.size_us} microseconds", f"{window.slide_us} microseconds").alias("w")]
+            columns = [
+                sql.window(
+                    "at", f"{window.size_us} microseconds", f"{window.slide_us} microseconds"
+                ).alias("w")
+            ]
         case SessionSpec():
             columns = [sql.session_window("at", f"{window.gap_us} microseconds").alias("w")]
         case None:
             columns = []
-    times = [sql.col("w.start").alias("window_start"), sql.col("w.end").alias("window_end")] if window else []
-    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table(rows).to_batches()) as frame:
-        grouped = frame.groupBy("key", "part", *columns).agg(*(sql.expr(_whole(item)).alias(item.name) for item in items))
-        found: list[dict[str, Any]] = grouped.select("key", "part", *times, *(item.name for item in items)).toArrow().to_pylist()
+    times = (
+        [sql.col("w.start").alias("window_start"), sql.col("w.end").alias("window_end")]
+        if window
+        else []
+    )
+    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(
+        table(rows).to_batches()
+    ) as frame:
+        grouped = frame.groupBy("key", "part", *columns).agg(
+            *(sql.expr(_whole(item)).alias(item.name) for item in items)
+        )
+        found: list[dict[str, Any]] = (
+            grouped.select("key", "part", *times, *(item.name for item in items))
+            .toArrow()
+            .to_pylist()
+        )
         return found
 
 
 def _whole(item: AggregateExpression) -> str:
-    """Spark's count(DISTINCT x) counts values several times in windows that it merges or expands; its collect_set does not."""
-    return re.sub(r"^count\(DISTINCT (\w+)\)$", r"CAST(size(collect_set(\1)) AS BIGINT)", item.whole)
+    """Spark's count(DISTINCT x) counts values several times in windows that it merges or expands;
+    its collect_set does not.
+    """
+    return re.sub(
+        r"^count\(DISTINCT (\w+)\)$", r"CAST(size(collect_set(\1)) AS BIGINT)", item.whole
+    )
 
 
 def partials(
-    engine: SparkEngine, rows: list[dict[str, Any]], items: tuple[AggregateExpression, ...], window: WindowSpec | None
+    engine: SparkEngine,
+    rows: list[dict[str, Any]],
+    items: tuple[AggregateExpression, ...],
+    window: WindowSpec | None,
 ) -> list[pa.RecordBatch]:
     spec = PartialWindowAggregateSpec(
-        key_columns=("key", "part"), window=window, time_column="at" if window else "", aggregates=items
+        key_columns=("key", "part"),
+        window=window,
+        time_column="at" if window else "",
+        aggregates=items,
     )
-    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table(rows).to_batches()) as frame:
+    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(
+        table(rows).to_batches()
+    ) as frame:
         made = plans.partial_window_aggregate(frame, spec, cores=1)
         batches: list[pa.RecordBatch] = made.toArrow().cast(to_arrow(made.schema)).to_batches()
         return batches
@@ -224,7 +259,9 @@ def comparable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted(map(repr, v)) if isinstance(v, list) else v
 
     plain = [{name: value(v) for name, v in row.items()} for row in rows]
-    return sorted(plain, key=lambda row: repr([row.get(n) for n in ("key", "part", "window_start")]))
+    return sorted(
+        plain, key=lambda row: repr([row.get(n) for n in ("key", "part", "window_start")])
+    )
 
 
 def assert_same(ours: Sequence[dict[str, Any]], sparks: Sequence[dict[str, Any]]) -> None:
@@ -242,7 +279,9 @@ WINDOWS = [
 ]
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: type(w).__name__ + str(getattr(w, "slide_us", "")))
+@pytest.mark.parametrize(
+    "window", WINDOWS, ids=lambda w: type(w).__name__ + str(getattr(w, "slide_us", ""))
+)
 def test_windows_in_two_halves_equal_spark(engine: SparkEngine, window: WindowSpec) -> None:
     items = parse_aggregates(SPLIT, time_column="at")
     assert all(item.splittable for item in items)
@@ -250,7 +289,9 @@ def test_windows_in_two_halves_equal_spark(engine: SparkEngine, window: WindowSp
     rows.sort(key=lambda row: row["at"] // 20_000_000)
     spec = WindowAggregateSpec(key_columns=("key", "part"), window=window, aggregates=items)
     first = partials(engine, rows[:1], items, window)[0]
-    harness = OperatorHarness(window_operator(spec), [first.schema], output_schema=outputs(engine, items, window)).open()
+    harness = OperatorHarness(
+        window_operator(spec), [first.schema], output_schema=outputs(engine, items, window)
+    ).open()
     for bundle, watermark_us in bundles(rows, 1):
         for batch in partials(engine, bundle, items, window):
             harness.process(batch)
@@ -259,14 +300,21 @@ def test_windows_in_two_halves_equal_spark(engine: SparkEngine, window: WindowSp
     assert_same(harness.rows(), by_spark(engine, rows, items, window))
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: type(w).__name__ + str(getattr(w, "slide_us", "")))
+@pytest.mark.parametrize(
+    "window", WINDOWS, ids=lambda w: type(w).__name__ + str(getattr(w, "slide_us", ""))
+)
 def test_windows_over_kept_rows_equal_spark(engine: SparkEngine, window: WindowSpec) -> None:
     items = parse_aggregates(WHOLE, time_column="at")
     rows = some_rows(3)
     rows.sort(key=lambda row: row["at"] // 20_000_000)
-    spec = WindowApplySpec(key_columns=("key", "part"), window=window, time_column="at", aggregates=items)
+    spec = WindowApplySpec(
+        key_columns=("key", "part"), window=window, time_column="at", aggregates=items
+    )
     harness = OperatorHarness(
-        window_operator(spec), [ROWS], output_schema=outputs(engine, items, window), spark=engine.session
+        window_operator(spec),
+        [ROWS],
+        output_schema=outputs(engine, items, window),
+        spark=engine.session,
     ).open()
     for bundle, watermark_us in bundles(rows, 3):
         harness.process(table(bundle).combine_chunks().to_batches()[0])
@@ -280,7 +328,9 @@ def test_running_aggregates_equal_spark_at_every_step(engine: SparkEngine) -> No
     rows = some_rows(4, 250)
     spec = RunningAggregateSpec(key_columns=("key", "part"), aggregates=items)
     first = partials(engine, rows[:1], items, None)[0]
-    harness = OperatorHarness(RunningAggregate(spec), [first.schema], output_schema=outputs(engine, items, None)).open()
+    harness = OperatorHarness(
+        RunningAggregate(spec), [first.schema], output_schema=outputs(engine, items, None)
+    ).open()
     seen: list[dict[str, Any]] = []
     latest: dict[Any, dict[str, Any]] = {}
     for bundle, _ in bundles(rows, 4):
@@ -290,7 +340,9 @@ def test_running_aggregates_equal_spark_at_every_step(engine: SparkEngine) -> No
         harness.flush()
         seen += bundle
         updates = harness.rows()[before:]
-        assert {(row["key"], row["part"]) for row in updates} == {(row["key"], row["part"]) for row in bundle}
+        assert {(row["key"], row["part"]) for row in updates} == {
+            (row["key"], row["part"]) for row in bundle
+        }
         latest |= {(row["key"], row["part"]): row for row in updates}
     harness.end()
     assert_same(list(latest.values()), by_spark(engine, seen, items, None))
@@ -304,7 +356,10 @@ def test_a_session_of_rows_without_a_time_fails(engine: SparkEngine, window: Win
 
 
 FLOWS = st.lists(
-    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30)), min_size=1, max_size=6) | st.integers(0, 40),
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30)), min_size=1, max_size=6
+    )
+    | st.integers(0, 40),
     max_size=6,
 )
 SMALL = pa.schema([("key", pa.string()), ("at", TIME), ("n", pa.int64())])
@@ -313,9 +368,15 @@ SMALL = pa.schema([("key", pa.string()), ("at", TIME), ("n", pa.int64())])
 @settings(deadline=None, max_examples=12)
 @given(flow=FLOWS, lateness=st.sampled_from([0, 7]), aside=st.booleans(), by_function=st.booleans())
 def test_kept_rows_fire_again_with_what_is_late(
-    engine: SparkEngine, flow: list[list[tuple[str, int]] | int], lateness: int, aside: bool, by_function: bool
+    engine: SparkEngine,
+    flow: list[list[tuple[str, int]] | int],
+    lateness: int,
+    aside: bool,
+    by_function: bool,
 ) -> None:
-    """Row by row: a record counts unless its window's end and lateness were passed when it came; the last result is valid."""
+    """Row by row: a record counts unless its window's end and lateness were passed when it came;
+    the last result is valid.
+    """
     items = parse_aggregates(["sort_array(collect_list(n)) AS ns"])
     spec = WindowApplySpec(
         key_columns=("key",),
@@ -327,9 +388,20 @@ def test_kept_rows_fire_again_with_what_is_late(
         late_tag="late" if aside else "",
     )
     aggregated = dataclasses.replace(spec, aggregates=items, function=None)
-    output = pa.schema([("key", pa.string()), ("window_start", TIME), ("window_end", TIME), ("ns", pa.list_(pa.int64()))])
+    output = pa.schema(
+        [
+            ("key", pa.string()),
+            ("window_start", TIME),
+            ("window_end", TIME),
+            ("ns", pa.list_(pa.int64())),
+        ]
+    )
     harness = OperatorHarness(
-        window_operator(spec), [SMALL], output_schema=output, spark=engine.session, side_output_tags=("late",)
+        window_operator(spec),
+        [SMALL],
+        output_schema=output,
+        spark=engine.session,
+        side_output_tags=("late",),
     ).open()
     expected: dict[tuple[str, int], list[int]] = {}
     watermark, number, late = -(2**63), 0, []
@@ -338,7 +410,9 @@ def test_kept_rows_fire_again_with_what_is_late(
             watermark = max(watermark, element)
             harness.watermark(watermark)
             continue
-        rows = [{"key": key, "at": at, "n": number + index} for index, (key, at) in enumerate(element)]
+        rows = [
+            {"key": key, "at": at, "n": number + index} for index, (key, at) in enumerate(element)
+        ]
         number += len(rows)
         harness.process(pa.RecordBatch.from_pylist(rows, schema=SMALL))
         for row in rows:
@@ -348,9 +422,14 @@ def test_kept_rows_fire_again_with_what_is_late(
             else:
                 expected.setdefault((row["key"], end), []).append(row["n"])
     harness.end()
-    last = {(row["key"], round(row["window_end"].timestamp() * 1e6)): row["ns"] for row in harness.rows()}
+    last = {
+        (row["key"], round(row["window_end"].timestamp() * 1e6)): row["ns"]
+        for row in harness.rows()
+    }
     assert last == expected
-    assert [n for batch in harness.side("late") for n in batch["n"].to_pylist()] == (late if aside else [])
+    assert [n for batch in harness.side("late") for n in batch["n"].to_pylist()] == (
+        late if aside else []
+    )
     assert _late(harness) == (0 if aside else len(late))
 
 
@@ -358,22 +437,42 @@ def test_kept_rows_fire_again_with_what_is_late(
 @given(
     flow=FLOWS,
     lateness=st.sampled_from([0, 7]),
-    window=st.sampled_from([TumblingSpec(size_us=10), SlidingSpec(size_us=12, slide_us=5), SessionSpec(gap_us=4)]),
+    window=st.sampled_from(
+        [TumblingSpec(size_us=10), SlidingSpec(size_us=12, slide_us=5), SessionSpec(gap_us=4)]
+    ),
 )
 def test_windows_fire_alike_over_rows_and_over_partials(
     engine: SparkEngine, flow: list[list[tuple[str, int]] | int], lateness: int, window: WindowSpec
 ) -> None:
-    (split,), (whole,) = parse_aggregates(["collect_list(n) AS ns"]), parse_aggregates(["sort_array(collect_list(n)) AS ns"])
+    (split,), (whole,) = (
+        parse_aggregates(["collect_list(n) AS ns"]),
+        parse_aggregates(["sort_array(collect_list(n)) AS ns"]),
+    )
     assert split.splittable and not whole.splittable
-    output = pa.schema([("key", pa.string()), ("window_start", TIME), ("window_end", TIME), ("ns", pa.list_(pa.int64()))])
-    partial = pa.schema([*list(output)[:3], ("_p0_collect_list", pa.list_(pa.int64())), ("_rows", pa.int64())])
-    common: dict[str, Any] = {"key_columns": ("key",), "window": window, "allowed_lateness_us": lateness}
+    output = pa.schema(
+        [
+            ("key", pa.string()),
+            ("window_start", TIME),
+            ("window_end", TIME),
+            ("ns", pa.list_(pa.int64())),
+        ]
+    )
+    partial = pa.schema(
+        [*list(output)[:3], ("_p0_collect_list", pa.list_(pa.int64())), ("_rows", pa.int64())]
+    )
+    common: dict[str, Any] = {
+        "key_columns": ("key",),
+        "window": window,
+        "allowed_lateness_us": lateness,
+    }
     specs = [
         (WindowApplySpec(time_column="at", aggregates=(whole,), **common), SMALL),
         (WindowAggregateSpec(aggregates=(split,), **common), partial),
     ]
     ways = [
-        OperatorHarness(window_operator(spec), [schema], output_schema=output, spark=engine.session).open()
+        OperatorHarness(
+            window_operator(spec), [schema], output_schema=output, spark=engine.session
+        ).open()
         for spec, schema in specs
     ]
     seen, number = [0, 0], 0
@@ -382,10 +481,15 @@ def test_windows_fire_alike_over_rows_and_over_partials(
             for way in ways:
                 way.watermark(element)
         else:
-            rows = [{"key": key, "at": at, "n": number + index} for index, (key, at) in enumerate(element)]
+            rows = [
+                {"key": key, "at": at, "n": number + index}
+                for index, (key, at) in enumerate(element)
+            ]
             number += len(rows)
             ways[0].process(pa.RecordBatch.from_pylist(rows, schema=SMALL))
-            ways[1].process(pa.RecordBatch.from_pylist([_alone(row, window) for row in rows], schema=partial))
+            ways[1].process(
+                pa.RecordBatch.from_pylist([_alone(row, window) for row in rows], schema=partial)
+            )
         fired = [way.rows()[start:] for way, start in zip(ways, seen, strict=True)]
         seen = [len(way.rows()) for way in ways]
         assert_same(*fired)
@@ -399,21 +503,38 @@ def _alone(row: dict[str, Any], window: WindowSpec) -> dict[str, Any]:
     at = row["at"]
     start = at if isinstance(window, SessionSpec) else at - at % window.pane_us
     end = at + window.gap_us if isinstance(window, SessionSpec) else start + window.pane_us
-    return {"key": row["key"], "window_start": start, "window_end": end, "_p0_collect_list": [row["n"]], "_rows": 1}
+    return {
+        "key": row["key"],
+        "window_start": start,
+        "window_end": end,
+        "_p0_collect_list": [row["n"]],
+        "_rows": 1,
+    }
 
 
 def _late(harness: OperatorHarness) -> int:
-    return next((c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
+    return next(
+        (c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0
+    )
 
 
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[-1]], ids=["tumbling", "session"])
-def test_what_spark_raises_when_a_window_fires_is_told(engine: SparkEngine, window: WindowSpec) -> None:
+def test_what_spark_raises_when_a_window_fires_is_told(
+    engine: SparkEngine, window: WindowSpec
+) -> None:
     spec = WindowApplySpec(
-        key_columns=("key",), window=window, time_column="at", function=lambda df: df.selectExpr("key", "1 / (n - 7) AS x")
+        key_columns=("key",),
+        window=window,
+        time_column="at",
+        function=lambda df: df.selectExpr("key", "1 / (n - 7) AS x"),
     )
     output = pa.schema([("key", pa.string()), ("x", pa.float64())])
-    harness = OperatorHarness(window_operator(spec), [SMALL], output_schema=output, spark=engine.session).open()
-    harness.process(pa.RecordBatch.from_pylist([{"key": "a", "at": 5, "n": n} for n in range(9)], schema=SMALL))
+    harness = OperatorHarness(
+        window_operator(spec), [SMALL], output_schema=output, spark=engine.session
+    ).open()
+    harness.process(
+        pa.RecordBatch.from_pylist([{"key": "a", "at": 5, "n": n} for n in range(9)], schema=SMALL)
+    )
     with pytest.raises(Exception, match="Division by zero") as failed:
         harness.watermark(10**9)
     assert summary_of(failed.value).startswith("[DIVIDE_BY_ZERO] Division by zero")
@@ -423,34 +544,57 @@ def test_what_spark_raises_when_a_window_fires_is_told(engine: SparkEngine, wind
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda df: df.toPandas(), r"returned pandas\.core\.frame\.DataFrame; it must return a pyspark\.sql\.DataFrame"),
+        (
+            lambda df: df.toPandas(),
+            r"returned pandas\.core\.frame\.DataFrame; it must return a pyspark\.sql\.DataFrame",
+        ),
         (lambda df: None, "returned NoneType; it must return"),
-        (lambda df: df.groupBy("window_start").pivot("key").sum("n"), "columns changed between windows: expected key, n; got"),
+        (
+            lambda df: df.groupBy("window_start").pivot("key").sum("n"),
+            "columns changed between windows: expected key, n; got",
+        ),
     ],
 )
-def test_what_an_applied_function_must_return(engine: SparkEngine, function: Any, message: str) -> None:
-    spec = WindowApplySpec(key_columns=("key",), window=WINDOWS[0], time_column="at", function=function)
+def test_what_an_applied_function_must_return(
+    engine: SparkEngine, function: Any, message: str
+) -> None:
+    spec = WindowApplySpec(
+        key_columns=("key",), window=WINDOWS[0], time_column="at", function=function
+    )
     output = pa.schema([("key", pa.string()), ("n", pa.int64())])
-    harness = OperatorHarness(window_operator(spec), [SMALL], output_schema=output, spark=engine.session).open()
+    harness = OperatorHarness(
+        window_operator(spec), [SMALL], output_schema=output, spark=engine.session
+    ).open()
     harness.process(pa.RecordBatch.from_pylist([{"key": "a", "at": 5, "n": 1}], schema=SMALL))
     with pytest.raises(FiresteelError, match=message):
         harness.watermark(10**9)
     harness.close()
 
 
-NESTED = pa.struct([("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.string()), ("d", pa.binary())])))])
+NESTED = pa.struct(
+    [("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.string()), ("d", pa.binary())])))]
+)
 INNER = st.none() | st.fixed_dictionaries(
     {"c": st.none() | st.text("aü𝒳\uffff", max_size=2), "d": st.none() | st.binary(max_size=2)}
 )
 OUTER = st.fixed_dictionaries(
-    {"a": st.sampled_from([None, math.nan, math.inf, 0.0, -0.0, 1.5, -2.0]), "b": st.none() | st.lists(INNER, max_size=2)}
+    {
+        "a": st.sampled_from([None, math.nan, math.inf, 0.0, -0.0, 1.5, -2.0]),
+        "b": st.none() | st.lists(INNER, max_size=2),
+    }
 )
 
 
 @settings(deadline=None, max_examples=5)
 @given(values=st.lists(OUTER, min_size=20, max_size=60))
 def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[str, Any]]) -> None:
-    batch = pa.record_batch([pa.array(values, NESTED), pa.array(range(len(values)))], names=["value", "number"])
+    batch = pa.record_batch(
+        [pa.array(values, NESTED), pa.array(range(len(values)))], names=["value", "number"]
+    )
     with BundleWay(engine.session, engine.bundles, batch.schema).dataframe([batch]) as frame:
-        ranked = frame.selectExpr("number", "dense_rank() OVER (ORDER BY value) - 1 AS rank").orderBy("number").toArrow()
+        ranked = (
+            frame.selectExpr("number", "dense_rank() OVER (ORDER BY value) - 1 AS rank")
+            .orderBy("number")
+            .toArrow()
+        )
     assert _ranks(batch["value"]).tolist() == ranked["rank"].to_pylist()

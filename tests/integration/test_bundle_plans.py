@@ -1,4 +1,6 @@
-"""Bundles by a plan that is kept: the same rows as by a plan of their own, whatever the plan, the rows and the bundles."""
+"""Bundles by a plan that is kept: the same rows as by a plan of their own, whatever the plan, the
+rows and the bundles.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.plan.specs import AggregateExpression, PartialWindowAggregateSpec, Spec, TransformSpec, TumblingSpec
+from firesteel.plan.specs import (
+    AggregateExpression,
+    PartialWindowAggregateSpec,
+    Spec,
+    TransformSpec,
+    TumblingSpec,
+)
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundle_plan import BundlePlans
@@ -52,7 +60,10 @@ def window_aggregate() -> PartialWindowAggregateSpec:
     partial = {"_c": "count(1)", "_s": "sum(x)", "_l": "collect_list(x)"}
     aggregates = (AggregateExpression(sql="", name="total", partial=partial, merge={}, final=""),)
     return PartialWindowAggregateSpec(
-        key_columns=("k",), window=TumblingSpec(size_us=1_000_000), time_column="t", aggregates=aggregates
+        key_columns=("k",),
+        window=TumblingSpec(size_us=1_000_000),
+        time_column="t",
+        aggregates=aggregates,
     )
 
 
@@ -60,7 +71,9 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def planned(engine: SparkEngine, specs: list[Spec], rows: list[dict[str, Any]]) -> tuple[pa.Schema, list[dict[str, Any]]]:
+def planned(
+    engine: SparkEngine, specs: list[Spec], rows: list[dict[str, Any]]
+) -> tuple[pa.Schema, list[dict[str, Any]]]:
     """The oracle: by a plan of its own."""
     with BundleWay(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
         result = plans.apply(frame, specs, cores=engine.cores)
@@ -68,7 +81,9 @@ def planned(engine: SparkEngine, specs: list[Spec], rows: list[dict[str, Any]]) 
         return schema, [row for each in collect(result, schema) for row in each.to_pylist()]
 
 
-def run(kept: BundlePlans, rows: list[dict[str, Any]], schema: pa.Schema, group: str = "test") -> list[dict[str, Any]]:
+def run(
+    kept: BundlePlans, rows: list[dict[str, Any]], schema: pa.Schema, group: str = "test"
+) -> list[dict[str, Any]]:
     return [row for each in kept.run([batch(rows)], schema, group) for row in each.to_pylist()]
 
 
@@ -85,12 +100,24 @@ def ordered(rows: list[dict[str, Any]]) -> list[str]:
 
 PROGRAMS = {
     "filter and project": transforms(
-        lambda df: df.where("x > 0").selectExpr("k", "x * 2 AS d", "date_format(t, 'HH:mm:ss.S') AS at")
+        lambda df: df.where("x > 0").selectExpr(
+            "k", "x * 2 AS d", "date_format(t, 'HH:mm:ss.S') AS at"
+        )
     ),
-    "two transforms": transforms(lambda df: df.withColumn("y", df.x % 7), lambda df: df.where("y = 3").drop("x")),
-    "rows to many": transforms(lambda df: df.selectExpr("k", "explode(sequence(0, abs(x) % 5)) AS n", "t")),
-    "nested": transforms(lambda df: df.selectExpr("struct(k, array(x, x + 1) AS l) AS s", "map(coalesce(k, ''), x) AS m")),
-    "stacked": transforms(lambda df: df.selectExpr("k", "stack(2, 'a', x, 'b', -x) AS (name, value)")),
+    "two transforms": transforms(
+        lambda df: df.withColumn("y", df.x % 7), lambda df: df.where("y = 3").drop("x")
+    ),
+    "rows to many": transforms(
+        lambda df: df.selectExpr("k", "explode(sequence(0, abs(x) % 5)) AS n", "t")
+    ),
+    "nested": transforms(
+        lambda df: df.selectExpr(
+            "struct(k, array(x, x + 1) AS l) AS s", "map(coalesce(k, ''), x) AS m"
+        )
+    ),
+    "stacked": transforms(
+        lambda df: df.selectExpr("k", "stack(2, 'a', x, 'b', -x) AS (name, value)")
+    ),
     "partial aggregate": [*transforms(lambda df: df.where("x IS NOT NULL")), window_aggregate()],
 }
 
@@ -110,10 +137,16 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
     kept.close()
 
 
-@pytest.mark.parametrize("part_bytes", [16 * 2**20, 100_000, 1], ids=["whole", "in parts", "row by row"])
-def test_many_rows_and_many_batches(engine: SparkEngine, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "part_bytes", [16 * 2**20, 100_000, 1], ids=["whole", "in parts", "row by row"]
+)
+def test_many_rows_and_many_batches(
+    engine: SparkEngine, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("taskexecutor.executor.spark.bundle_plan._PART_BYTES", part_bytes)
-    specs = transforms(lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text"))
+    specs = transforms(
+        lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text")
+    )
     kept = made(engine, specs)
     count = 70_000 if part_bytes > 1 else 20
     rows = [{"k": "a", "x": x, "t": 0} for x in range(count)]
@@ -129,13 +162,24 @@ def test_many_rows_and_many_batches(engine: SparkEngine, part_bytes: int, monkey
     "function",
     [
         pytest.param(lambda df: df.where(f"x >= {df.count() * 0}"), id="looks at the rows"),
-        pytest.param(lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"),
+        pytest.param(
+            lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"
+        ),
         pytest.param(lambda df: df.where("rand() >= 0"), id="draws lots"),
-        pytest.param(lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), id="another plan each time"),
+        pytest.param(
+            lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), id="another plan each time"
+        ),
         pytest.param(lambda df: df.orderBy("x"), id="not row by row"),
-        pytest.param(lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), id="with a subquery"),
-        pytest.param(lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"), id="with a join"),
-        pytest.param(lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df, id="fails without rows"),
+        pytest.param(
+            lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), id="with a subquery"
+        ),
+        pytest.param(
+            lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"), id="with a join"
+        ),
+        pytest.param(
+            lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df,
+            id="fails without rows",
+        ),
     ],
 )
 def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
@@ -152,7 +196,9 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
 
 def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> None:
     calls = []
-    operator = SparkTransformStage(transforms(lambda df: calls.append(1) or df.where("x > 0")), SCHEMA)
+    operator = SparkTransformStage(
+        transforms(lambda df: calls.append(1) or df.where("x > 0")), SCHEMA
+    )
     harness = OperatorHarness(operator, [SCHEMA], output_schema=SCHEMA, spark=engine.session).open()
     for x in range(5):
         harness.process(batch([{"k": "a", "x": x, "t": 0}]))
@@ -190,11 +236,18 @@ def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
 def test_tasks_at_once(engine: SparkEngine) -> None:
     rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
     schema, _ = planned(engine, [window_aggregate()], rows)
-    plans = [made(engine, [*transforms(lambda df, n=n: df.where(f"x % 3 = {n}")), window_aggregate()]) for n in range(3)]
+    plans = [
+        made(engine, [*transforms(lambda df, n=n: df.where(f"x % 3 = {n}")), window_aggregate()])
+        for n in range(3)
+    ]
     found: dict[int, list[int]] = {}
 
     def work(number: int) -> None:
-        found[number] = [row["_s"] for _ in range(10) for row in run(plans[number], rows, schema, f"test {number}")]
+        found[number] = [
+            row["_s"]
+            for _ in range(10)
+            for row in run(plans[number], rows, schema, f"test {number}")
+        ]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for thread in threads:

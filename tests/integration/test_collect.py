@@ -1,4 +1,6 @@
-"""How results leave Spark: in order, on several cores; never more than who reads them can take; never in the way of others."""
+"""How results leave Spark: in order, on several cores; never more than who reads them can take;
+never in the way of others.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,24 @@ def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine
     counts: list[int] = []
     result = collect(frame, to_arrow(frame.schema))
     read = next(result).num_rows
-    other = threading.Thread(target=lambda: counts.append(engine.session.range(0, 1000, 1, 2).count()), daemon=True)
+    other = threading.Thread(
+        target=lambda: counts.append(engine.session.range(0, 1000, 1, 2).count()), daemon=True
+    )
     other.start()
     other.join(30)
     assert counts == [1000]
-    assert scheduler.numTotalJobs() - jobs_before == 3, "two partitions of the result, and the other's count"
+    assert scheduler.numTotalJobs() - jobs_before == 3, (
+        "two partitions of the result, and the other's count"
+    )
     assert read + sum(batch.num_rows for batch in result) == ROWS
 
 
 def test_tasks_go_by_the_sessions_values(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"n": ""}\n')
     session = engine.session
-    session.conf.set("spark.sql.legacy.json.allowEmptyString.enabled", "true")  # whoever parses a line asks for it
+    session.conf.set(
+        "spark.sql.legacy.json.allowEmptyString.enabled", "true"
+    )  # whoever parses a line asks for it
     try:
         with engine.job_group("group", "test", lambda: False):
             frame = session.read.schema("n INT, _corrupt_record STRING").json(str(tmp_path))

@@ -1,4 +1,6 @@
-"""The Dispatcher's process with real JobMasters, but no slots: what clients are told, and how it ends."""
+"""The Dispatcher's process with real JobMasters, but no slots: what clients are told, and how it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def _command(process: psutil.Process) -> str:
 
 
 class Dispatcher:
-    """Can be started again on its directory and port, as a supervisor would. Its JobMasters hang on this process."""
+    """Can be started again on its directory and port, as a supervisor would. Its JobMasters hang on
+    this process.
+    """
 
     def __init__(self, directory: Path, *definitions: str) -> None:
         self.directory = directory
@@ -48,7 +52,15 @@ class Dispatcher:
 
     def start(self) -> subprocess.Popen[bytes]:
         resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nobody is there
-        argv = [sys.executable, "-m", "dispatcher", "--port", str(self._port), "--resource-manager", resource_manager]
+        argv = [
+            sys.executable,
+            "-m",
+            "dispatcher",
+            "--port",
+            str(self._port),
+            "--resource-manager",
+            resource_manager,
+        ]
         argv += ["--dir", str(self.directory), "-D", "metrics.reporter.prom.port=0"]
         argv += [argument for definition in self._definitions for argument in ("-D", definition)]
         with open(self.log, "ab") as log:
@@ -79,7 +91,11 @@ class Dispatcher:
 
     def end(self) -> None:
         """The JobMasters end with their lifeline, wherever they hang."""
-        family = [p for p in psutil.process_iter() if p.pid == self.process.pid or f"127.0.0.1:{self._port}" in _command(p)]
+        family = [
+            p
+            for p in psutil.process_iter()
+            if p.pid == self.process.pid or f"127.0.0.1:{self._port}" in _command(p)
+        ]
         os.close(self._held)
         os.close(self._lifeline)
         self.process.wait(PATIENCE_S)
@@ -100,7 +116,9 @@ def a_job() -> JobGraph:
 
 
 def until_running(client: Client, job_id: str) -> JobDetails:
-    return next(details for details in client.watch_job(job_id) if details.status is JobStatus.RUNNING)
+    return next(
+        details for details in client.watch_job(job_id) if details.status is JobStatus.RUNNING
+    )
 
 
 def read_results(client: Client, job_id: str) -> None:
@@ -137,7 +155,9 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log(dispatcher: Disp
         until_running(client, job_id)
         victim.kill()
         begin = time.monotonic()
-        with pytest.raises(JobFailed, match=rf"\(pid {victim.pid}\) ended with exit code -9 \(killed by SIGKILL\)") as caught:
+        with pytest.raises(
+            JobFailed, match=rf"\(pid {victim.pid}\) ended with exit code -9 \(killed by SIGKILL\)"
+        ) as caught:
             client.wait(job_id)
         assert time.monotonic() - begin < 2.0
         assert "serving" in str(caught.value), "the end of its log"
@@ -167,10 +187,15 @@ def test_of_a_job_that_is_no_longer_kept_its_end_is_known(dispatcher: Dispatcher
             client.submit(one)
             client.cancel(one.job_id)
             assert list(client.watch_job(one.job_id))[-1].status is JobStatus.CANCELED
-        assert [known.job_id for known in client.list_jobs()] == [later.job_id], "only the last one is kept"
+        assert [known.job_id for known in client.list_jobs()] == [later.job_id], (
+            "only the last one is kept"
+        )
         assert client.submit(graph) == graph.job_id, "it does not run again"
         with pytest.raises(JobCanceled, match=graph.job_id):
             client.wait(graph.job_id)
         client.cancel(graph.job_id)
-        with pytest.raises(JobNotFound, match=rf"rows of job {graph.job_id} are gone: .* last 1 jobs \(jobstore.max-capacity\)"):
+        with pytest.raises(
+            JobNotFound,
+            match=rf"rows of job {graph.job_id} are gone: .* last 1 jobs \(jobstore.max-capacity\)",
+        ):
             list(client.fetch_results(graph.job_id, operator_id("a")))

@@ -38,16 +38,24 @@ JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4
 SCHEMA = "a INT, b STRING"
 
 
-def reader(engine: SparkEngine, source: FileSource, function: Any = None, tags: tuple[str, ...] = ()) -> OperatorHarness:
+def reader(
+    engine: SparkEngine, source: FileSource, function: Any = None, tags: tuple[str, ...] = ()
+) -> OperatorHarness:
     env = Environment(parallelism=1)
     stream = env.from_source(source)
     if function is not None:
         stream = stream.transform(function)
     stream.print()
     graph = env.job_graph("files")
-    schemas = [pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None for m in analyze(graph, engine)]
+    schemas = [
+        pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None
+        for m in analyze(graph, engine)
+    ]
     operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
-    opened = [OpenedOperator(o, cloudpickle.loads(o.spec), s) for o, s in zip(operators, schemas, strict=False)]
+    opened = [
+        OpenedOperator(o, cloudpickle.loads(o.spec), s)
+        for o, s in zip(operators, schemas, strict=False)
+    ]
     return OperatorHarness(build(opened), [], spark=engine.session, side_output_tags=tags).open()
 
 
@@ -67,13 +75,19 @@ def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def source(file: Path, malformed: Any) -> FileSource:
     header = {"header": True} if file.suffix == ".csv" else {}
-    return FileSource(str(file), format=file.suffix[1:], schema=SCHEMA, malformed=malformed, **header)
+    return FileSource(
+        str(file), format=file.suffix[1:], schema=SCHEMA, malformed=malformed, **header
+    )
 
 
 @pytest.mark.parametrize("file", ["csv", "json"], indirect=True)
-def test_malformed_rows_are_dropped_and_counted_whatever_columns_are_used(engine: SparkEngine, file: Path) -> None:
+def test_malformed_rows_are_dropped_and_counted_whatever_columns_are_used(
+    engine: SparkEngine, file: Path
+) -> None:
     for columns in (["a"], ["b"], ["a", "b"]):
-        harness = reader(engine, source(file, "drop"), lambda df, columns=columns: df.select(*columns))
+        harness = reader(
+            engine, source(file, "drop"), lambda df, columns=columns: df.select(*columns)
+        )
         good = [{"a": 1, "b": "one"}, {"a": 2, "b": "two"}]
         assert read(harness, file) == [{name: row[name] for name in columns} for row in good]
         assert dict(harness.metrics.counters)["numMalformedRecordsDropped"].value == 3
@@ -81,9 +95,13 @@ def test_malformed_rows_are_dropped_and_counted_whatever_columns_are_used(engine
 
 @pytest.mark.parametrize("file", ["csv", "json"], indirect=True)
 def test_malformed_rows_go_to_the_side_output(engine: SparkEngine, file: Path) -> None:
-    harness = reader(engine, source(file, "side_output"), lambda df: df.select("b"), (MALFORMED_TAG,))
+    harness = reader(
+        engine, source(file, "side_output"), lambda df: df.select("b"), (MALFORMED_TAG,)
+    )
     assert read(harness, file) == [{"b": "one"}, {"b": "two"}]
-    expected = [text for text in file.read_text().splitlines() if text in ("x,bad", "3", "4,four,five")]
+    expected = [
+        text for text in file.read_text().splitlines() if text in ("x,bad", "3", "4,four,five")
+    ]
     expected = expected or ['{"a":"x","b":"bad"}', "{nonsense", "[4]"]
     assert [row for batch in harness.side(MALFORMED_TAG) for row in batch.to_pylist()] == [
         {"_corrupt_record": text, "path": str(file)} for text in expected
@@ -95,22 +113,34 @@ def test_a_malformed_row_fails_the_task_and_is_named(engine: SparkEngine, file: 
     harness = reader(engine, source(file, "fail"), lambda df: df.select("b"))
     with pytest.raises(Exception, match="malformed row") as raised:
         read(harness, file)
-    assert re.search(rf"malformed row in {file}: .*x.* \(expected a int, b string\)", summary_of(raised.value))
+    assert re.search(
+        rf"malformed row in {file}: .*x.* \(expected a int, b string\)", summary_of(raised.value)
+    )
 
 
-GOOD, BAD = st.integers(-99, 99).map(lambda n: f"{n},x"), st.sampled_from(["x,x", "1", "1,x,x", "1.5,x", f"{2**40},x", '"', ""])
+GOOD, BAD = (
+    st.integers(-99, 99).map(lambda n: f"{n},x"),
+    st.sampled_from(["x,x", "1", "1,x,x", "1.5,x", f"{2**40},x", '"', ""]),
+)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    files=st.lists(st.lists(GOOD | BAD, max_size=6), min_size=1, max_size=3), columns=st.sampled_from([["a"], ["b"], ["a", "b"]])
+    files=st.lists(st.lists(GOOD | BAD, max_size=6), min_size=1, max_size=3),
+    columns=st.sampled_from([["a"], ["b"], ["a", "b"]]),
 )
 def test_whatever_rows_are_malformed_none_of_the_others_is_touched(
     engine: SparkEngine, files: list[list[str]], columns: list[str]
 ) -> None:
     lines = [line for file in files for line in file]
-    good = [{"a": int(line.split(",")[0]), "b": "x"} for line in lines if re.fullmatch(r"-?\d{1,2},x", line)]
-    bad = [line for line in lines if line and not re.fullmatch(r"-?\d{1,2},x", line)]  # Spark's CSV has no empty lines
+    good = [
+        {"a": int(line.split(",")[0]), "b": "x"}
+        for line in lines
+        if re.fullmatch(r"-?\d{1,2},x", line)
+    ]
+    bad = [
+        line for line in lines if line and not re.fullmatch(r"-?\d{1,2},x", line)
+    ]  # Spark's CSV has no empty lines
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.csv" for number in range(len(files))]
         for path, file in zip(paths, files, strict=True):
@@ -118,16 +148,25 @@ def test_whatever_rows_are_malformed_none_of_the_others_is_touched(
         for malformed in ("drop", "side_output"):
             found = FileSource(folder, format="csv", schema=SCHEMA, malformed=malformed)  # type: ignore[arg-type]
             harness = reader(
-                engine, found, lambda df: df.select(*columns), (MALFORMED_TAG,) if malformed == "side_output" else ()
+                engine,
+                found,
+                lambda df: df.select(*columns),
+                (MALFORMED_TAG,) if malformed == "side_output" else (),
             )
             assert read(harness, *paths) == [{name: row[name] for name in columns} for row in good]
             if malformed == "side_output":
-                assert [row["_corrupt_record"] for batch in harness.side(MALFORMED_TAG) for row in batch.to_pylist()] == bad
+                assert [
+                    row["_corrupt_record"]
+                    for batch in harness.side(MALFORMED_TAG)
+                    for row in batch.to_pylist()
+                ] == bad
             elif bad:
                 assert harness.metrics.counters["numMalformedRecordsDropped"].value == len(bad)
 
 
-def test_malformed_is_checked_where_the_program_is_written(engine: SparkEngine, tmp_path: Path) -> None:
+def test_malformed_is_checked_where_the_program_is_written(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidProgram, match="allowed: fail, drop, side_output"):
         FileSource("x", format="csv", malformed="ignore")  # type: ignore[arg-type]
     with pytest.raises(InvalidProgram, match="is for csv and json"):
@@ -136,7 +175,15 @@ def test_malformed_is_checked_where_the_program_is_written(engine: SparkEngine, 
         FileSource("x", format="csv", malformed="drop", mode="FAILFAST")
     (tmp_path / "x.csv").write_text("1\n")
     with pytest.raises(FiresteelError, match="a column _corrupt_record exclude each other"):
-        reader(engine, FileSource(f"{tmp_path}/x.csv", format="csv", malformed="drop", schema="a INT, _corrupt_record STRING"))
+        reader(
+            engine,
+            FileSource(
+                f"{tmp_path}/x.csv",
+                format="csv",
+                malformed="drop",
+                schema="a INT, _corrupt_record STRING",
+            ),
+        )
 
 
 @pytest.mark.parametrize("root", ["{}", "{}/*/*.parquet", "{}/day=*"])
@@ -154,11 +201,10 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
     assert read(harness, *list_files(paths)) == [{"n": 10, "day": 1}, {"n": 20, "day": 2}]
 
 
-# What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types too.
+# What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
+# too.
 FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"
-INSIDE = (
-    "bits BINARY, local TIMESTAMP_NTZ, list ARRAY<INT>, inner STRUCT<a: STRING, b: ARRAY<DECIMAL(5,2)>>, by MAP<STRING, LONG>"
-)
+INSIDE = "bits BINARY, local TIMESTAMP_NTZ, list ARRAY<INT>, inner STRUCT<a: STRING, b: ARRAY<DECIMAL(5,2)>>, by MAP<STRING, LONG>"
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "parquet": (f"{FLAT}, {INSIDE}", {}),
     "orc": (f"{FLAT}, {INSIDE}", {}),
@@ -171,7 +217,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "n": st.integers(-(2**31), 2**31 - 1),
     "wide": st.integers(-(10**19), 10**19).map(lambda n: Decimal(n).scaleb(-3)),
     "real": st.floats(-1e9, 1e9).map(lambda x: x + 0.0),
-    "word": st.text(st.characters(min_codepoint=65, max_codepoint=0x17F, categories=["L"]), min_size=1, max_size=5),
+    "word": st.text(
+        st.characters(min_codepoint=65, max_codepoint=0x17F, categories=["L"]),
+        min_size=1,
+        max_size=5,
+    ),
     "value": st.text("abc ", min_size=1, max_size=5),
     "day": st.dates(date(1900, 1, 1), date(2200, 1, 1)),
     "at": st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
@@ -179,7 +229,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "local": st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)),
     "list": st.lists(st.none() | st.integers(-9, 9), max_size=3),
     "inner": st.fixed_dictionaries(
-        {"a": st.none() | st.text("xyz", max_size=3), "b": st.lists(st.integers(0, 99).map(Decimal), max_size=2)}
+        {
+            "a": st.none() | st.text("xyz", max_size=3),
+            "b": st.lists(st.integers(0, 99).map(Decimal), max_size=2),
+        }
     ),
     "by": st.dictionaries(st.text("abc", min_size=1, max_size=2), st.integers(), max_size=2).map(
         lambda found: {key: value % 2**40 for key, value in found.items()}
@@ -190,34 +243,67 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_every_format_gives_what_spark_read_gives(engine: SparkEngine, name: str, data: st.DataObject) -> None:
-    """Files that Spark writes from any rows: their rows, one file after the other, are those that Spark reads at once."""
+def test_every_format_gives_what_spark_read_gives(
+    engine: SparkEngine, name: str, data: st.DataObject
+) -> None:
+    """Files that Spark writes from any rows: their rows, one file after the other, are those that
+    Spark reads at once.
+    """
     schema, options = FORMATS[name]
     fields = {column: VALUES[column] for column in from_ddl(schema).names}
-    rows = data.draw(st.lists(st.fixed_dictionaries({c: st.none() | v for c, v in fields.items()}), min_size=1, max_size=6))
+    rows = data.draw(
+        st.lists(
+            st.fixed_dictionaries({c: st.none() | v for c, v in fields.items()}),
+            min_size=1,
+            max_size=6,
+        )
+    )
     with tempfile.TemporaryDirectory() as folder:
-        written = engine.session.createDataFrame(rows, schema).repartition(data.draw(st.integers(1, 3)))
+        written = engine.session.createDataFrame(rows, schema).repartition(
+            data.draw(st.integers(1, 3))
+        )
         if name == "text":
             written = written.where("value IS NOT NULL")
         written.write.format(name).options(**options).save(f"{folder}/rows")
         read_options = {key: value for key, value in options.items() if key != "compression"}
-        expected = engine.session.read.format(name).schema(schema).options(**read_options).load(f"{folder}/rows").toArrow()
+        expected = (
+            engine.session.read.format(name)
+            .schema(schema)
+            .options(**read_options)
+            .load(f"{folder}/rows")
+            .toArrow()
+        )
         found = FileSource(f"{folder}/rows", format=name, schema=schema, **read_options)
         files = list_files([f"{folder}/rows"]) if any(Path(f"{folder}/rows").glob("part-*")) else []
         ours = read(reader(engine, found, lambda df: df.where("true")), *files)
         assert sorted(map(repr, ours)) == sorted(map(repr, expected.to_pylist()))
 
 
-WRITTEN_CSV = {"header": True, "escape": '"', "multiLine": True, "nanValue": "nan", "positiveInf": "inf", "negativeInf": "-inf"}
+WRITTEN_CSV = {
+    "header": True,
+    "escape": '"',
+    "multiLine": True,
+    "nanValue": "nan",
+    "positiveInf": "inf",
+    "negativeInf": "-inf",
+}
 
 
 @pytest.mark.parametrize("name", ["parquet", "csv", "json"])
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_what_a_file_sink_writes_spark_reads(engine: SparkEngine, name: str, data: st.DataObject) -> None:
+def test_what_a_file_sink_writes_spark_reads(
+    engine: SparkEngine, name: str, data: st.DataObject
+) -> None:
     schema = from_ddl(FORMATS[name][0])
-    values = {**VALUES, "real": st.floats(), "word": st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)}
-    if name != "csv":  # what is Spark's: it takes an empty text for null, and white space around a text away
+    values = {
+        **VALUES,
+        "real": st.floats(),
+        "word": st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1),
+    }
+    if (
+        name != "csv"
+    ):  # what is Spark's: it takes an empty text for null, and white space around a text away
         values["word"] = st.text("a \t\n\r\"',:\\\0é😀", max_size=5)
     row = st.fixed_dictionaries({column: st.none() | values[column] for column in schema.names})
     batches = [
@@ -225,25 +311,45 @@ def test_what_a_file_sink_writes_spark_reads(engine: SparkEngine, name: str, dat
         for rows in data.draw(st.lists(st.lists(row, max_size=4), max_size=4))
     ]
     with tempfile.TemporaryDirectory() as folder:
-        sink = FileWriter(FileSink(folder, format=name, rolling_size=data.draw(st.sampled_from([None, 100]))))
+        sink = FileWriter(
+            FileSink(folder, format=name, rolling_size=data.draw(st.sampled_from([None, 100])))
+        )
         harness = OperatorHarness(sink, [to_arrow(schema)]).open()
         for batch in batches:
             harness.process(batch)
         harness.end()
-        found = engine.session.read.format(name).schema(schema).options(**WRITTEN_CSV if name == "csv" else {}).load(folder)
+        found = (
+            engine.session.read.format(name)
+            .schema(schema)
+            .options(**WRITTEN_CSV if name == "csv" else {})
+            .load(folder)
+        )
         rows = [row for batch in batches for row in batch.to_pylist()]
         assert sorted(map(repr, found.toArrow().to_pylist())) == sorted(map(repr, rows))
 
 
 @pytest.mark.parametrize("malformed", [None, "drop"])
-def test_a_name_that_looks_like_a_glob_is_one_file(engine: SparkEngine, tmp_path: Path, malformed: Any) -> None:
-    names = ["x[1].csv", "{a,b}.csv", "q?.csv", "st*r.csv", "100%20.csv", "two words.csv", "back\\slash.csv", "ü.csv"]
+def test_a_name_that_looks_like_a_glob_is_one_file(
+    engine: SparkEngine, tmp_path: Path, malformed: Any
+) -> None:
+    names = [
+        "x[1].csv",
+        "{a,b}.csv",
+        "q?.csv",
+        "st*r.csv",
+        "100%20.csv",
+        "two words.csv",
+        "back\\slash.csv",
+        "ü.csv",
+    ]
     for number, name in enumerate([*names, "x1.csv", "a.csv", "qq.csv", "star.csv"]):
         (tmp_path / name).write_text(f"{number}\n")
     for number, name in enumerate(names):
         path = str(tmp_path / name)
         assert list_files([path]) == [path]
-        harness = reader(engine, FileSource(path, format="csv", schema="n INT", malformed=malformed))
+        harness = reader(
+            engine, FileSource(path, format="csv", schema="n INT", malformed=malformed)
+        )
         harness.deliver(tasks_pb2.AssignSplit(number=0, split_json=json.dumps({"path": path})))
         harness.poll()
         assert harness.rows() == [{"n": number}], name
@@ -262,14 +368,21 @@ def test_a_name_that_spark_cannot_open_is_told_before_data_flows(tmp_path: Path)
 def test_paths_may_be_uris_and_formats_in_capitals(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1\n")
     for path in (f"file://{tmp_path}", f"file://{tmp_path}/*.csv", f"file://{tmp_path}/x.csv"):
-        assert read(reader(engine, FileSource(path, format="CSV")), *list_files([path])) == [{"_c0": 1}]
+        assert read(reader(engine, FileSource(path, format="CSV")), *list_files([path])) == [
+            {"_c0": 1}
+        ]
 
 
 def test_a_schema_may_be_of_spark_or_of_arrow(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1\n")
     for schema in (StructType([StructField("n", LongType())]), pa.schema([("n", pa.int64())])):
-        assert read(reader(engine, FileSource(str(tmp_path), format="csv", schema=schema)), tmp_path / "x.csv") == [{"n": 1}]
-    with pytest.raises(FiresteelError, match="a DDL string, a StructType or a pyarrow.Schema, not dict"):
+        assert read(
+            reader(engine, FileSource(str(tmp_path), format="csv", schema=schema)),
+            tmp_path / "x.csv",
+        ) == [{"n": 1}]
+    with pytest.raises(
+        FiresteelError, match="a DDL string, a StructType or a pyarrow.Schema, not dict"
+    ):
         reader(engine, FileSource(str(tmp_path), format="csv", schema={"n": "INT"}))  # type: ignore[arg-type]
 
 
@@ -278,30 +391,46 @@ def test_what_cannot_be_read_is_named_with_its_file(engine: SparkEngine, tmp_pat
     pq.write_table(pa.table({"n": [1]}), good)
     bad.write_text("nonsense")
     pq.write_table(pa.table({"n": ["one"]}), other)
-    for file, reason in ((bad, f"file:{bad} is not a Parquet file"), (other, "Expected Spark type bigint, actual Parquet type")):
-        harness = reader(engine, FileSource(str(good), str(file), format="parquet", schema="n LONG"))
+    for file, reason in (
+        (bad, f"file:{bad} is not a Parquet file"),
+        (other, "Expected Spark type bigint, actual Parquet type"),
+    ):
+        harness = reader(
+            engine, FileSource(str(good), str(file), format="parquet", schema="n LONG")
+        )
         with pytest.raises(Exception, match=r"\S") as raised:
             read(harness, file)
         assert str(file) in summary_of(raised.value)
         assert reason in summary_of(raised.value)
-    for name, reason in (("avro", "external data source module"), ("nonsense", "Failed to find the data source: nonsense")):
+    for name, reason in (
+        ("avro", "external data source module"),
+        ("nonsense", "Failed to find the data source: nonsense"),
+    ):
         with pytest.raises(FiresteelError, match=reason):
             reader(engine, FileSource(str(good), format=name))
 
 
 def test_other_formats_of_spark_read(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("one\ntwo\n")
-    assert read(reader(engine, FileSource(f"{tmp_path}/x.txt", format="text")), tmp_path / "x.txt")[1] == {"value": "two"}
+    assert read(reader(engine, FileSource(f"{tmp_path}/x.txt", format="text")), tmp_path / "x.txt")[
+        1
+    ] == {"value": "two"}
     pa_orc.write_table(pa.table({"n": [1]}), tmp_path / "x.orc")
-    assert read(reader(engine, FileSource(f"{tmp_path}/x.orc", format="orc")), tmp_path / "x.orc") == [{"n": 1}]
+    assert read(
+        reader(engine, FileSource(f"{tmp_path}/x.orc", format="orc")), tmp_path / "x.orc"
+    ) == [{"n": 1}]
     (tmp_path / "x.xml").write_text("<all><row><n>1</n></row><row><n>2</n></row></all>")
     xml = FileSource(f"{tmp_path}/x.xml", format="xml", rowTag="row", schema="n INT")
     assert read(reader(engine, xml), tmp_path / "x.xml") == [{"n": 1}, {"n": 2}]
-    (found,) = read(reader(engine, FileSource(f"{tmp_path}/x.txt", format="binaryFile")), tmp_path / "x.txt")
+    (found,) = read(
+        reader(engine, FileSource(f"{tmp_path}/x.txt", format="binaryFile")), tmp_path / "x.txt"
+    )
     assert found["content"] == b"one\ntwo\n"
 
 
-def test_a_watched_source_needs_a_schema_or_files_and_is_idle_while_it_waits(engine: SparkEngine, tmp_path: Path) -> None:
+def test_a_watched_source_needs_a_schema_or_files_and_is_idle_while_it_waits(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
     with pytest.raises(FiresteelError, match="no files yet to find the schema in"):
         reader(engine, FileSource(str(tmp_path), format="json", watch="1 s"))
     harness = reader(engine, FileSource(str(tmp_path), format="json", schema=SCHEMA, watch="1 s"))

@@ -1,4 +1,6 @@
-"""Whatever a column's type, rows come through a Spark transform as they were, by either way into the JVM."""
+"""Whatever a column's type, rows come through a Spark transform as they were, by either way into
+the JVM.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,24 @@ from tests.unit.operators.test_odd_schemas import rows, streams, texts
 
 
 @pytest.mark.parametrize("way", ["few rows", "many rows"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(batches=streams())
-def test_a_transform_gives_back_what_it_was_given(engine: SparkEngine, way: str, batches: list[pa.RecordBatch]) -> None:
+def test_a_transform_gives_back_what_it_was_given(
+    engine: SparkEngine, way: str, batches: list[pa.RecordBatch]
+) -> None:
     schema = to_arrow(to_spark(batches[0].schema))  # as everywhere between tasks
     batches = [batch.cast(schema) for batch in batches]
     if way == "many rows":
         whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        batches = [batch.take([n % batch.num_rows for n in range(LOCAL_ROWS + 1)]) for batch in whole if batch.num_rows]
+        batches = [
+            batch.take([n % batch.num_rows for n in range(LOCAL_ROWS + 1)])
+            for batch in whole
+            if batch.num_rows
+        ]
     stage = SparkTransformStage([TransformSpec(function=lambda df: df.where("true"))], schema)
     harness = OperatorHarness(stage, [schema], output_schema=schema, spark=engine.session).open()
     for batch in batches:
@@ -36,8 +48,17 @@ def test_a_transform_gives_back_what_it_was_given(engine: SparkEngine, way: str,
     assert texts(harness.rows()) == texts(rows(batches))
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(batches=streams(), dry=st.sets(st.integers(0, 3)), subtask=st.integers(0, 1), limit=st.sampled_from(["1", "64m"]))
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    batches=streams(),
+    dry=st.sets(st.integers(0, 3)),
+    subtask=st.integers(0, 1),
+    limit=st.sampled_from(["1", "64m"]),
+)
 def test_foreach_batch_hands_over_every_row_once_whatever_it_is(
     engine: SparkEngine, batches: list[pa.RecordBatch], dry: set[int], subtask: int, limit: str
 ) -> None:
@@ -63,11 +84,19 @@ def test_foreach_batch_hands_over_every_row_once_whatever_it_is(
 
 def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -> None:
     words = pa.dictionary(pa.int32(), pa.string())
-    schema = declared(pa.schema([("d", words), ("l", pa.list_(words)), ("s", pa.struct([("d", words)]))]), None)
-    assert schema == pa.schema([("d", pa.string()), ("l", pa.list_(pa.string())), ("s", pa.struct([("d", pa.string())]))])
-    stage = SparkTransformStage([TransformSpec(function=lambda df: df.where("d <> 'b'"))], pa.schema([("d", pa.string())]))
+    schema = declared(
+        pa.schema([("d", words), ("l", pa.list_(words)), ("s", pa.struct([("d", words)]))]), None
+    )
+    assert schema == pa.schema(
+        [("d", pa.string()), ("l", pa.list_(pa.string())), ("s", pa.struct([("d", pa.string())]))]
+    )
+    stage = SparkTransformStage(
+        [TransformSpec(function=lambda df: df.where("d <> 'b'"))], pa.schema([("d", pa.string())])
+    )
     plain = pa.schema([("d", pa.string())])
     harness = OperatorHarness(stage, [plain], output_schema=plain, spark=engine.session).open()
-    harness.process(pa.record_batch([pa.array(["a", "b", "c", None]).dictionary_encode()], names=["d"]))
+    harness.process(
+        pa.record_batch([pa.array(["a", "b", "c", None]).dictionary_encode()], names=["d"])
+    )
     harness.end()
     assert [row["d"] for row in harness.rows()] == ["a", "c"]

@@ -91,9 +91,14 @@ def pairs(*values: tuple[int, str | None]) -> pa.RecordBatch:
 
 def test_a_table_is_created_that_holds_every_type(postgres: str, connection: Any) -> None:
     nothing = dict.fromkeys(RICH.names)
-    write(PostgresSink(postgres, "public.rich"), pa.RecordBatch.from_pylist([ROW, nothing], schema=RICH))
+    write(
+        PostgresSink(postgres, "public.rich"),
+        pa.RecordBatch.from_pylist([ROW, nothing], schema=RICH),
+    )
     first, second = rows(connection, "SELECT * FROM rich ORDER BY number")
-    assert [bytes(value) if isinstance(value, memoryview) else value for value in first] == list(ROW.values())
+    assert [bytes(value) if isinstance(value, memoryview) else value for value in first] == list(
+        ROW.values()
+    )
     assert set(second) == {None}
 
 
@@ -104,7 +109,9 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
     "flag": st.booleans(),
     "small": st.integers(-(2**15), 2**15 - 1),
     "number": st.integers(-(2**63), 2**63 - 1),
-    "single": st.integers(-(2**20), 2**20).map(lambda n: n / 8),  # what it shows of others is shorter than what it keeps
+    "single": st.integers(-(2**20), 2**20).map(
+        lambda n: n / 8
+    ),  # what it shows of others is shorter than what it keeps
     "ratio": st.floats(allow_nan=False),
     "price": st.integers(-(10**11), 10**11).map(lambda n: Decimal(n).scaleb(-3)),
     "text": TEXT,
@@ -118,14 +125,24 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     batches=st.lists(
-        st.lists(st.fixed_dictionaries({name: st.none() | values for name, values in ANY.items()}), max_size=4), max_size=3
+        st.lists(
+            st.fixed_dictionaries({name: st.none() | values for name, values in ANY.items()}),
+            max_size=4,
+        ),
+        max_size=3,
     ),
     batch_rows=st.integers(1, 5),
 )
-def test_any_rows_arrive_as_they_were(postgres: str, connection: Any, batches: list[Any], batch_rows: int) -> None:
+def test_any_rows_arrive_as_they_were(
+    postgres: str, connection: Any, batches: list[Any], batch_rows: int
+) -> None:
     rows(connection, "DROP TABLE IF EXISTS rich")
     given = [pa.RecordBatch.from_pylist(batch, schema=RICH) for batch in batches]
     write(PostgresSink(postgres, "rich", batch_rows=batch_rows), *given, schema=RICH)
@@ -136,15 +153,31 @@ def test_any_rows_arrive_as_they_were(postgres: str, connection: Any, batches: l
 
 def comparable(row: Sequence[Any]) -> str:
     plain = [bytes(value) if isinstance(value, memoryview) else value for value in row]
-    return repr([value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value for value in plain])
+    return repr(
+        [
+            value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+            for value in plain
+        ]
+    )
 
 
 def test_what_is_nested_arrives_as_json_that_postgres_takes(postgres: str, connection: Any) -> None:
-    kind = pa.map_(pa.string(), pa.struct([("x", pa.float64()), ("d", pa.decimal128(5, 2)), ("at", pa.timestamp("us", "UTC"))]))
+    kind = pa.map_(
+        pa.string(),
+        pa.struct(
+            [("x", pa.float64()), ("d", pa.decimal128(5, 2)), ("at", pa.timestamp("us", "UTC"))]
+        ),
+    )
     inner = {"x": float("nan"), "d": Decimal("1.50"), "at": datetime(2024, 1, 1, 2, tzinfo=UTC)}
-    write(PostgresSink(postgres, "nested"), pa.record_batch([pa.array([[("k", inner)]], kind)], names=["by"]))
+    write(
+        PostgresSink(postgres, "nested"),
+        pa.record_batch([pa.array([[("k", inner)]], kind)], names=["by"]),
+    )
     assert rows(connection, "SELECT by->'k'->>'at', by FROM nested") == [
-        ("2024-01-01T02:00:00+00:00", {"k": {"x": "NaN", "d": "1.50", "at": "2024-01-01T02:00:00+00:00"}})
+        (
+            "2024-01-01T02:00:00+00:00",
+            {"k": {"x": "NaN", "d": "1.50", "at": "2024-01-01T02:00:00+00:00"}},
+        )
     ]
 
 
@@ -155,24 +188,47 @@ def test_upserts_replace_rows_and_the_last_of_a_key_counts(postgres: str, connec
     assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == [(1, "c"), (2, None), (3, "e")]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     batches=st.lists(
-        st.lists(st.tuples(st.integers(0, 5), st.text(st.characters(exclude_characters="\0", codec="utf-8")) | st.none()))
+        st.lists(
+            st.tuples(
+                st.integers(0, 5),
+                st.text(st.characters(exclude_characters="\0", codec="utf-8")) | st.none(),
+            )
+        )
     ),
     batch_rows=st.integers(1, 7),
 )
-def test_upserts_leave_what_a_dict_would(postgres: str, connection: Any, batches: list[Any], batch_rows: int) -> None:
+def test_upserts_leave_what_a_dict_would(
+    postgres: str, connection: Any, batches: list[Any], batch_rows: int
+) -> None:
     rows(connection, "DROP TABLE IF EXISTS kv")
     sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"], batch_rows=batch_rows)
     write(sink, *(pairs(*batch) for batch in batches), schema=PAIR)
-    assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == sorted({k: v for batch in batches for k, v in batch}.items())
+    assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == sorted(
+        {k: v for batch in batches for k, v in batch}.items()
+    )
 
 
 def test_appends_fill_a_table_that_is_there(postgres: str, connection: Any) -> None:
-    rows(connection, "CREATE TABLE t (id serial, v varchar(9), k numeric, at timestamptz DEFAULT now())")
-    write(PostgresSink(postgres, "t", batch_rows=2), pairs((1, "a"), (2, "b"), (3, None)), pairs((4, "")))
-    assert rows(connection, "SELECT id, k, v FROM t ORDER BY id") == [(1, 1, "a"), (2, 2, "b"), (3, 3, None), (4, 4, "")]
+    rows(
+        connection,
+        "CREATE TABLE t (id serial, v varchar(9), k numeric, at timestamptz DEFAULT now())",
+    )
+    write(
+        PostgresSink(postgres, "t", batch_rows=2),
+        pairs((1, "a"), (2, "b"), (3, None)),
+        pairs((4, "")),
+    )
+    assert rows(connection, "SELECT id, k, v FROM t ORDER BY id") == [
+        (1, 1, "a"),
+        (2, 2, "b"),
+        (3, 3, None),
+        (4, 4, ""),
+    ]
 
 
 def test_rows_are_there_when_the_input_runs_dry(postgres: str, connection: Any) -> None:
@@ -187,7 +243,10 @@ def test_rows_are_there_when_the_input_runs_dry(postgres: str, connection: Any) 
 
 def test_several_subtasks_may_create_the_table(postgres: str, connection: Any) -> None:
     sink = PostgresSink(postgres, "t", mode="upsert", key=["k"])
-    first, second = (OperatorHarness(PostgresWriter(sink), [PAIR], subtask=i, parallelism=2).open() for i in range(2))
+    first, second = (
+        OperatorHarness(PostgresWriter(sink), [PAIR], subtask=i, parallelism=2).open()
+        for i in range(2)
+    )
     for harness, text in ((first, "a"), (second, "b")):
         harness.process(pairs((1, text)))
         harness.end()
@@ -197,7 +256,11 @@ def test_several_subtasks_may_create_the_table(postgres: str, connection: Any) -
 @pytest.mark.parametrize(
     ("table", "arguments", "message"),
     [
-        ("CREATE TABLE t (k bigint)", {}, r"no column 'v'; it has: k. Add it \(ALTER TABLE t ADD COLUMN ... text\)"),
+        (
+            "CREATE TABLE t (k bigint)",
+            {},
+            r"no column 'v'; it has: k. Add it \(ALTER TABLE t ADD COLUMN ... text\)",
+        ),
         (
             "CREATE TABLE t (k bigint, v integer)",
             {},
@@ -208,7 +271,11 @@ def test_several_subtasks_may_create_the_table(postgres: str, connection: Any) -
             {"mode": "upsert", "key": ["k"]},
             r"no unique index over exactly \(k\).*CREATE UNIQUE",
         ),
-        ("", {"mode": "upsert", "key": ["q"]}, r"key column 'q' is not in the stream, which has: k, v"),
+        (
+            "",
+            {"mode": "upsert", "key": ["q"]},
+            r"key column 'q' is not in the stream, which has: k, v",
+        ),
     ],
 )
 def test_what_does_not_fit_is_found_before_data_flows(
@@ -222,7 +289,10 @@ def test_what_does_not_fit_is_found_before_data_flows(
 
 def test_a_database_that_cannot_be_reached_is_told_without_the_password(postgres: str) -> None:
     for url, message in (
-        ("postgresql://me:secret@127.0.0.1:1/db", r"cannot connect to postgresql://me:\*\*\*@127.0.0.1:1/db: .*refused"),
+        (
+            "postgresql://me:secret@127.0.0.1:1/db",
+            r"cannot connect to postgresql://me:\*\*\*@127.0.0.1:1/db: .*refused",
+        ),
         (postgres.replace("/postgres?", "/nowhere?"), 'database "nowhere" does not exist'),
         ("mysql://me:secret@host/db", "is not PostgreSQL"),
         ("secret:what is this", "does not parse"),
@@ -233,11 +303,15 @@ def test_a_database_that_cannot_be_reached_is_told_without_the_password(postgres
     assert "secret" not in repr(PostgresSink("postgresql://me:secret@host/db", "t"))
 
 
-def test_a_row_that_the_table_refuses_fails_the_task_in_the_databases_words(postgres: str, connection: Any) -> None:
+def test_a_row_that_the_table_refuses_fails_the_task_in_the_databases_words(
+    postgres: str, connection: Any
+) -> None:
     rows(connection, "CREATE TABLE t (k smallint, v text CHECK (length(v) < 4))")
     with pytest.raises(FiresteelError, match=r'table t: .*violates check constraint "t_v_check"'):
         write(PostgresSink(postgres, "t"), pairs((1, "ok"), (2, "too long")))
-    with pytest.raises(FiresteelError, match=r"table t: value \"70000\" is out of range for type smallint"):
+    with pytest.raises(
+        FiresteelError, match=r"table t: value \"70000\" is out of range for type smallint"
+    ):
         write(PostgresSink(postgres, "t"), pairs((70_000, "x")))
     with pytest.raises(FiresteelError, match="table t: invalid byte sequence"):
         write(PostgresSink(postgres, "t"), pairs((1, "\0")))

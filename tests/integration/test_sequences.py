@@ -1,4 +1,6 @@
-"""Sequences that Spark generates, by kept plans and by new ones: the same rows as plain Python makes."""
+"""Sequences that Spark generates, by kept plans and by new ones: the same rows as plain Python
+makes.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,22 @@ def engine(request: pytest.FixtureRequest) -> Iterator[SparkEngine]:
     engine.stop()
 
 
-def stage(engine: SparkEngine, program: Callable[[DataStream], DataStream]) -> tuple[SparkSourceStage, OperatorHarness]:
+def stage(
+    engine: SparkEngine, program: Callable[[DataStream], DataStream]
+) -> tuple[SparkSourceStage, OperatorHarness]:
     env = Environment(parallelism=1)
     numbers = env.from_source(SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT))
     program(numbers).print()
     graph = env.job_graph("numbers")
-    schemas = [pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None for m in analyze(graph, engine)]
+    schemas = [
+        pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None
+        for m in analyze(graph, engine)
+    ]
     operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
-    opened = [OpenedOperator(o, cloudpickle.loads(o.spec), s) for o, s in zip(operators, schemas, strict=False)]
+    opened = [
+        OpenedOperator(o, cloudpickle.loads(o.spec), s)
+        for o, s in zip(operators, schemas, strict=False)
+    ]
     operator = build(opened)
     assert isinstance(operator, SparkSourceStage)
     return operator, OperatorHarness(operator, [], spark=engine.session).open()
@@ -73,7 +83,9 @@ def test_transforms_run_by_a_kept_plan(engine: SparkEngine) -> None:
 
 def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
     keyed = lambda df: df.selectExpr("pmod(n, 7) AS k", "n")  # noqa: E731
-    operator, harness = stage(engine, lambda ns: ns.transform(keyed).key_by("k").aggregate("count(*) AS c", "avg(n) AS a"))
+    operator, harness = stage(
+        engine, lambda ns: ns.transform(keyed).key_by("k").aggregate("count(*) AS c", "avg(n) AS a")
+    )
     counts: Counter[int] = Counter()
     for row in read(harness):
         counts[row["k"]] += row["_rows"]
@@ -85,10 +97,16 @@ def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
     "function",
     [
         pytest.param(lambda df: df.where(f"n >= {df.count() * 0 + START}"), id="looks at the rows"),
-        pytest.param(lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"),
-        pytest.param(lambda df: df.where(f"n > -{next(CALLS) + 10_000}"), id="another plan each time"),
+        pytest.param(
+            lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"
+        ),
+        pytest.param(
+            lambda df: df.where(f"n > -{next(CALLS) + 10_000}"), id="another plan each time"
+        ),
         pytest.param(lambda df: df.orderBy(df.n % 10), id="not row by row"),
-        pytest.param(lambda df: df.where("n <= (SELECT max(id) FROM range(100000))"), id="with a subquery"),
+        pytest.param(
+            lambda df: df.where("n <= (SELECT max(id) FROM range(100000))"), id="with a subquery"
+        ),
     ],
 )
 def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
@@ -98,8 +116,12 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
 
 
 def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.ranges.PART_BYTES", 8_000)  # of 16,000 per split
-    operator, harness = stage(engine, lambda numbers: numbers.transform(lambda df: df.selectExpr("n")))
+    monkeypatch.setattr(
+        "taskexecutor.executor.spark.ranges.PART_BYTES", 8_000
+    )  # of 16,000 per split
+    operator, harness = stage(
+        engine, lambda numbers: numbers.transform(lambda df: df.selectExpr("n"))
+    )
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert operator._ranges is not None
     assert operator._ranges._parts == 2
@@ -108,7 +130,9 @@ def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.Mo
 def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:
     def program(numbers: DataStream) -> DataStream:
         return (
-            numbers.transform(lambda df: df.selectExpr("n % 7 AS k", "n")).key_by("k").aggregate("count(*) AS c", "max(n) AS m")
+            numbers.transform(lambda df: df.selectExpr("n % 7 AS k", "n"))
+            .key_by("k")
+            .aggregate("count(*) AS c", "max(n) AS m")
         )
 
     operator, _ = stage(engine, program)
@@ -122,9 +146,19 @@ def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:
     ("keys", "larger"),
     [
         pytest.param(("nullif(pmod(n, 611), 5) AS k",), True, id="whole numbers and null"),
-        pytest.param(("IF(n % 3 = 0, DOUBLE('NaN'), CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="not a number"),
-        pytest.param(("IF(n % 3 = 0, -0.0D, CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="doubles"),
-        pytest.param(("date_add(DATE '2024-01-01', CAST(pmod(n, 611) AS INT)) AS k", "n % 2 = 0 AS l"), True, id="several"),
+        pytest.param(
+            ("IF(n % 3 = 0, DOUBLE('NaN'), CAST(pmod(n, 611) AS DOUBLE)) AS k",),
+            True,
+            id="not a number",
+        ),
+        pytest.param(
+            ("IF(n % 3 = 0, -0.0D, CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="doubles"
+        ),
+        pytest.param(
+            ("date_add(DATE '2024-01-01', CAST(pmod(n, 611) AS INT)) AS k", "n % 2 = 0 AS l"),
+            True,
+            id="several",
+        ),
         pytest.param(("concat('k', pmod(n, 611)) AS k",), False, id="texts"),
         pytest.param(("CAST(pmod(n, 611) AS DECIMAL(30, 2)) AS k",), False, id="decimals"),
     ],
@@ -133,10 +167,27 @@ def test_many_groups_are_found_in_a_larger_map(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], larger: bool
 ) -> None:
     def program(numbers: DataStream) -> DataStream:
-        values = "nullif(n % 10, 3) AS v", "CAST(n AS DOUBLE) / 7 AS d", "CAST(n AS SMALLINT) AS s", "n > 0 AS b"
+        values = (
+            "nullif(n % 10, 3) AS v",
+            "CAST(n AS DOUBLE) / 7 AS d",
+            "CAST(n AS SMALLINT) AS s",
+            "n > 0 AS b",
+        )
         names = [key.rsplit(" ", 1)[1] for key in keys]
-        aggregates = "count(v) AS c", "sum(v) AS t", "min(v) AS l", "max(d) AS h", "avg(s) AS a", "stddev(d) AS e", "max(b) AS f"
-        return numbers.transform(lambda df: df.selectExpr(*keys, *values)).key_by(*names).aggregate(*aggregates)
+        aggregates = (
+            "count(v) AS c",
+            "sum(v) AS t",
+            "min(v) AS l",
+            "max(d) AS h",
+            "avg(s) AS a",
+            "stddev(d) AS e",
+            "max(b) AS f",
+        )
+        return (
+            numbers.transform(lambda df: df.selectExpr(*keys, *values))
+            .key_by(*names)
+            .aggregate(*aggregates)
+        )
 
     usual, harness = stage(engine, program)
     expected = sorted(map(repr, read(harness)))

@@ -1,5 +1,5 @@
-"""The smallest slot that can be asked for: its Spark starts and does a job's usual work in bundles far larger than its heap.
-And how little a slot has imported before it has a job.
+"""The smallest slot that can be asked for: its Spark starts and does a job's usual work in bundles
+far larger than its heap. And how little a slot has imported before it has a job.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ def test_the_smallest_heap_filters_groups_and_sorts() -> None:
         def work(df):  # type: ignore[no-untyped-def]
             return df.where("number % 2 = 0").groupBy("text").count().orderBy("text")
 
-        output = to_arrow(work(engine.session.createDataFrame([], "number BIGINT, text STRING")).schema)
+        output = to_arrow(
+            work(engine.session.createDataFrame([], "number BIGINT, text STRING")).schema
+        )
         operator = SparkTransformStage([TransformSpec(function=work)], output)
-        harness = OperatorHarness(operator, [SCHEMA], output_schema=output, spark=engine.session).open()
+        harness = OperatorHarness(
+            operator, [SCHEMA], output_schema=output, spark=engine.session
+        ).open()
         for _ in range(10):
             harness.process(batch)
             harness.flush()
@@ -59,7 +63,9 @@ print(*sorted(name for name in sys.modules if "." not in name))
 
 
 def test_a_warm_slot_without_a_job_has_not_imported_what_only_some_jobs_need() -> None:
-    ran = subprocess.run([sys.executable, "-c", IDLE], check=True, stdout=subprocess.PIPE, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", IDLE], check=True, stdout=subprocess.PIPE, text=True
+    )
     imported = set(ran.stdout.splitlines()[-1].split())
     assert {"pyarrow", "pyspark", "taskexecutor"} <= imported
     assert not imported & {"pandas", "rich", "sqlglot", "unittest"}

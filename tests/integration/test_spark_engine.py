@@ -1,4 +1,6 @@
-"""A real SparkEngine: schemas that survive the round trip, sources, bundles, cancellation, analysis, the JVM's death."""
+"""A real SparkEngine: schemas that survive the round trip, sources, bundles, cancellation,
+analysis, the JVM's death.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,13 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def stage(engine: SparkEngine, function: Any, schema: pa.Schema, output: pa.Schema | None = None) -> OperatorHarness:
+def stage(
+    engine: SparkEngine, function: Any, schema: pa.Schema, output: pa.Schema | None = None
+) -> OperatorHarness:
     operator = SparkTransformStage([TransformSpec(function=function)], output or schema)
-    return OperatorHarness(operator, [schema], output_schema=output or schema, spark=engine.session).open()
+    return OperatorHarness(
+        operator, [schema], output_schema=output or schema, spark=engine.session
+    ).open()
 
 
 @pytest.mark.parametrize("copies", [1, LOCAL_ROWS])
@@ -105,7 +111,9 @@ def commands(asked: list[str]) -> list[str]:
     return [command for command in asked if not command.startswith("m")]  # m: garbage collected
 
 
-def test_making_a_plan_asks_the_jvm_only_for_the_plan(engine: SparkEngine, asked: list[str]) -> None:
+def test_making_a_plan_asks_the_jvm_only_for_the_plan(
+    engine: SparkEngine, asked: list[str]
+) -> None:
     from pyspark.sql import functions as sql
 
     column = sql.col("a") + sql.col("b")
@@ -138,14 +146,22 @@ def test_a_transform_that_changes_its_columns_fails(engine: SparkEngine) -> None
 
 def test_a_transform_whose_types_depend_on_the_data_fails(engine: SparkEngine) -> None:
     schema = pa.schema([("x", pa.int64())])
-    harness = stage(engine, lambda df: df if df.count() < 2 else df.selectExpr("cast(x AS string) AS x"), schema)
+    harness = stage(
+        engine, lambda df: df if df.count() < 2 else df.selectExpr("cast(x AS string) AS x"), schema
+    )
     harness.process(pa.record_batch([[1]], schema=schema))
     harness.flush()
     harness.process(pa.record_batch([[1, 2]], schema=schema))
-    with pytest.raises(FiresteelError, match="changed between bundles: expected x int64; got x string"):
+    with pytest.raises(
+        FiresteelError, match="changed between bundles: expected x int64; got x string"
+    ):
         harness.flush()
     harness.close()
-    assert (harness.metrics.bundles, harness.metrics.bundle_records, harness.metrics.last_bundle_records) == (2, 3, 2)
+    assert (
+        harness.metrics.bundles,
+        harness.metrics.bundle_records,
+        harness.metrics.last_bundle_records,
+    ) == (2, 3, 2)
 
 
 @pytest.mark.parametrize("more", ["true", "rand() >= 0"], ids=["by the kept plan", "by a job"])
@@ -171,7 +187,9 @@ def write_days(folder: Path) -> None:
     folder.mkdir()
     for month in (1, 2):
         lines = [
-            f"2013-{month:02d}-{day:02d}T{hour:02d}:00:00Z,{origin},{delay}" for day in (1, 2) for hour, origin, delay in HOURS
+            f"2013-{month:02d}-{day:02d}T{hour:02d}:00:00Z,{origin},{delay}"
+            for day in (1, 2)
+            for hour, origin, delay in HOURS
         ]
         (folder / f"{month}.csv").write_text("\n".join(["time_hour,origin,dep_delay", *lines, ""]))
 
@@ -180,7 +198,11 @@ HOURS = [(5, "EWR", "1.0"), (23, "EWR", "3.0"), (6, "JFK", ""), (7, "JFK", "8.0"
 
 
 def program(
-    folder: Path, key: str = "origin", column: str = "time_hour", aggregate: str = "avg(dep_delay) AS a", **source: Any
+    folder: Path,
+    key: str = "origin",
+    column: str = "time_hour",
+    aggregate: str = "avg(dep_delay) AS a",
+    **source: Any,
 ) -> Any:
     env = Environment()
     stream = env.from_source(
@@ -214,12 +236,18 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     write_days(tmp_path / "in")
     source, transform, partial, window, _ = opened(program(tmp_path / "in"), engine)
     reader = OperatorHarness(
-        build([source, transform, partial]), [], spark=engine.session, output_schema=partial.output_schema
+        build([source, transform, partial]),
+        [],
+        spark=engine.session,
+        output_schema=partial.output_schema,
     ).open()
     assert reader.poll() and reader.operator.waiting  # type: ignore[attr-defined]
     for month in (1, 2):
         reader.deliver(
-            tasks_pb2.AssignSplit(number=month - 1, split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")}))
+            tasks_pb2.AssignSplit(
+                number=month - 1,
+                split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")}),
+            )
         )
         assert reader.poll()
         assert len(reader.sent) == month + 1  # the next split is asked for before this one is read
@@ -227,14 +255,19 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     assert not reader.poll()
     latest = int(datetime(2013, 2, 2, 23, tzinfo=UTC).timestamp()) * 1_000_000
     assert reader.watermarks_us[-1] == latest - 3_600_000_000 - 1
-    merged = OperatorHarness(build([window]), [partial.output_schema], output_schema=window.output_schema).open()
+    merged = OperatorHarness(
+        build([window]), [partial.output_schema], output_schema=window.output_schema
+    ).open()
     for element in reader.elements:
         if isinstance(element, pa.RecordBatch):
             merged.process(element)
         else:
             merged.watermark(element.timestamp_us)  # type: ignore[union-attr]
     merged.end()
-    assert [(r["origin"], r["window_start"].strftime("%m-%d"), r["flights"], r["a"]) for r in merged.rows()] == [
+    assert [
+        (r["origin"], r["window_start"].strftime("%m-%d"), r["flights"], r["a"])
+        for r in merged.rows()
+    ] == [
         (origin, f"{month}-{day}", flights, average)
         for month in ("01", "02")
         for day in ("01", "02")
@@ -251,7 +284,10 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
         ),
         ({"column": "when"}, "column 'when': no such column"),
         ({"column": "origin"}, "is string, and event time must be a timestamp; read it as one"),
-        ({"column": "time_hour", "schema": "time_hour DATE, origin STRING, dep_delay DOUBLE"}, "is date, and event time must be"),
+        (
+            {"column": "time_hour", "schema": "time_hour DATE, origin STRING, dep_delay DOUBLE"},
+            "is date, and event time must be",
+        ),
         ({"aggregate": "sum(dep_dely) AS s"}, r"aggregate\('sum\(dep_dely\) AS s'\).*dep_dely"),
         ({"format": "xslx"}, "xslx"),
         ({"schema": "a b c"}, "does not parse"),
@@ -286,7 +322,9 @@ def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:
         analyze(program(tmp_path / "nowhere"), engine)
 
 
-def test_analysis_asks_the_jvm_little_and_tells_the_plan(engine: SparkEngine, asked: list[str], tmp_path: Path) -> None:
+def test_analysis_asks_the_jvm_little_and_tells_the_plan(
+    engine: SparkEngine, asked: list[str], tmp_path: Path
+) -> None:
     write_days(tmp_path / "in")
     graph = program(tmp_path / "in", schema="time_hour TIMESTAMP, origin STRING, dep_delay DOUBLE")
     scheduler = engine.session._jsc.sc().dagScheduler()
@@ -306,9 +344,14 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
     graph = program(tmp_path / "in", schema="time_hour TIMESTAMP, origin STRING, dep_delay DOUBLE")
     source, transform, partial, *_ = opened(graph, engine)
     reader = OperatorHarness(
-        build([source, transform, partial]), [], spark=engine.session, output_schema=partial.output_schema
+        build([source, transform, partial]),
+        [],
+        spark=engine.session,
+        output_schema=partial.output_schema,
     ).open()
-    reader.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "in" / "1.csv")})))
+    reader.deliver(
+        tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "in" / "1.csv")}))
+    )
     with pytest.raises(FiresteelError, match="'time_hour' is null"):
         reader.poll()
     reader.close()
@@ -317,12 +360,18 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
 def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "a b.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(100)))
     env = Environment()
-    numbers = env.from_source(FileSource(str(tmp_path / "*.csv"), format="csv", header=True, schema="n LONG"))
+    numbers = env.from_source(
+        FileSource(str(tmp_path / "*.csv"), format="csv", header=True, schema="n LONG")
+    )
     numbers.transform(lambda df: df.groupBy().sum("n")).print()
     source, transform, *_ = opened(env.job_graph("sum"), engine)
-    reader = OperatorHarness(build([source, transform]), [], spark=engine.session, output_schema=transform.output_schema).open()
+    reader = OperatorHarness(
+        build([source, transform]), [], spark=engine.session, output_schema=transform.output_schema
+    ).open()
     assert reader.poll()
-    reader.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "a b.csv")})))
+    reader.deliver(
+        tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "a b.csv")}))
+    )
     reader.poll()
     assert reader.rows() == [{"sum(n)": 4950}]
     assert reader.metrics.records_taken == 100
@@ -341,7 +390,9 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     session.range(3).createTempView("numbers")
     session.udf.register("twice", lambda x: 2 * x, "long")
     assert [row[0] for row in session.sql("SELECT twice(id) FROM numbers").collect()] == [0, 2, 4]
-    daemons = [p for p in psutil.Process(engine.jvm_pid).children() if "pyspark.daemon" in p.cmdline()]
+    daemons = [
+        p for p in psutil.Process(engine.jvm_pid).children() if "pyspark.daemon" in p.cmdline()
+    ]
     workers = [worker for daemon in daemons for worker in daemon.children()]
     assert workers
 

@@ -1,4 +1,6 @@
-"""The order of life in one real chain: a source, Spark stages that are fused, operators before and after them, and a sink."""
+"""The order of life in one real chain: a source, Spark stages that are fused, operators before and
+after them, and a sink.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import CustomSpec, MapInArrowSpec, SinkSpec, SourceSpec, Spec, TransformSpec
+from firesteel.plan.specs import (
+    CustomSpec,
+    MapInArrowSpec,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    TransformSpec,
+)
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator
 from taskexecutor.executor.operators import OpenedOperator, build
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -46,7 +55,11 @@ def chain(folder: Path) -> list[Operator]:
     specs: list[tuple[str, Spec, bool]] = [
         ("source", SourceSpec(source=SequenceSource(0, 1000)), True),
         ("filter", TransformSpec(function=lambda df: df.where("value % 2 = 0")), True),
-        ("before", CustomSpec(factory=lambda: None, schema=None), False),  # a RecordingOperator: see `run`
+        (
+            "before",
+            CustomSpec(factory=lambda: None, schema=None),
+            False,
+        ),  # a RecordingOperator: see `run`
         ("double", TransformSpec(function=lambda df: df.selectExpr("value * 2 AS value")), True),
         ("triple", TransformSpec(function=lambda df: df.selectExpr("value * 3 AS value")), True),
         ("after", MapInArrowSpec(function=passed, schema=None), False),
@@ -66,7 +79,9 @@ def chain(folder: Path) -> list[Operator]:
     ]
 
 
-def run(engine: SparkEngine, folder: Path, journal: Journal) -> tuple[list[ExecutionState], list[ErrorInfo]]:
+def run(
+    engine: SparkEngine, folder: Path, journal: Journal
+) -> tuple[list[ExecutionState], list[ErrorInfo]]:
     """One task of the chain, to its end."""
     states: list[ExecutionState] = []
     errors: list[ErrorInfo] = []
@@ -88,7 +103,9 @@ def run(engine: SparkEngine, folder: Path, journal: Journal) -> tuple[list[Execu
             setattr(operator, call, noting(call, getattr(operator, call)))
         return operator
 
-    def report(attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any) -> None:
+    def report(
+        attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any
+    ) -> None:
         states.append(state)
         errors.extend([error] if error else [])
 
@@ -138,11 +155,18 @@ def test_operators_around_spark_open_last_to_first_and_finish_and_close_first_to
         *(f"{name}.close" for name in NAMES),
     ]
     (file,) = tmp_path.iterdir()
-    assert sorted(pq.read_table(file).column("value").to_pylist()) == [n * 6 for n in range(0, 1000, 2)]
+    assert sorted(pq.read_table(file).column("value").to_pylist()) == [
+        n * 6 for n in range(0, 1000, 2)
+    ]
 
 
-@pytest.mark.parametrize("where", ["before.process_batch(0)", "before.finish", "double+triple.open", "sink.setup", "sink.finish"])
-def test_a_failure_anywhere_closes_what_was_set_up_and_leaves_no_file(engine: SparkEngine, tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(
+    "where",
+    ["before.process_batch(0)", "before.finish", "double+triple.open", "sink.setup", "sink.finish"],
+)
+def test_a_failure_anywhere_closes_what_was_set_up_and_leaves_no_file(
+    engine: SparkEngine, tmp_path: Path, where: str
+) -> None:
     journal = Journal()
     journal.fail_in(where, ValueError("no"))
     states, errors = run(engine, tmp_path, journal)

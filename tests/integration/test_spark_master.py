@@ -1,4 +1,6 @@
-"""A slot whose Spark is a real standalone cluster: a master and a worker of Spark's own, on loopback."""
+"""A slot whose Spark is a real standalone cluster: a master and a worker of Spark's own, on
+loopback.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,13 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     processes = []
     try:
-        processes.append(daemon(folder, "master.Master", "I have been elected leader", "--port", str(port)))
+        processes.append(
+            daemon(folder, "master.Master", "I have been elected leader", "--port", str(port))
+        )
         more = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / "work"), url)
-        processes.append(daemon(folder, "worker.Worker", "Successfully registered with master", *more))
+        processes.append(
+            daemon(folder, "worker.Worker", "Successfully registered with master", *more)
+        )
         yield url
     finally:
         for process in reversed(processes):
@@ -51,8 +57,19 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def daemon(folder: Path, kind: str, ready: str, *arguments: str) -> subprocess.Popen[bytes]:
     log = folder / f"{kind}.log"
     # As Spark's scripts do; without the version, a worker looks for the folders of a build.
-    environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_SCALA_VERSION": "2.13", "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [f"{java_home()}/bin/java", "-Xmx192m", "-cp", class_path(), f"org.apache.spark.deploy.{kind}"]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [
+        f"{java_home()}/bin/java",
+        "-Xmx192m",
+        "-cp",
+        class_path(),
+        f"org.apache.spark.deploy.{kind}",
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
@@ -71,7 +88,12 @@ def daemon(folder: Path, kind: str, ready: str, *arguments: str) -> subprocess.P
 @pytest.fixture(scope="module")
 def engine(master: str) -> Iterator[SparkEngine]:
     engine = SparkEngine()
-    conf = {"spark.master": master, "spark.executor.memory": "512m", "spark.cores.max": "1", "spark.driver.host": "127.0.0.1"}
+    conf = {
+        "spark.master": master,
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "1",
+        "spark.driver.host": "127.0.0.1",
+    }
     engine.start(conf, cores=1, heap_bytes=256 * 2**20)
     yield engine
     engine.stop()
@@ -97,15 +119,21 @@ def test_bundles_of_any_size(engine: SparkEngine, rows: int) -> None:
     harness.end()
     assert sorted(row["x"] for row in harness.rows()) == list(range(rows // 2))
     tracker = engine.session._jsc.sc().statusTracker()
-    assert len(tracker.getExecutorInfos()) == 2, "the driver's, which runs no tasks, and the worker's"
+    assert len(tracker.getExecutorInfos()) == 2, (
+        "the driver's, which runs no tasks, and the worker's"
+    )
 
 
 def test_files(engine: SparkEngine, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": list(range(1_000))}, schema=SCHEMA), tmp_path / "1.parquet")
     source = SourceSpec(source=FileSource(str(tmp_path / "1.parquet"), format="parquet"))
-    operator = SparkSourceStage(source, SCHEMA, [TransformSpec(function=lambda df: df.where("x % 2 = 0"))], SCHEMA)
+    operator = SparkSourceStage(
+        source, SCHEMA, [TransformSpec(function=lambda df: df.where("x % 2 = 0"))], SCHEMA
+    )
     harness = OperatorHarness(operator, [], output_schema=SCHEMA, spark=engine.session).open()
-    harness.deliver(tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "1.parquet")})))
+    harness.deliver(
+        tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "1.parquet")}))
+    )
     harness.poll()
     assert [row["x"] for row in harness.rows()] == list(range(0, 1_000, 2))
     assert harness.metrics.records_taken == 1_000
@@ -113,7 +141,9 @@ def test_files(engine: SparkEngine, tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_stopped_takes_its_jvm_with_it(engine: SparkEngine) -> None:
-    """Last: the engine is gone afterwards, and a slot's process with it, so that the slot gets another."""
+    """Last: the engine is gone afterwards, and a slot's process with it, so that the slot gets
+    another.
+    """
 
     def stopping(df: Any) -> Any:
         df.sparkSession._jsc.sc().stop()  # as it stops itself when its cluster has removed it

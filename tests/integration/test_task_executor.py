@@ -1,4 +1,6 @@
-"""One real TaskExecutor with real slots, between a ResourceManager and a JobMaster that do what the test says."""
+"""One real TaskExecutor with real slots, between a ResourceManager and a JobMaster that do what the
+test says.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Cluster:
         return offers.slots[0]
 
     async def until_free(self) -> None:
-        await self.masters.resource_manager.next("slot_report", lambda report: report.slots[0].allocation_id == "")
+        await self.masters.resource_manager.next(
+            "slot_report", lambda report: report.slots[0].allocation_id == ""
+        )
 
     def tree(self) -> list[psutil.Process]:
         return psutil.Process(self.task_executor.pid).children(recursive=True)
@@ -54,7 +58,16 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await masters.start()
     arguments = ("-D", "taskmanager.numberOfTaskSlots=1", "-D", "metrics.reporter.prom.port=0")
     child = await spawn(
-        [sys.executable, "-m", "taskexecutor", "--resource-manager", masters.address, "--dir", str(tmp_path), *arguments],
+        [
+            sys.executable,
+            "-m",
+            "taskexecutor",
+            "--resource-manager",
+            masters.address,
+            "--dir",
+            str(tmp_path),
+            *arguments,
+        ],
         log_path=tmp_path / "taskexecutor.log",
     )
     await masters.resource_manager.next("register")
@@ -127,22 +140,38 @@ async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_n
 
     # A file nobody can deliver.
     blob = common_pb2.BlobRef(hash="0" * 32, name="lib.py", kind=common_pb2.BLOB_FILE, size_bytes=1)
-    graph = job_graph_pb2.JobGraph(job_id=JOB, blobs=[blob], config={"firesteel.dispatcher.address": masters.address})
-    masters.tell_task_executor(JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph))
+    graph = job_graph_pb2.JobGraph(
+        job_id=JOB, blobs=[blob], config={"firesteel.dispatcher.address": masters.address}
+    )
+    masters.tell_task_executor(
+        JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph)
+    )
     result = await masters.job_master.next("analyze_result")
     assert "file 'lib.py' cannot be fetched" in result.error.summary
 
     # An operator that cannot be opened.
-    operator = job_graph_pb2.Operator(operator_id="1" * 32, name="bad", kind="Source", spec=b"garbage")
-    vertex = job_graph_pb2.JobVertex(vertex_id="2" * 32, name="bad", parallelism=1, max_parallelism=128, operators=[operator])
+    operator = job_graph_pb2.Operator(
+        operator_id="1" * 32, name="bad", kind="Source", spec=b"garbage"
+    )
+    vertex = job_graph_pb2.JobVertex(
+        vertex_id="2" * 32, name="bad", parallelism=1, max_parallelism=128, operators=[operator]
+    )
     graph = job_graph_pb2.JobGraph(job_id=JOB, name="bad", vertices=[vertex])
-    masters.tell_task_executor(JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph))
+    masters.tell_task_executor(
+        JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph)
+    )
     assert (await masters.job_master.next("analyze_result")).error.summary
 
-    deployment = tasks_pb2.TaskDeployment(attempt_id="3" * 32, vertex_id="2" * 32, allocation_id="1" * 32)
+    deployment = tasks_pb2.TaskDeployment(
+        attempt_id="3" * 32, vertex_id="2" * 32, allocation_id="1" * 32
+    )
     described = tasks_pb2.VertexDeployment(vertex=vertex, output_schemas=[b""])
-    masters.tell_task_executor(JOB, submit=tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment]))
-    failed = await masters.job_master.next("task_states", lambda s: s.changes[-1].state == common_pb2.TASK_FAILED)
+    masters.tell_task_executor(
+        JOB, submit=tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment])
+    )
+    failed = await masters.job_master.next(
+        "task_states", lambda s: s.changes[-1].state == common_pb2.TASK_FAILED
+    )
     assert failed.changes[-1].error.summary
 
     # The slot survived all of it.

@@ -1,10 +1,13 @@
-"""The slot protocol under lost, doubled, late and reordered messages, and under deaths of everybody.
+"""The slot protocol under lost, doubled, late and reordered messages, and under deaths of
+everybody.
 
-The real SlotManager, and simple models of TaskExecutors, JobMasters and the driver, joined by a network that a seed
-makes unkind for a while. After every event the SlotManager's invariants hold and no allocation is on two slots. Once the
-network is kind again everything comes to rest: everybody believes the same, and all that is required and fits is allocated.
+The real SlotManager, and simple models of TaskExecutors, JobMasters and the driver, joined by a
+network that a seed makes unkind for a while. After every event the SlotManager's invariants hold
+and no allocation is on two slots. Once the network is kind again everything comes to rest:
+everybody believes the same, and all that is required and fits is allocated.
 
-A failure names its seed; one seed alone:  FIRESTEEL_SEED=17 pytest tests/scenarios/test_slot_protocol.py
+A failure names its seed; one seed alone:  FIRESTEEL_SEED=17 pytest
+tests/scenarios/test_slot_protocol.py
 """
 
 from __future__ import annotations
@@ -129,7 +132,12 @@ class ModelTaskExecutor:
         return tuple(
             e.SlotStatus(slot_index=index, profile=UNKNOWN)
             if held is None
-            else e.SlotStatus(slot_index=index, profile=held.profile, allocation_id=held.allocation_id, job_id=held.job_id)
+            else e.SlotStatus(
+                slot_index=index,
+                profile=held.profile,
+                allocation_id=held.allocation_id,
+                job_id=held.job_id,
+            )
             for index, held in self.slots.items()
         )
 
@@ -137,7 +145,12 @@ class ModelTaskExecutor:
         self.sequence += 1
         if self.connection is not None:
             self.world.to_manager(
-                e.SlotsReported(connection=self.connection, epoch=self.epoch, sequence=self.sequence, slots=self.statuses())
+                e.SlotsReported(
+                    connection=self.connection,
+                    epoch=self.epoch,
+                    sequence=self.sequence,
+                    slots=self.statuses(),
+                )
             )
 
     def receive(self, command: Command, epoch: Epoch) -> None:
@@ -150,12 +163,17 @@ class ModelTaskExecutor:
                     held = Held(command.allocation_id, command.job_id, command.profile)
                     self.slots[command.slot_index] = held
                     answer: Event = e.SlotRequestAccepted(
-                        connection=self.connection, epoch=self.epoch, allocation_id=command.allocation_id
+                        connection=self.connection,
+                        epoch=self.epoch,
+                        allocation_id=command.allocation_id,
                     )
                     self.offer(held)
                 else:
                     answer = e.SlotRequestRejected(
-                        connection=self.connection, epoch=self.epoch, allocation_id=command.allocation_id, reason=reason
+                        connection=self.connection,
+                        epoch=self.epoch,
+                        allocation_id=command.allocation_id,
+                        reason=reason,
                     )
                 self.world.to_manager(answer)
             case e.FreeSlot(allocation_id=allocation_id):
@@ -206,7 +224,9 @@ class ModelJobMaster:
         self.sequence = 0
         self.required = required
         self.slots: dict[AllocationId, tuple[ModelTaskExecutor, ResourceProfile]] = {}
-        self.refused: set[AllocationId] = set()  # what was given back or not wanted is never taken again
+        self.refused: set[AllocationId] = (
+            set()
+        )  # what was given back or not wanted is never taken again
         self.connect()
         self.every_period()
 
@@ -219,13 +239,19 @@ class ModelJobMaster:
         if not self.welcomed and self.connection is not None:
             self.world.to_manager(
                 e.JobMasterRegistered(
-                    connection=self.connection, job_id=self.id, epoch=self.epoch, address="jm:1", job_name="job"
+                    connection=self.connection,
+                    job_id=self.id,
+                    epoch=self.epoch,
+                    address="jm:1",
+                    job_name="job",
                 )
             )
         self.declare()
         # What stream breaks do in life: slots of a TaskExecutor that is gone are gone.
         for allocation_id, (executor, _) in list(self.slots.items()):
-            if not executor.alive or all(h is None or h.allocation_id != allocation_id for h in executor.slots.values()):
+            if not executor.alive or all(
+                h is None or h.allocation_id != allocation_id for h in executor.slots.values()
+            ):
                 self.forget(allocation_id)
         self.world.network.after(PERIOD_S, self.every_period)
 
@@ -233,7 +259,9 @@ class ModelJobMaster:
         """As good as a heartbeat."""
         if self.connection is None:
             return
-        requirements = tuple(e.Requirement(profile=p, count=n) for p, n in self.required.items() if n)
+        requirements = tuple(
+            e.Requirement(profile=p, count=n) for p, n in self.required.items() if n
+        )
         self.world.to_manager(
             e.RequirementsDeclared(
                 connection=self.connection,
@@ -324,7 +352,9 @@ class World:
     # ------------------------------------------------------------ the SlotManager and its driver
 
     def start_manager(self, epoch: int) -> None:
-        settings = {name: getattr(self.settings, name) for name in Settings.__slots__} | {"epoch": Epoch(epoch)}
+        settings = {name: getattr(self.settings, name) for name in Settings.__slots__} | {
+            "epoch": Epoch(epoch)
+        }
         self.manager = SlotManager(Settings(**settings), IdSource(b"manager %d" % epoch))
         self.handle(e.Started())
 
@@ -332,7 +362,9 @@ class World:
         """Dies and comes back knowing nothing. Its driver's processes live on."""
         for model in list(self.connections.values()):
             self.disconnect(model, orderly=False, told=False)
-            self.network.after(self.network.random.random(), lambda model=model: self.reconnect(model))
+            self.network.after(
+                self.network.random.random(), lambda model=model: self.reconnect(model)
+            )
         self.start_manager(self.manager.settings.epoch + 1)
 
     def handle(self, event: Event) -> None:
@@ -344,7 +376,9 @@ class World:
 
     def schedule_tick(self) -> None:
         deadline = self.manager.next_deadline()
-        if deadline is None or (self._ticking_at is not None and self.network.now < self._ticking_at <= deadline):
+        if deadline is None or (
+            self._ticking_at is not None and self.network.now < self._ticking_at <= deadline
+        ):
             return
         self._ticking_at = deadline
         self.network.after(max(0.0, deadline - self.network.now), self.tick)
@@ -356,7 +390,9 @@ class World:
     def carry_out(self, command: Command, epoch: Epoch) -> None:
         match command:
             case e.RequestWorker(worker_id=worker_id):
-                self.network.after(1 + self.network.random.random() * 3, lambda: self.worker_comes_up(worker_id))
+                self.network.after(
+                    1 + self.network.random.random() * 3, lambda: self.worker_comes_up(worker_id)
+                )
             case e.ReleaseWorker(worker_id=worker_id):
                 for executor in [x for x in self.executors if x.worker_id == worker_id]:
                     self.network.after(0.1, lambda executor=executor: executor.die("released"))
@@ -389,7 +425,11 @@ class World:
         connection, model.connection = model.connection, None
         if connection is None or self.connections.pop(connection, None) is None or not told:
             return
-        event = e.ConnectionClosed(connection=connection) if orderly else e.ConnectionBroken(connection=connection, cause="")
+        event = (
+            e.ConnectionClosed(connection=connection)
+            if orderly
+            else e.ConnectionBroken(connection=connection, cause="")
+        )
         self.network.after(0.01, lambda: self.handle(event))
 
     def reconnect(self, model: Model) -> None:
@@ -453,13 +493,23 @@ class World:
     def at_rest(self) -> None:
         table = self.manager.table
         assert {x.id for x in self.executors} == set(table.executors), "TaskExecutors"
-        assert table.count(SlotState.FREE) + table.count(SlotState.ALLOCATED) == table.total, "free + allocated = total"
+        assert table.count(SlotState.FREE) + table.count(SlotState.ALLOCATED) == table.total, (
+            "free + allocated = total"
+        )
         for executor in self.executors:
             believed = {i: s.allocation_id for i, s in table.executors[executor.id].slots.items()}
-            assert believed == {i: h and h.allocation_id for i, h in executor.slots.items()}, "slots as their owner has them"
-        on_slots = {h.allocation_id for x in self.executors for h in x.slots.values() if h is not None}
-        used = {allocation_id for job_master in self.job_masters for allocation_id in job_master.slots}
-        assert on_slots == used, "every allocated slot is held by its JobMaster, and the other way round"
+            assert believed == {i: h and h.allocation_id for i, h in executor.slots.items()}, (
+                "slots as their owner has them"
+            )
+        on_slots = {
+            h.allocation_id for x in self.executors for h in x.slots.values() if h is not None
+        }
+        used = {
+            allocation_id for job_master in self.job_masters for allocation_id in job_master.slots
+        }
+        assert on_slots == used, (
+            "every allocated slot is held by its JobMaster, and the other way round"
+        )
         assert {j.id for j in self.job_masters} == set(self.manager.jobs), "JobMasters"
         for job_master in self.job_masters:
             surplus = [p for _, p in job_master.slots.values() if job_master.has_too_many(p)]
@@ -469,10 +519,16 @@ class World:
                 if job_master.having(size) < count:
                     assert not self.would_fit(size), f"{size} is required and would fit"
         if self.settings.worker is not None:
-            assert len([x for x in self.executors if x.worker_id]) >= self.settings.initial_workers, "initial workers"
+            assert (
+                len([x for x in self.executors if x.worker_id]) >= self.settings.initial_workers
+            ), "initial workers"
 
     def would_fit(self, size: ResourceProfile) -> bool:
-        return any(x.free_slots() and size.fits_in(x.remaining) for x in self.manager.table.executors.values() if not x.leaving)
+        return any(
+            x.free_slots() and size.fits_in(x.remaining)
+            for x in self.manager.table.executors.values()
+            if not x.leaving
+        )
 
 
 def play(seed: int, settings: Settings) -> World:
@@ -499,11 +555,20 @@ def test_started_by_hand(seed: int) -> None:
 def test_with_workers(seed: int) -> None:
     world = play(
         seed,
-        Settings(epoch=Epoch(1), initial_workers=1, max_slots=6, worker=WORKER, idle_timeout_s=5.0, heartbeat_timeout_s=10.0),
+        Settings(
+            epoch=Epoch(1),
+            initial_workers=1,
+            max_slots=6,
+            worker=WORKER,
+            idle_timeout_s=5.0,
+            heartbeat_timeout_s=10.0,
+        ),
     )
     idle = [x for x in world.executors if x.worker_id and not any(x.slots.values())]
     busy = [x for x in world.executors if x.worker_id and any(x.slots.values())]
-    assert len(idle) <= max(0, 1 - len(busy)), f"seed {seed}: idle workers beyond the initial ones are stopped"
+    assert len(idle) <= max(0, 1 - len(busy)), (
+        f"seed {seed}: idle workers beyond the initial ones are stopped"
+    )
 
 
 def test_the_network_is_unkind() -> None:

@@ -1,4 +1,5 @@
-"""Both sides of watermark alignment, joined: readers with splits, the JobMaster's groups, and between them messages that are
+"""Both sides of watermark alignment, joined: readers with splits, the JobMaster's groups, and
+between them messages that are
 under way for any time, or lost with a connection that breaks."""
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ INTERVAL_US = 1_000_000
 
 
 class Reader:
-    """Reads a split at a time, each as far as the next of `splits` (None: there is nothing for a while), and ends."""
+    """Reads a split at a time, each as far as the next of `splits` (None: there is nothing for a
+    while), and ends.
+    """
 
     def __init__(self, world: World, name: str, subtask: int, splits: list[int | None]) -> None:
         self.world, self.name, self.subtask = world, name, subtask
@@ -38,7 +41,11 @@ class Reader:
         self.incoming: deque[int | None] = deque()  # limits; None: report again
         spec = AlignmentSpec(group="g", max_drift_us=DRIFT_US[name], update_interval_us=INTERVAL_US)
         self.alignment = Alignment(
-            spec, self.out.append, self.timers.append, now_ms=lambda: world.now_ms, now_ns=lambda: world.now_ms * 1_000_000
+            spec,
+            self.out.append,
+            self.timers.append,
+            now_ms=lambda: world.now_ms,
+            now_ns=lambda: world.now_ms * 1_000_000,
         )
 
     @property
@@ -63,7 +70,9 @@ class Reader:
 
     def report(self) -> None:
         report = self.out.popleft()
-        self.world.reported(self, WatermarkReported(watermark_us=report.watermark_us, idle=report.idle))
+        self.world.reported(
+            self, WatermarkReported(watermark_us=report.watermark_us, idle=report.idle)
+        )
 
     def hear(self) -> None:
         limit_us = self.incoming.popleft()
@@ -92,14 +101,26 @@ class World:
     def __init__(self, splits: dict[str, list[list[int | None]]], chance: random.Random) -> None:
         self.now_ms = 0
         self.chance = chance
-        self.alignment = WatermarkAlignment.of(job(*(source(name, len(s)) for name, s in splits.items()), edges=False))
-        self.readers = [Reader(self, name, i, list(own)) for name, each in splits.items() for i, own in enumerate(each)]
+        self.alignment = WatermarkAlignment.of(
+            job(*(source(name, len(s)) for name, s in splits.items()), edges=False)
+        )
+        self.readers = [
+            Reader(self, name, i, list(own))
+            for name, each in splits.items()
+            for i, own in enumerate(each)
+        ]
         self.on_read: Callable[[Reader], None] = lambda reader: None
         self.breaks = 5
 
     def reported(self, reader: Reader, report: WatermarkReported) -> None:
         self.send(
-            self.alignment.reported(operator_id(reader.name), reader.subtask, reader.attempt_id, report, self.now_ms / 1000)
+            self.alignment.reported(
+                operator_id(reader.name),
+                reader.subtask,
+                reader.attempt_id,
+                report,
+                self.now_ms / 1000,
+            )
         )
 
     def send(self, announcements: list[Announcement]) -> None:
@@ -129,7 +150,9 @@ class World:
         deadline = self.alignment.next_deadline()
         if deadline is not None:
             due.append(-int(-deadline * 1000 // 1))
-        assert due, f"all stand for ever: {[(r.attempt_id, r.watermark_us, r.alignment._limit_us) for r in self.readers]}"
+        assert due, (
+            f"all stand for ever: {[(r.attempt_id, r.watermark_us, r.alignment._limit_us) for r in self.readers]}"
+        )
         self.now_ms = max(self.now_ms, min(due))
 
     def run(self) -> None:
@@ -144,7 +167,11 @@ ahead = st.lists(st.integers(0, 3_000), max_size=12).map(sorted)
 with_pauses = st.lists(st.one_of(st.integers(0, 3_000), st.none()), max_size=12)
 
 
-@given(st.lists(ahead, min_size=1, max_size=3), st.lists(ahead, min_size=1, max_size=2), st.randoms(use_true_random=False))
+@given(
+    st.lists(ahead, min_size=1, max_size=3),
+    st.lists(ahead, min_size=1, max_size=2),
+    st.randoms(use_true_random=False),
+)
 def test_nobody_reads_who_is_ahead_of_the_slowest_and_all_come_to_their_end(
     fast: list[list[int | None]], slow: list[list[int | None]], chance: random.Random
 ) -> None:
@@ -153,7 +180,9 @@ def test_nobody_reads_who_is_ahead_of_the_slowest_and_all_come_to_their_end(
     def check(reader: Reader) -> None:
         slowest_us = min(other.watermark_us for other in world.readers if not other.ended)
         if slowest_us == MIN_TIMESTAMP_US:
-            assert reader.watermark_us == MIN_TIMESTAMP_US, "behind its first watermark, and somebody has none yet"
+            assert reader.watermark_us == MIN_TIMESTAMP_US, (
+                "behind its first watermark, and somebody has none yet"
+            )
         else:
             assert reader.watermark_us <= slowest_us + DRIFT_US[reader.name]
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tests.simulation.executor import SimulatedTask
     from tests.simulation.job_master import RunningJob
 
-ORPHANED_S = 30.0  # tasks of a job whose end was decided without its JobMaster may start so long after
+ORPHANED_S = (
+    30.0  # tasks of a job whose end was decided without its JobMaster may start so long after
+)
 
 
 class Checkers:
@@ -37,19 +39,27 @@ class Checkers:
         key = (job.job_id, job.epoch)
         before = self._last_status.get(key)
         if before is not None and before.terminal and core.graph.status is not before:
-            raise self._failed(f"job {job.job_id} was {before.name} and is {core.graph.status.name}")
+            raise self._failed(
+                f"job {job.job_id} was {before.name} and is {core.graph.status.name}"
+            )
         self._last_status[key] = core.graph.status
         if core.graph.status.terminal and (core.pool.slots or core.pool.requirements()):
-            raise self._failed(f"job {job.job_id} is {core.graph.status.name} but holds, or requires, slots")
+            raise self._failed(
+                f"job {job.job_id} is {core.graph.status.name} but holds, or requires, slots"
+            )
         wasted = set(range(core.restarts)) - job.rounds_with_slots
         if wasted:
-            raise self._failed(f"job {job.job_id} was restarted after rounds {sorted(wasted)}, which had no slots (invariant 21)")
+            raise self._failed(
+                f"job {job.job_id} was restarted after rounds {sorted(wasted)}, which had no slots (invariant 21)"
+            )
         counts = Counter(x.state for x in core.graph.executions())
         if any(core.graph.count(state) != counts[state] for state in ExecutionState):
             raise self._failed(f"job {job.job_id}: its tasks are miscounted")
         for allocation_id, slot in core.pool.slots.items():
             if (slot.group is None) == (slot.idle_since is None):
-                raise self._failed(f"job {job.job_id}: slot {allocation_id} is neither idle nor used, or both")
+                raise self._failed(
+                    f"job {job.job_id}: slot {allocation_id} is neither idle nor used, or both"
+                )
             if slot.group is not None and slot.group.allocation_id != allocation_id:
                 raise self._failed(f"job {job.job_id}: slot {allocation_id} and its group disagree")
 
@@ -59,8 +69,13 @@ class Checkers:
             raise self._failed(f"attempt {task.attempt_id} was started twice")
         self._started.add(task.attempt_id)
         stored = self._cluster.store.by_id[task.job_id]  # type: ignore[index]
-        if stored.status.globally_terminal and self._cluster.world.now - stored.ended_at > ORPHANED_S:
-            raise self._failed(f"a task of job {task.job_id} starts though that is {stored.status.name}")
+        if (
+            stored.status.globally_terminal
+            and self._cluster.world.now - stored.ended_at > ORPHANED_S
+        ):
+            raise self._failed(
+                f"a task of job {task.job_id} starts though that is {stored.status.name}"
+            )
 
     def task_finished(self, task: SimulatedTask) -> None:
         self.finished.setdefault(task.job_id, []).append(task)
@@ -76,14 +91,18 @@ class Checkers:
             raise self._failed("\n".join(found))
 
     def problems(self) -> list[str]:
-        return [f"{check.__name__}: {problem}" for check in AT_REST for problem in check(self._cluster)]
+        return [
+            f"{check.__name__}: {problem}" for check in AT_REST for problem in check(self._cluster)
+        ]
 
     def outcomes(self) -> Counter[str]:
         return Counter(stored.status.name for stored in self._cluster.store.by_id.values())
 
 
 def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
-    """A submitted job is over, or every task of it runs. Slots that do not exist end it by slot.request.timeout."""
+    """A submitted job is over, or every task of it runs. Slots that do not exist end it by
+    slot.request.timeout.
+    """
     by_job = running_jobs(cluster)
     for job_id, submitted in cluster.jobs.items():
         if not submitted.submitted:
@@ -106,14 +125,20 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
             continue
         states = job.core.graph.tasks_by_state()
         waits = job.core.waiting_for(cluster.world.now)
-        if job.status is not JobStatus.RUNNING or stored.status is not JobStatus.RUNNING or set(states) != {"RUNNING"}:
+        if (
+            job.status is not JobStatus.RUNNING
+            or stored.status is not JobStatus.RUNNING
+            or set(states) != {"RUNNING"}
+        ):
             yield f"job {job_id}: {job.status.name} ({stored.status.name} in the store), tasks {states}, waits for {waits!r}"
         elif not submitted.endless:
             yield f"job {job_id}: its input has an end, but it does not finish"
 
 
 def slots_agree(cluster: Cluster) -> Iterator[str]:
-    """Allocation <-> slot is a bijection, the same for ResourceManager, TaskExecutor and JobMaster (invariant 19)."""
+    """Allocation <-> slot is a bijection, the same for ResourceManager, TaskExecutor and JobMaster
+    (invariant 19).
+    """
     manager = cluster.resource_manager.core
     living = {x.task_executor_id: x for x in cluster.task_executors if x.alive}
     if set(manager.table.executors) != set(living):
@@ -139,10 +164,16 @@ def slots_agree(cluster: Cluster) -> Iterator[str]:
             job = by_job.get(slot.allocation.job_id)
             if slot.state is not HeldState.ACTIVE or not slot.allocation.accepted:
                 yield f"{place}: still {slot.state.value}, accepted: {slot.allocation.accepted}"
-            pooled = job.core.pool.slots.get(slot.allocation.allocation_id) if job is not None else None
+            pooled = (
+                job.core.pool.slots.get(slot.allocation.allocation_id) if job is not None else None
+            )
             if pooled is None:
                 yield f"{place}: the JobMaster of job {slot.allocation.job_id} has no such slot"
-            elif slot.process is None or pooled.executor_id != slot.process.executor_id or pooled.task_executor_id != who:
+            elif (
+                slot.process is None
+                or pooled.executor_id != slot.process.executor_id
+                or pooled.task_executor_id != who
+            ):
                 yield f"{place}: another process for its JobMaster"
     for job_id, job in by_job.items():
         for allocation_id in job.core.pool.slots:
@@ -160,15 +191,21 @@ def slots_add_up(cluster: Cluster) -> Iterator[str]:
     if missing > 0:
         yield f"{missing} TaskExecutors are missing"
     idle = [executor for executor in table.executors.values() if executor.idle]
-    if missing < 0 and idle:  # a ResourceManager that was replaced may have started more than needed: they go once idle
+    if (
+        missing < 0 and idle
+    ):  # a ResourceManager that was replaced may have started more than needed: they go once idle
         yield f"{-missing} TaskExecutors are too many, and {len(idle)} are idle"
 
 
 def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
     """No slot, no requirement, no task, no JobMaster of a job that is over."""
-    ended = {job_id for job_id, stored in cluster.store.by_id.items() if stored.status.globally_terminal}
+    ended = {
+        job_id for job_id, stored in cluster.store.by_id.items() if stored.status.globally_terminal
+    }
     for job_id, known in cluster.resource_manager.core.jobs.items():
-        if job_id in ended and (known.required or cluster.resource_manager.core.table.held_by(job_id)):
+        if job_id in ended and (
+            known.required or cluster.resource_manager.core.table.held_by(job_id)
+        ):
             yield f"job {job_id} is over; the ResourceManager has {known}"
     for task_executor in cluster.task_executors:
         if not task_executor.alive:
@@ -207,14 +244,18 @@ def tasks_agree(cluster: Cluster) -> Iterator[str]:
 
 
 def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
-    """What the last attempts of a finished job's sources have read is all there was, each part once (invariant 17)."""
+    """What the last attempts of a finished job's sources have read is all there was, each part once
+    (invariant 17).
+    """
     for job_id, submitted in cluster.jobs.items():
         stored = cluster.store.by_id.get(job_id)
         if stored is None or stored.status is not JobStatus.FINISHED:
             continue
         tasks = cluster.checkers.finished.get(job_id, [])
         last = max(task.attempt for task in tasks)
-        read = Counter(split for task in tasks if task.attempt == last for split in map(str, task.splits))
+        read = Counter(
+            split for task in tasks if task.attempt == last for split in map(str, task.splits)
+        )
         wanted = sum(submitted.splits.values())
         if len(read) != wanted or any(count != 1 for count in read.values()):
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
@@ -225,12 +266,23 @@ def processes_are_as_wanted(cluster: Cluster) -> Iterator[str]:
     for task_executor in cluster.task_executors:
         if not task_executor.alive:
             continue
-        wanted = {slot.process.executor_id for slot in task_executor.core.table.slots if slot.process is not None}
-        living = {executor_id for executor_id, executor in task_executor.executors.items() if executor.alive}
+        wanted = {
+            slot.process.executor_id
+            for slot in task_executor.core.table.slots
+            if slot.process is not None
+        }
+        living = {
+            executor_id
+            for executor_id, executor in task_executor.executors.items()
+            if executor.alive
+        }
         if wanted != living:
             yield f"{task_executor.name}: processes {sorted(living)}, wanted {sorted(wanted)}"
         for slot in task_executor.core.table.slots:
-            if slot.process is None or slot.process.state not in (ProcessState.READY, ProcessState.BUSY):
+            if slot.process is None or slot.process.state not in (
+                ProcessState.READY,
+                ProcessState.BUSY,
+            ):
                 yield f"slot {slot.index} of {task_executor.name} is not warm"
     alive = {process.pid for process in cluster.job_masters if process.alive}
     known = set(cluster.dispatcher.core.processes)

@@ -86,7 +86,9 @@ class Cluster:
         self.faults_on = True
         self.checkers = Checkers(self)
         self.store = JobStore(self.world)
-        self.partitions: dict[tuple[str, str, int, int], ExecutionState] = {}  # how their producers ended
+        self.partitions: dict[
+            tuple[str, str, int, int], ExecutionState
+        ] = {}  # how their producers ended
         self.jobs: dict[JobId, SubmittedJob] = {}
         self.task_executors: list[TaskExecutorProcess] = []
         self.job_masters: list[JobMasterProcess] = []
@@ -179,7 +181,9 @@ class Cluster:
                 submitted.cancel_wanted = True  # it was promised
             done[0] = refusal is None or submitted.submitted  # else it may have come before the job
 
-        self._until(lambda: done[0], lambda: self.dispatcher.cancel(submitted.graph.job_id, answered))
+        self._until(
+            lambda: done[0], lambda: self.dispatcher.cancel(submitted.graph.job_id, answered)
+        )
 
     def _until(self, done: Callable[[], bool], ask: Callable[[], Any]) -> None:
         if done():
@@ -193,7 +197,9 @@ class Cluster:
     def draw_job(self) -> SubmittedJob:
         random = self.world.random
         endless = random.random() < 0.4
-        groups = random.choice([("default", "default", "default")] * 3 + [("default", "default", "other")])
+        groups = random.choice(
+            [("default", "default", "default")] * 3 + [("default", "default", "other")]
+        )
         sizes = random.choice([(UNKNOWN, UNKNOWN, UNKNOWN)] * 4 + [(SMALL_SLOT, UNKNOWN, UNKNOWN)])
         source, splits = None, 0
         if not endless:
@@ -201,11 +207,22 @@ class Cluster:
             source = random.choice(
                 [
                     ("sequence-source", {"start": 0, "end": splits * 10, "split_rows": 10}),
-                    ("file-source", {"paths": ["/missing/*.csv" if random.random() < 0.05 else "/data/*.csv"]}),
+                    (
+                        "file-source",
+                        {"paths": ["/missing/*.csv" if random.random() < 0.05 else "/data/*.csv"]},
+                    ),
                 ]
             )
             splits = FILES if source[0] == "file-source" else splits
-        vertices = [vertex("source", random.randint(1, 4), coordinator=source, slot_sharing_group=groups[0], resources=sizes[0])]
+        vertices = [
+            vertex(
+                "source",
+                random.randint(1, 4),
+                coordinator=source,
+                slot_sharing_group=groups[0],
+                resources=sizes[0],
+            )
+        ]
         vertices += self._further_vertices(groups, sizes, endless=endless)
         fails = " with a bad plan" if random.random() < 0.05 else ""
         graph = replace(
@@ -216,14 +233,21 @@ class Cluster:
         )
         operator_id = vertices[0].operators[0].operator_id
         return SubmittedJob(
-            graph=graph, message=job_graph_to_proto(graph), endless=endless, splits={} if endless else {operator_id: splits}
+            graph=graph,
+            message=job_graph_to_proto(graph),
+            endless=endless,
+            splits={} if endless else {operator_id: splits},
         )
 
-    def _further_vertices(self, groups: tuple[str, ...], sizes: tuple[ResourceProfile, ...], *, endless: bool) -> list[JobVertex]:
+    def _further_vertices(
+        self, groups: tuple[str, ...], sizes: tuple[ResourceProfile, ...], *, endless: bool
+    ) -> list[JobVertex]:
         random = self.world.random
         more = []
         for number in range(1, random.randint(1, 3)):
-            collect = ("collect", {}) if number == 1 and not endless and random.random() < 0.3 else None
+            collect = (
+                ("collect", {}) if number == 1 and not endless and random.random() < 0.3 else None
+            )
             more.append(
                 vertex(
                     f"operator {number}",

@@ -39,7 +39,12 @@ from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from tests.simulation.network import End
-from tests.simulation.processes import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, Process, SimulatedDriver
+from tests.simulation.processes import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    Process,
+    SimulatedDriver,
+)
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -63,7 +68,9 @@ class StoredJob:
 
 
 class JobStore:
-    """As dispatcher.job_store, in memory; and the judge of invariant 1: what is terminal stays as it is."""
+    """As dispatcher.job_store, in memory; and the judge of invariant 1: what is terminal stays as
+    it is.
+    """
 
     def __init__(self, world: World) -> None:
         self.by_id: dict[JobId, StoredJob] = {}
@@ -75,20 +82,30 @@ class JobStore:
             if isinstance(record, JobAdded):
                 if record.job_id in self.by_id:
                     raise self._world.failed(f"job {record.job_id} was added twice")
-                self.by_id[record.job_id] = StoredJob(name=record.name, graph_id=record.graph_id, start_ms=record.start_ms)
+                self.by_id[record.job_id] = StoredJob(
+                    name=record.name, graph_id=record.graph_id, start_ms=record.start_ms
+                )
                 continue
             job = self.by_id[record.job_id]
             if job.status.globally_terminal and not isinstance(record, JobForgotten):
-                raise self._world.failed(f"job {record.job_id} is {job.status.name}, but then: {record}")
+                raise self._world.failed(
+                    f"job {record.job_id} is {job.status.name}, but then: {record}"
+                )
             match record:
                 case JobAssigned():
                     if record.epoch <= job.epoch:
-                        raise self._world.failed(f"job {record.job_id}: epoch {record.epoch} follows {job.epoch}")
+                        raise self._world.failed(
+                            f"job {record.job_id}: epoch {record.epoch} follows {job.epoch}"
+                        )
                     job.epoch, job.job_master_id = record.epoch, record.job_master_id
                 case JobStatusChanged():
                     job.status = record.status
                 case JobEnded():
-                    job.status, job.end_ms, job.failure = record.status, record.end_ms, record.failure
+                    job.status, job.end_ms, job.failure = (
+                        record.status,
+                        record.end_ms,
+                        record.failure,
+                    )
                     job.ended_at = self._world.now
                 case JobCancelRequested():
                     job.cancel_requested = True
@@ -117,11 +134,21 @@ class JobStore:
 
 class DispatcherProcess(Process):
     def __init__(self, cluster: Cluster, incarnation: int) -> None:
-        super().__init__(cluster.world, cluster.network, f"dispatcher-{incarnation}", "dispatcher:1")
+        super().__init__(
+            cluster.world, cluster.network, f"dispatcher-{incarnation}", "dispatcher:1"
+        )
         self._cluster = cluster
         self._store = cluster.store
-        self.core = DispatcherCore(spares=cluster.shape.spares, history=1000, jobs=self._store.jobs(), now=self.world.now)
-        self._driver = SimulatedDriver(self, self.core, execute=self._execute, validate=lambda: None, persist=self._store.persist)
+        self.core = DispatcherCore(
+            spares=cluster.shape.spares, history=1000, jobs=self._store.jobs(), now=self.world.now
+        )
+        self._driver = SimulatedDriver(
+            self,
+            self.core,
+            execute=self._execute,
+            validate=lambda: None,
+            persist=self._store.persist,
+        )
         self._connections = itertools.count(1)
         self._peers: dict[int, End] = {}
         self._requests = itertools.count(1)
@@ -133,10 +160,17 @@ class DispatcherProcess(Process):
 
     # ---- clients
 
-    def submit(self, graph: job_graph_pb2.JobGraph, answered: Callable[[Refusal | None], None]) -> None:
+    def submit(
+        self, graph: job_graph_pb2.JobGraph, answered: Callable[[Refusal | None], None]
+    ) -> None:
         graph_id = f"graph of {graph.job_id}"
         self._store.graphs[graph_id] = graph
-        self._ask(lambda n: SubmitJob(request=n, job_id=JobId(graph.job_id), name=graph.name, graph_id=graph_id), answered)
+        self._ask(
+            lambda n: SubmitJob(
+                request=n, job_id=JobId(graph.job_id), name=graph.name, graph_id=graph_id
+            ),
+            answered,
+        )
 
     def cancel(self, job_id: JobId, answered: Callable[[Refusal | None], None]) -> None:
         self._ask(lambda n: CancelJob(request=n, job_id=job_id), answered)
@@ -183,7 +217,9 @@ class DispatcherProcess(Process):
 
     def _beat(self) -> None:
         for connection in self._peers:
-            self._send(connection, dispatcher_pb2.DispatcherToJobMaster(heartbeat=common_pb2.Heartbeat()))
+            self._send(
+                connection, dispatcher_pb2.DispatcherToJobMaster(heartbeat=common_pb2.Heartbeat())
+            )
         self.after(HEARTBEAT_INTERVAL_S, self._beat)
 
     # ---- commands
@@ -212,14 +248,20 @@ class DispatcherProcess(Process):
             self.post(ProcessStartFailed(reason="no room on the machine"))
             return
         child = self._cluster.start_job_master()
-        child.on_exit.append(lambda code: self.post(ProcessExited(pid=child.pid, exit_code=code)) if self.alive else None)
+        child.on_exit.append(
+            lambda code: (
+                self.post(ProcessExited(pid=child.pid, exit_code=code)) if self.alive else None
+            )
+        )
         self.post(ProcessStarted(pid=child.pid, log_path="log"))
 
     def _start_job(self, command: StartJob) -> None:
         if self._store.ended(command.job_id):
             job = self._store.by_id[command.job_id]
             if self.world.now - job.ended_at > 1.0:
-                raise self.world.failed(f"job {command.job_id} is started though it is {job.status.name}")
+                raise self.world.failed(
+                    f"job {command.job_id} is started though it is {job.status.name}"
+                )
         start = dispatcher_pb2.StartJob(
             job_graph=self._store.graphs[command.graph_id],
             epoch=command.epoch,

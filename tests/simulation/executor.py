@@ -1,7 +1,9 @@
-"""The PySpark executor in a slot, simulated: tasks that start, read splits, feed each other, fail, and hang on cancel.
+"""The PySpark executor in a slot, simulated: tasks that start, read splits, feed each other, fail,
+and hang on cancel.
 
-What it hears and says are the real messages of proto/executor.proto. An attempt reads from its producers' partitions by
-result, subtask and attempt, as the deployment told it: one that was told wrong waits for ever, and is found so.
+What it hears and says are the real messages of proto/executor.proto. An attempt reads from its
+producers' partitions by result, subtask and attempt, as the deployment told it: one that was told
+wrong waits for ever, and is found so.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class _Context:
 
 
 class ExecutorProcess(Process):
-    def __init__(self, task_executor: TaskExecutorProcess, executor_id: ExecutorId, slot_index: int) -> None:
+    def __init__(
+        self, task_executor: TaskExecutorProcess, executor_id: ExecutorId, slot_index: int
+    ) -> None:
         super().__init__(task_executor.world, task_executor.network, f"executor-{executor_id[:6]}")
         self.executor_id = executor_id
         self.slot_index = slot_index
@@ -64,11 +68,15 @@ class ExecutorProcess(Process):
         self._cluster = task_executor.cluster
         self._last_said = self._last_heard = 0.0
         cause_none = not self._cluster.faults_on or not self.world.chance(0.03)
-        self.after(self.world.between(0.5, 2.0), self._become_ready if cause_none else lambda: self.die(1))
+        self.after(
+            self.world.between(0.5, 2.0), self._become_ready if cause_none else lambda: self.die(1)
+        )
 
     def _become_ready(self) -> None:
         self.ready = True
-        ready = executor_pb2.ExecutorReady(executor_id=self.executor_id, data_address=self.data_address, pid=1, jvm_pid=2)
+        ready = executor_pb2.ExecutorReady(
+            executor_id=self.executor_id, data_address=self.data_address, pid=1, jvm_pid=2
+        )
         self._say(ready=ready)
 
     # ---- the link to the TaskExecutor: a Unix socket, quick and in order
@@ -115,8 +123,13 @@ class ExecutorProcess(Process):
         if request.job_graph.name.endswith("bad plan"):
             result.error.summary = "unknown column"
         else:
-            operators = [operator for vertex in request.job_graph.vertices for operator in vertex.operators]
-            result.schemas.extend(tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema") for o in operators)
+            operators = [
+                operator for vertex in request.job_graph.vertices for operator in vertex.operators
+            ]
+            result.schemas.extend(
+                tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema")
+                for o in operators
+            )
         self._say(analyze_result=result)
 
     # ---- tasks
@@ -147,7 +160,10 @@ class ExecutorProcess(Process):
             return
         self._report(task, _S.INITIALIZING)
         if self._may_fail():
-            self.after(self.world.between(0.0, 0.1), lambda: self._fail(task, "an operator could not be opened"))
+            self.after(
+                self.world.between(0.0, 0.1),
+                lambda: self._fail(task, "an operator could not be opened"),
+            )
         else:
             self.after(self.world.between(0.005, 0.3), lambda: self._run(task))
 
@@ -156,7 +172,9 @@ class ExecutorProcess(Process):
             return
         self._report(task, _S.RUNNING)
         if self._may_fail():
-            self.after(self.world.between(0.1, 15.0), lambda: self._fail(task, "a user function raised"))
+            self.after(
+                self.world.between(0.1, 15.0), lambda: self._fail(task, "a user function raised")
+            )
         if task.sources:
             self._look_at_producers(task)
         elif self._source(task) is not None:
@@ -167,7 +185,11 @@ class ExecutorProcess(Process):
         return self._cluster.faults_on and self.world.chance(self._cluster.shape.task_failures)
 
     def _goes_on(self, task: SimulatedTask) -> bool:
-        return self.tasks.get(task.attempt_id) is task and not task.state.terminal and not task.cancelled
+        return (
+            self.tasks.get(task.attempt_id) is task
+            and not task.state.terminal
+            and not task.cancelled
+        )
 
     def _report(self, task: SimulatedTask, state: ExecutionState, problem: str = "") -> None:
         task.state = state
@@ -182,7 +204,9 @@ class ExecutorProcess(Process):
 
     def _publish(self, task: SimulatedTask, state: ExecutionState) -> None:
         for edge in task.vertex.out_edges:
-            self._cluster.partitions[(task.job_id, edge.result_id, task.subtask, task.attempt)] = state
+            self._cluster.partitions[(task.job_id, edge.result_id, task.subtask, task.attempt)] = (
+                state
+            )
 
     def _fail(self, task: SimulatedTask, problem: str) -> None:
         if self._goes_on(task):
@@ -205,7 +229,11 @@ class ExecutorProcess(Process):
         def end() -> None:
             if not task.state.terminal and self.tasks.get(attempt_id) is task:
                 raised = self.world.chance(0.1)
-                self._report(task, _S.FAILED if raised else _S.CANCELED, "it raised while closing" if raised else "")
+                self._report(
+                    task,
+                    _S.FAILED if raised else _S.CANCELED,
+                    "it raised while closing" if raised else "",
+                )
 
         self.after(self.world.between(0.001, 0.5), end)
 
@@ -223,10 +251,14 @@ class ExecutorProcess(Process):
             self.after(self.world.between(0.2, 0.6), lambda: self._look_at_producers(task))
 
     def _source(self, task: SimulatedTask) -> job_graph_pb2.Operator | None:
-        return next((o for o in task.vertex.vertex.operators if o.coordinator_kind.endswith("source")), None)
+        return next(
+            (o for o in task.vertex.vertex.operators if o.coordinator_kind.endswith("source")), None
+        )
 
     def _collector(self, task: SimulatedTask) -> job_graph_pb2.Operator | None:
-        return next((o for o in task.vertex.vertex.operators if o.coordinator_kind == "collect"), None)
+        return next(
+            (o for o in task.vertex.vertex.operators if o.coordinator_kind == "collect"), None
+        )
 
     def _ask_for_split(self, task: SimulatedTask) -> None:
         if self._goes_on(task):
@@ -237,10 +269,15 @@ class ExecutorProcess(Process):
         assert source is not None
         operator_id = source.operator_id
         return _Context(
-            source.name, lambda request: self._say(operator_event=self._event(task, operator_id, request_split=request))
+            source.name,
+            lambda request: self._say(
+                operator_event=self._event(task, operator_id, request_split=request)
+            ),
         )
 
-    def _event(self, task: SimulatedTask, operator_id: str, **event: object) -> tasks_pb2.OperatorEvent:
+    def _event(
+        self, task: SimulatedTask, operator_id: str, **event: object
+    ) -> tasks_pb2.OperatorEvent:
         return tasks_pb2.OperatorEvent(
             job_id=task.job_id,
             operator_id=operator_id,
@@ -274,13 +311,17 @@ class ExecutorProcess(Process):
         if self._collector(task) is None or task.chunks_acknowledged == CHUNKS:
             self._finish(task)
         elif self._goes_on(task):
-            task.chunk = tasks_pb2.CollectChunk(sequence=task.chunks_acknowledged, ipc_stream=b"rows")
+            task.chunk = tasks_pb2.CollectChunk(
+                sequence=task.chunks_acknowledged, ipc_stream=b"rows"
+            )
             self._send_chunk(task)
 
     def _send_chunk(self, task: SimulatedTask) -> None:
         collector = self._collector(task)
         if task.chunk is not None and collector is not None:
-            self._say(operator_event=self._event(task, collector.operator_id, collect_chunk=task.chunk))
+            self._say(
+                operator_event=self._event(task, collector.operator_id, collect_chunk=task.chunk)
+            )
 
     def on_death(self, silently: bool) -> None:
         for task in self.tasks.values():
@@ -289,12 +330,19 @@ class ExecutorProcess(Process):
 
 
 def _sources(
-    job_id: str, vertex: tasks_pb2.VertexDeployment, subtask: int, locations: dict[str, tasks_pb2.ResultLocations]
+    job_id: str,
+    vertex: tasks_pb2.VertexDeployment,
+    subtask: int,
+    locations: dict[str, tasks_pb2.ResultLocations],
 ) -> list[Partition]:
     found = []
     for edge, producers in zip(vertex.in_edges, vertex.in_parallelism, strict=True):
         attempts = locations[edge.result_id].attempt
         all_to_all = edge.pattern == job_graph_pb2.ALL_TO_ALL
-        wanted = range(producers) if all_to_all else pointwise_producers(subtask, producers, vertex.vertex.parallelism)
+        wanted = (
+            range(producers)
+            if all_to_all
+            else pointwise_producers(subtask, producers, vertex.vertex.parallelism)
+        )
         found += [(job_id, edge.result_id, producer, attempts[producer]) for producer in wanted]
     return found

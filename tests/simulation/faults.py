@@ -1,7 +1,7 @@
 """The fault DSL: what can go wrong, to whom, and when.
 
-    cluster = Cluster(seed)
-    schedule(cluster, at(5.0, Kill(Victim.TASK_EXECUTOR)), at(7.0, BreakStream("job-master to dispatcher")))
+    cluster = Cluster(seed) schedule(cluster, at(5.0, Kill(Victim.TASK_EXECUTOR)), at(7.0,
+    BreakStream("job-master to dispatcher")))
 
 Who exactly is hit, where there are several, is drawn from the seed.
 """
@@ -28,8 +28,26 @@ STREAMS = (
 )
 # Kinds of messages that exist once, so that losing one must be noticed and mended.
 KINDS = (
-    *("register", "registered", "request_slot", "slot_request_result", "slot_report", "free_slot", "declare", "not_enough"),
-    *("task_executor_lost", "hello", "offer_slots", "slots_answer", "analyze", "analyze_result", "submit", "task_states"),
+    *(
+        "register",
+        "registered",
+        "request_slot",
+        "slot_request_result",
+        "slot_report",
+        "free_slot",
+        "declare",
+        "not_enough",
+    ),
+    *(
+        "task_executor_lost",
+        "hello",
+        "offer_slots",
+        "slots_answer",
+        "analyze",
+        "analyze_result",
+        "submit",
+        "task_states",
+    ),
     *("slot_lost", "cancel", "free_slots", "operator_event", "goodbye", "start", "status", "ack"),
 )
 SORTS = ("kill", "break", "lose", "silence", "cut", "slow", "stale")
@@ -107,13 +125,18 @@ def schedule(cluster: Cluster, *faults: At) -> None:
 
 
 def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
-    """Each seed has a few sorts of faults, and those again and again: some defects need the same thing to happen twice."""
+    """Each seed has a few sorts of faults, and those again and again: some defects need the same
+    thing to happen twice.
+    """
     random = cluster.world.random
     count = random.choice([0, 1, 2, 4, 8, 16, 32])
     sorts = random.sample(SORTS, random.randint(1, len(SORTS)))
     victims = random.sample(list(Victim), random.randint(1, 3))
     kinds = random.sample(KINDS, random.randint(1, 4))
-    drawn = [_draw_fault(cluster, random.choice(sorts), random.choice(victims), random.choice(kinds)) for _ in range(count)]
+    drawn = [
+        _draw_fault(cluster, random.choice(sorts), random.choice(victims), random.choice(kinds))
+        for _ in range(count)
+    ]
     return [(random.uniform(2.0, until_s), fault) for fault in drawn]
 
 
@@ -121,7 +144,11 @@ def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault
     random = cluster.world.random
     match sort:
         case "kill":
-            return Kill(victim=victim, silently=random.random() < 0.2, back_after_s=random.choice([0.3, 3.0, 12.0]))
+            return Kill(
+                victim=victim,
+                silently=random.random() < 0.2,
+                back_after_s=random.choice([0.3, 3.0, 12.0]),
+            )
         case "break":
             return BreakStream(method=random.choice(STREAMS))
         case "lose":
@@ -176,7 +203,9 @@ def _kill(cluster: Cluster, fault: Kill) -> None:
             return
         case Victim.SLOT_PROCESS:
             living = [x for x in cluster.task_executors if x.alive]
-            victims: list[Process] = [executor for x in living for executor in x.executors.values() if executor.alive]
+            victims: list[Process] = [
+                executor for x in living for executor in x.executors.values() if executor.alive
+            ]
         case Victim.TASK_EXECUTOR:
             victims = [x for x in cluster.task_executors if x.alive]
         case Victim.JOB_MASTER:
@@ -186,11 +215,15 @@ def _kill(cluster: Cluster, fault: Kill) -> None:
         case _:
             assert_never(fault.victim)
     if victims:
-        world.random.choice(victims).die(silently=fault.silently and fault.victim is not Victim.SLOT_PROCESS)
+        world.random.choice(victims).die(
+            silently=fault.silently and fault.victim is not Victim.SLOT_PROCESS
+        )
 
 
 def _speak_of_the_past(cluster: Cluster) -> None:
-    """Straight into the cores, past streams that would not carry it. Whatever they do about it is a fault of theirs."""
+    """Straight into the cores, past streams that would not carry it. Whatever they do about it is a
+    fault of theirs.
+    """
     for task_executor in [x for x in cluster.task_executors if x.alive]:
         table = task_executor.core.table
         stale_epoch = Epoch(table.resource_manager_epoch - 1)
@@ -198,7 +231,11 @@ def _speak_of_the_past(cluster: Cluster) -> None:
         for allocation in held:
             job_id, allocation_id = allocation.job_id, allocation.allocation_id
             older = {"job_id": job_id, "job_master_epoch": Epoch(table.jobs[job_id].epoch - 1)}
-            task_executor.probe(m.SlotTakenBack(resource_manager_epoch=stale_epoch, allocation_id=allocation_id, cause="old"))
+            task_executor.probe(
+                m.SlotTakenBack(
+                    resource_manager_epoch=stale_epoch, allocation_id=allocation_id, cause="old"
+                )
+            )
             task_executor.probe(m.SlotsFreed(**older, allocation_ids=(allocation_id,), cause="old"))
             task_executor.probe(m.TasksCancelled(**older, attempt_ids=tuple(allocation.tasks)))
             task_executor.probe(m.JobMasterSaidGoodbye(**older, cause="old"))
@@ -213,26 +250,40 @@ def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
     other_epoch = Epoch(manager.core.settings.epoch - 1) or Epoch(99)
     for executor in list(manager.core.table.executors.values()):
         if executor.connection is not None:
-            nothing = tuple(e.SlotStatus(slot_index=i, profile=executor.default_slot) for i in executor.slots)
-            manager.probe(e.SlotsReported(connection=executor.connection, epoch=other_epoch, sequence=10**9, slots=nothing))
+            nothing = tuple(
+                e.SlotStatus(slot_index=i, profile=executor.default_slot) for i in executor.slots
+            )
+            manager.probe(
+                e.SlotsReported(
+                    connection=executor.connection, epoch=other_epoch, sequence=10**9, slots=nothing
+                )
+            )
     for job in list(manager.core.jobs.values()):
         if job.connection is not None:
             older_epoch = Epoch(job.epoch - 1)
             manager.probe(
                 e.RequirementsDeclared(
-                    connection=job.connection, job_id=job.job_id, epoch=older_epoch, sequence=10**9, requirements=()
+                    connection=job.connection,
+                    job_id=job.job_id,
+                    epoch=older_epoch,
+                    sequence=10**9,
+                    requirements=(),
                 )
             )
             manager.probe(
-                e.SlotRequestAccepted(connection=job.connection, epoch=older_epoch, allocation_id=AllocationId("0" * 32))
+                e.SlotRequestAccepted(
+                    connection=job.connection,
+                    epoch=older_epoch,
+                    allocation_id=AllocationId("0" * 32),
+                )
             )
 
 
 def _speak_of_the_past_to_the_dispatcher(cluster: Cluster) -> None:
     dispatcher = cluster.dispatcher
-    for process in list(dispatcher.core.core.processes.values()):
+    for process in list(dispatcher.core.processes.values()):
         job_id = process.job_id
-        known = dispatcher.core.core.jobs.get(job_id) if job_id is not None else None
+        known = dispatcher.core.jobs.get(job_id) if job_id is not None else None
         if known is None or process.connection is None or known.status.globally_terminal:
             continue
         dispatcher.probe(

@@ -1,10 +1,18 @@
-"""A JobMaster's process: the real JobMasterCore once the Dispatcher has given it a job; the real Sessions and conversions."""
+"""A JobMaster's process: the real JobMasterCore once the Dispatcher has given it a job; the real
+Sessions and conversions.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firesteel._proto import common_pb2, dispatcher_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
+from firesteel._proto import (
+    common_pb2,
+    dispatcher_pb2,
+    job_master_pb2,
+    resource_manager_pb2,
+    tasks_pb2,
+)
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId, TaskExecutorId
 from firesteel.common.rpc.convert import job_graph_from_proto
@@ -42,14 +50,18 @@ class JobMasterProcess(Process):
             on_up=self._register,
             on_message=self._from_dispatcher,
             on_down=self._dispatcher_down,
-            beat=lambda: self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(heartbeat=common_pb2.Heartbeat())),
+            beat=lambda: self._dispatcher.send(
+                dispatcher_pb2.JobMasterToDispatcher(heartbeat=common_pb2.Heartbeat())
+            ),
         )
         self.after(self.world.between(0.01, 0.2), self._dispatcher.start)
 
     # ---- the Dispatcher
 
     def _register(self) -> None:
-        register = dispatcher_pb2.JobMasterRegister(job_master_id=self.job_master_id, address=self.address, pid=self.pid)
+        register = dispatcher_pb2.JobMasterRegister(
+            job_master_id=self.job_master_id, address=self.address, pid=self.pid
+        )
         self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(register=register))
         if self.job is not None:
             self.report(self.job.status_message())
@@ -108,7 +120,9 @@ class JobMasterProcess(Process):
         def ended() -> None:
             job.ends.pop(session, None)
             self.sessions.close(who, session)
-            job.post(events.TaskExecutorDisconnected(task_executor_id=who, connection=session.connection))
+            job.post(
+                events.TaskExecutorDisconnected(task_executor_id=who, connection=session.connection)
+            )
 
         def received(message: job_master_pb2.TaskExecutorToJobMaster) -> None:
             if job.accepts(message):
@@ -124,7 +138,9 @@ class JobMasterProcess(Process):
 class RunningJob:
     """The shell around one JobMasterCore; see jobmaster.shell."""
 
-    def __init__(self, process: JobMasterProcess, cluster: Cluster, start: dispatcher_pb2.StartJob) -> None:
+    def __init__(
+        self, process: JobMasterProcess, cluster: Cluster, start: dispatcher_pb2.StartJob
+    ) -> None:
         self.process = process
         self.job_id = JobId(start.job_graph.job_id)
         self.epoch = start.epoch
@@ -142,9 +158,13 @@ class RunningJob:
             now=self._world.now,
             now_ms=int(self._world.now * 1000),
         )
-        self._deployments = convert.Deployments(start.job_graph, graph.edges, self.epoch, dict(start.job_graph.config))
+        self._deployments = convert.Deployments(
+            start.job_graph, graph.edges, self.epoch, dict(start.job_graph.config)
+        )
         self._resource_manager_epoch = 0
-        self._driver = SimulatedDriver(process, self.core, execute=self._execute, validate=self._validate)
+        self._driver = SimulatedDriver(
+            process, self.core, execute=self._execute, validate=self._validate
+        )
         self._resource_manager = Link(
             process,
             start.resource_manager_address,
@@ -152,7 +172,9 @@ class RunningJob:
             eager=True,
             on_up=self._register,
             on_message=self._from_resource_manager,
-            beat=lambda: self._resource_manager.send(self._to_resource_manager(heartbeat=common_pb2.Heartbeat())),
+            beat=lambda: self._resource_manager.send(
+                self._to_resource_manager(heartbeat=common_pb2.Heartbeat())
+            ),
         )
 
     def start(self) -> None:
@@ -174,20 +196,29 @@ class RunningJob:
     def _execute(self, command: commands.Command) -> None:
         match command:
             case commands.SendOperatorMessage():
-                self._send(command.task_executor_id, operator_event=convert.operator_event(self.job_id, command))
+                self._send(
+                    command.task_executor_id,
+                    operator_event=convert.operator_event(self.job_id, command),
+                )
             case commands.SpoolChunk():
                 self._spool(command)
             case commands.DeployTasks():
                 self.rounds_with_slots.add(self.core.restarts)
                 self._send(command.task_executor_id, submit=self._deployments.submit(command))
             case commands.CancelTasks():
-                cancel = tasks_pb2.CancelTasks(job_id=self.job_id, job_master_epoch=self.epoch, attempt_ids=command.attempt_ids)
+                cancel = tasks_pb2.CancelTasks(
+                    job_id=self.job_id, job_master_epoch=self.epoch, attempt_ids=command.attempt_ids
+                )
                 self._send(command.task_executor_id, cancel=cancel)
             case commands.AnswerSlots():
-                answer = job_master_pb2.SlotsAnswer(accepted=command.accepted, rejected=command.rejected)
+                answer = job_master_pb2.SlotsAnswer(
+                    accepted=command.accepted, rejected=command.rejected
+                )
                 self._send(command.task_executor_id, slots_answer=answer)
             case commands.FreeSlots():
-                free = job_master_pb2.FreeSlots(allocation_ids=command.allocation_ids, cause=command.cause)
+                free = job_master_pb2.FreeSlots(
+                    allocation_ids=command.allocation_ids, cause=command.cause
+                )
                 self._send(command.task_executor_id, free_slots=free)
             case commands.AnalyzeJob():
                 self.rounds_with_slots.add(self.core.restarts)
@@ -199,7 +230,9 @@ class RunningJob:
                 )
                 self._send(command.task_executor_id, analyze=analyze)
             case commands.DismissTaskExecutor():
-                goodbye = self._to_task_executor(goodbye=job_master_pb2.Goodbye(cause=command.cause))
+                goodbye = self._to_task_executor(
+                    goodbye=job_master_pb2.Goodbye(cause=command.cause)
+                )
                 self.process.sessions.dismiss(command.task_executor_id, goodbye)
             case commands.DeclareRequirements():
                 declare = convert.declaration(command, convert.environment(self._job_graph.config))
@@ -217,7 +250,9 @@ class RunningJob:
         self.flush()
 
     def flush(self) -> None:
-        """What the sessions hold goes out on their streams; a session that was ended closes its stream."""
+        """What the sessions hold goes out on their streams; a session that was ended closes its
+        stream.
+        """
         for session, end in list(self.ends.items()):
             while not session.outbox.empty():
                 message = session.outbox.get_nowait()
@@ -231,18 +266,26 @@ class RunningJob:
         files = tuple(f"{path}/{n}" for path in command.paths for n in range(5))
         found: events.Event = events.PathsListed(operator_id=command.operator_id, files=files)
         if "missing" in command.paths[0]:
-            found = events.PathsMissing(operator_id=command.operator_id, problem=f"{command.paths[0]} does not exist")
+            found = events.PathsMissing(
+                operator_id=command.operator_id, problem=f"{command.paths[0]} does not exist"
+            )
         self.process.after(self._world.between(0.001, 0.2), lambda: self.post(found))
 
     def _spool(self, command: commands.SpoolChunk) -> None:
-        spooled = events.ChunkSpooled(operator_id=command.operator_id, attempt_id=command.attempt_id, sequence=command.sequence)
+        spooled = events.ChunkSpooled(
+            operator_id=command.operator_id,
+            attempt_id=command.attempt_id,
+            sequence=command.sequence,
+        )
         self.process.after(self._world.between(0.001, 0.05), lambda: self.post(spooled))
 
     def _send(self, task_executor_id: TaskExecutorId, **message: Any) -> None:
         self.process.sessions.send(task_executor_id, self._to_task_executor(**message))
 
     def _to_task_executor(self, **message: Any) -> job_master_pb2.JobMasterToTaskExecutor:
-        return job_master_pb2.JobMasterToTaskExecutor(job_id=self.job_id, job_master_epoch=self.epoch, **message)
+        return job_master_pb2.JobMasterToTaskExecutor(
+            job_id=self.job_id, job_master_epoch=self.epoch, **message
+        )
 
     def status_message(self) -> dispatcher_pb2.JobStatusChanged:
         graph = self.core.graph
@@ -259,17 +302,26 @@ class RunningJob:
 
     # ---- the ResourceManager
 
-    def _to_resource_manager(self, **message: Any) -> resource_manager_pb2.JobMasterToResourceManager:
-        return resource_manager_pb2.JobMasterToResourceManager(job_id=self.job_id, job_master_epoch=self.epoch, **message)
+    def _to_resource_manager(
+        self, **message: Any
+    ) -> resource_manager_pb2.JobMasterToResourceManager:
+        return resource_manager_pb2.JobMasterToResourceManager(
+            job_id=self.job_id, job_master_epoch=self.epoch, **message
+        )
 
     def _register(self) -> None:
         registration = resource_manager_pb2.JobMasterRegistration(
-            job_id=self.job_id, job_master_epoch=self.epoch, address=self.process.address, job_name=self._job_graph.name
+            job_id=self.job_id,
+            job_master_epoch=self.epoch,
+            address=self.process.address,
+            job_name=self._job_graph.name,
         )
         self._resource_manager.send(self._to_resource_manager(register=registration))
         self.post(events.ResourceManagerConnected())
 
-    def _from_resource_manager(self, message: resource_manager_pb2.ResourceManagerToJobMaster) -> None:
+    def _from_resource_manager(
+        self, message: resource_manager_pb2.ResourceManagerToJobMaster
+    ) -> None:
         if message.resource_manager_epoch < self._resource_manager_epoch:
             return
         self._resource_manager_epoch = message.resource_manager_epoch
@@ -278,12 +330,19 @@ class RunningJob:
                 short = message.not_enough
                 self.post(
                     events.ResourcesShort(
-                        sequence=short.sequence, missing=short.missing, growing=short.growing, explanation=short.explanation
+                        sequence=short.sequence,
+                        missing=short.missing,
+                        growing=short.growing,
+                        explanation=short.explanation,
                     )
                 )
             case "task_executor_lost":
                 lost = message.task_executor_lost
-                self.post(events.TaskExecutorLost(task_executor_id=TaskExecutorId(lost.task_executor_id), cause=lost.cause))
+                self.post(
+                    events.TaskExecutorLost(
+                        task_executor_id=TaskExecutorId(lost.task_executor_id), cause=lost.cause
+                    )
+                )
             case _:
                 pass
 
@@ -300,4 +359,6 @@ class RunningJob:
         return self.core.graph.status
 
     def running_attempts(self) -> set[str]:
-        return {x.attempt_id for x in self.core.graph.executions() if x.state is ExecutionState.RUNNING}
+        return {
+            x.attempt_id for x in self.core.graph.executions() if x.state is ExecutionState.RUNNING
+        }

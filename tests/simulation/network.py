@@ -1,8 +1,9 @@
-"""Streams between processes, as gRPC over TCP behaves: in order, late, and lost only when the stream breaks.
+"""Streams between processes, as gRPC over TCP behaves: in order, late, and lost only when the
+stream breaks.
 
-A stream has two ends. It can end in order (`close`), be cancelled by one end or by a process' death (the other end
-notices after what was sent before has arrived), be broken by the network (both notice, what was under way is lost), or
-fall silent (nobody notices; only heartbeats tell).
+A stream has two ends. It can end in order (`close`), be cancelled by one end or by a process' death
+(the other end notices after what was sent before has arrived), be broken by the network (both
+notice, what was under way is lost), or fall silent (nobody notices; only heartbeats tell).
 """
 
 from __future__ import annotations
@@ -97,9 +98,13 @@ class Network:
     def delay_s(self) -> float:
         """Mostly short; now and then one message is much later than the others."""
         random = self.world.random
-        return self.slowness * (random.uniform(0.0002, 0.003) if random.random() < 0.97 else random.uniform(0.003, 0.3))
+        return self.slowness * (
+            random.uniform(0.0002, 0.003) if random.random() < 0.97 else random.uniform(0.003, 0.3)
+        )
 
-    def connect(self, owner: Process, address: str, method: str, on_open: Callable[[], None] = lambda: None) -> End:
+    def connect(
+        self, owner: Process, address: str, method: str, on_open: Callable[[], None] = lambda: None
+    ) -> End:
         """`on_end` of the returned end is called if nobody listens there."""
         client = End(self, owner, method)
 
@@ -108,7 +113,9 @@ class Network:
             if not client.open or not owner.alive:
                 return
             if server_process is None or not server_process.alive:
-                self.world.after(self.delay_s(), lambda: client.ended(False, f"nobody listens at {address}"))
+                self.world.after(
+                    self.delay_s(), lambda: client.ended(False, f"nobody listens at {address}")
+                )
                 return
             if server_process.frozen or self.cut_off(owner, server_process):
                 self.world.after(CONNECT_TIMEOUT_S, lambda: client.ended(False, "no answer"))
@@ -119,20 +126,29 @@ class Network:
             server.joined(client)
             server_process.accept(method, server)
             client.joined(server)
-            self.world.after(self.delay_s(), lambda: on_open() if client.open and owner.alive else None)
+            self.world.after(
+                self.delay_s(), lambda: on_open() if client.open and owner.alive else None
+            )
 
         self.world.after(self.delay_s(), reach)
         return client
 
     def open_streams(self, method: str = "") -> list[tuple[End, End]]:
         """In the order they were opened; `method` narrows to those of one kind."""
-        return [(a, b) for a, b in self._streams if a.open and b.open and method in a.method and not a.silent]
+        return [
+            (a, b)
+            for a, b in self._streams
+            if a.open and b.open and method in a.method and not a.silent
+        ]
 
     def break_stream(self, stream: tuple[End, End]) -> None:
         for end in stream:
             end.broken = True
         for end in stream:
-            self.world.after(self.world.between(0.0, 0.5), lambda end=end: end.ended(False, "the network broke the stream"))
+            self.world.after(
+                self.world.between(0.0, 0.5),
+                lambda end=end: end.ended(False, "the network broke the stream"),
+            )
 
     def springs(self, end: End, message: Any) -> bool:
         """Whether this message is one that a trap waits for. Then its stream breaks under it."""
@@ -150,7 +166,9 @@ class Network:
             end.silent = True
 
     def cut(self, one: Process, other: Process, for_s: float) -> None:
-        """Nothing passes between the two. Streams that exist do not survive it: their segments were given up."""
+        """Nothing passes between the two. Streams that exist do not survive it: their segments were
+        given up.
+        """
         pair = (one, other)
         self._cuts.append(pair)
         for stream in self._streams:

@@ -1,7 +1,9 @@
-"""What all simulated processes have in common: life and death, the driver of a core, a link that connects again.
+"""What all simulated processes have in common: life and death, the driver of a core, a link that
+connects again.
 
-`SimulatedDriver` and `Link` are what `firesteel.common.driver.Driver` and `firesteel.common.rpc.link.Link` are in
-real time; the processes' own modules carry commands to their peers through the real convert modules.
+`SimulatedDriver` and `Link` are what `firesteel.common.driver.Driver` and
+`firesteel.common.rpc.link.Link` are in real time; the processes' own modules carry commands to
+their peers through the real convert modules.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ class SimulatedDriver:
             effects = self.core.handle(event, world.now)
             self._validate()
         except Exception as error:
-            raise world.failed(f"{self._process.name} failed at {event}: {type(error).__name__}: {error}") from error
+            raise world.failed(
+                f"{self._process.name} failed at {event}: {type(error).__name__}: {error}"
+            ) from error
         if effects.records and self._persist is not None:
             delay_s = world.between(0.001, 0.03)
             self._process.after(delay_s, lambda: self._stored(effects.records, effects.commands))
@@ -179,7 +183,9 @@ class Link:
         on_down: Callable[[float], None] = lambda for_s: None,
         eager: bool = False,
     ) -> None:
-        """`on_up`: the stream stands, or (`eager`) is about to. `on_down`: with the seconds since it was last heard."""
+        """`on_up`: the stream stands, or (`eager`) is about to. `on_down`: with the seconds since
+        it was last heard.
+        """
         self.wanted = True
         self._owner = owner
         self._address = address
@@ -198,7 +204,9 @@ class Link:
     def start(self) -> None:
         if not self.wanted:
             return
-        end = self._owner.network.connect(self._owner, self._address, self._method, lambda: self._opened(end))
+        end = self._owner.network.connect(
+            self._owner, self._address, self._method, lambda: self._opened(end)
+        )
         end.on_message = lambda message: self._received(end, message)
         end.on_end = lambda in_order, cause: self._down(end)
         self._end, self._up, self._heard = end, self._eager, False

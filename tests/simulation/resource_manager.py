@@ -12,7 +12,12 @@ from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, WorkerId
 from resourcemanager.core.settings import Settings
 from tests.simulation.network import End
-from tests.simulation.processes import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, Process, SimulatedDriver
+from tests.simulation.processes import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    Process,
+    SimulatedDriver,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -21,7 +26,9 @@ if TYPE_CHECKING:
 
 class ResourceManagerProcess(Process):
     def __init__(self, cluster: Cluster, epoch: int) -> None:
-        super().__init__(cluster.world, cluster.network, f"resourcemanager-{epoch}", "resourcemanager:1")
+        super().__init__(
+            cluster.world, cluster.network, f"resourcemanager-{epoch}", "resourcemanager:1"
+        )
         shape = cluster.shape
         settings = Settings(
             epoch=Epoch(epoch),
@@ -36,20 +43,26 @@ class ResourceManagerProcess(Process):
         self.core = SlotManager(settings, self.world.ids())
         self._cluster = cluster
         self._epoch = Epoch(epoch)
-        self._driver = SimulatedDriver(self, self.core, execute=self._execute, validate=self.core.validate)
+        self._driver = SimulatedDriver(
+            self, self.core, execute=self._execute, validate=self.core.validate
+        )
         self._numbers = itertools.count(1)
         self._peers: dict[Connection, End] = {}
         self._children: dict[WorkerId, TaskExecutorProcess] = {}
         self.post = self._driver.post
         self.probe = self._driver.probe
         living = [x for x in cluster.task_executors if x.alive]
-        self._previous = {x.worker_id: x for x in living}  # of an earlier ResourceManager: no children of this one
+        self._previous = {
+            x.worker_id: x for x in living
+        }  # of an earlier ResourceManager: no children of this one
         self.post(e.Started(previous_workers=tuple(self._previous)))
 
     def accept(self, method: str, end: End) -> None:
         connection = Connection(next(self._numbers))
         self._peers[connection] = end
-        decode: Any = convert.from_task_executor if "task-executor" in method else convert.from_job_master
+        decode: Any = (
+            convert.from_task_executor if "task-executor" in method else convert.from_job_master
+        )
         end.on_message = lambda message: self.post(decode(connection, message))
         end.on_end = lambda in_order, cause: self._ended(connection, in_order, cause)
 
@@ -64,11 +77,15 @@ class ResourceManagerProcess(Process):
             case e.RequestWorker():
                 self._start_worker(command.worker_id)
             case e.ReleaseWorker():
-                self.after(self.world.between(0.001, 0.01), lambda: self._release(command.worker_id))
+                self.after(
+                    self.world.between(0.001, 0.01), lambda: self._release(command.worker_id)
+                )
             case e.CloseConnection():
                 if (end := self._peers.pop(command.connection, None)) is not None:
                     end.cancel(command.cause)
-                    self.post(e.ConnectionBroken(connection=command.connection, cause=command.cause))
+                    self.post(
+                        e.ConnectionBroken(connection=command.connection, cause=command.cause)
+                    )
             case e.Welcome() | e.SendHeartbeat():
                 end = self._peers.get(command.connection)
                 if end is not None and "task-executor" in end.method:
@@ -105,4 +122,6 @@ class ResourceManagerProcess(Process):
     def _worker_exited(self, worker_id: WorkerId, code: int) -> None:
         if self.alive:
             del self._children[worker_id]
-            self.post(e.WorkerExited(worker_id=worker_id, cause=f"its process ended with code {code}"))
+            self.post(
+                e.WorkerExited(worker_id=worker_id, cause=f"its process ended with code {code}")
+            )

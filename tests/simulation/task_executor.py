@@ -25,7 +25,9 @@ _NO_CONFIGURATION = Configuration({})
 
 class TaskExecutorProcess(Process):
     def __init__(self, cluster: Cluster, number: int, worker_id: WorkerId) -> None:
-        super().__init__(cluster.world, cluster.network, f"taskexecutor-{number}", f"taskexecutor-{number}:1")
+        super().__init__(
+            cluster.world, cluster.network, f"taskexecutor-{number}", f"taskexecutor-{number}:1"
+        )
         self.cluster = cluster
         self.worker_id = worker_id
         self.task_executor_id = TaskExecutorId(self.world.ids().next())
@@ -44,7 +46,9 @@ class TaskExecutorProcess(Process):
         self.stopping = False
         self._serving: dict[ExecutorId, JobId] = {}
         self._job_masters: dict[JobId, JobMasterLink] = {}
-        self._driver = SimulatedDriver(self, self.core, execute=self._execute, validate=self.core.table.validate)
+        self._driver = SimulatedDriver(
+            self, self.core, execute=self._execute, validate=self.core.table.validate
+        )
         self.post = self._driver.post
         self.probe = self._driver.probe
         self._epoch = 0
@@ -77,9 +81,13 @@ class TaskExecutorProcess(Process):
             default_slot=profile_to_proto(self.core.table.settings.default_slot),
             slots=convert.slot_statuses(self.core.table.statuses()),
         )
-        self._resource_manager.send(resource_manager_pb2.TaskExecutorToResourceManager(register=registration))
+        self._resource_manager.send(
+            resource_manager_pb2.TaskExecutorToResourceManager(register=registration)
+        )
 
-    def _from_resource_manager(self, message: resource_manager_pb2.ResourceManagerToTaskExecutor) -> None:
+    def _from_resource_manager(
+        self, message: resource_manager_pb2.ResourceManagerToTaskExecutor
+    ) -> None:
         match message.WhichOneof("message"):
             case "registered":
                 self._registered, self._epoch = True, message.registered.resource_manager_epoch
@@ -131,10 +139,16 @@ class TaskExecutorProcess(Process):
                 assert isinstance(command.message, executor_pb2.TaskExecutorToExecutor)
                 self._to_executor(command.executor_id, command.message)
             case m.PrepareJobFiles():
-                ready = m.JobFilesReady(job_id=command.job_id, job_dir="dir", python_paths=(), single_use=False)
-                failed = m.JobFilesFailed(job_id=command.job_id, reason="the Dispatcher does not answer")
+                ready = m.JobFilesReady(
+                    job_id=command.job_id, job_dir="dir", python_paths=(), single_use=False
+                )
+                failed = m.JobFilesFailed(
+                    job_id=command.job_id, reason="the Dispatcher does not answer"
+                )
                 fails = self.cluster.faults_on and self.world.chance(0.1)
-                self.after(self.world.between(0.01, 0.5), lambda: self.post(failed if fails else ready))
+                self.after(
+                    self.world.between(0.01, 0.5), lambda: self.post(failed if fails else ready)
+                )
             case m.RemoveJobFiles():
                 pass
 
@@ -147,7 +161,11 @@ class TaskExecutorProcess(Process):
     def _tell_job_master(self, command: m.ToJobMaster) -> None:
         if (link := self._job_masters.get(command.job_id)) is not None:
             message = convert.to_job_master(
-                command, epoch=link.epoch, task_executor_id=self.task_executor_id, address=self.address, host=self.name
+                command,
+                epoch=link.epoch,
+                task_executor_id=self.task_executor_id,
+                address=self.address,
+                host=self.name,
             )
             link.send(message)
 
@@ -164,11 +182,15 @@ class TaskExecutorProcess(Process):
             self._serving.pop(executor_id, None)
             self.post(m.ProcessDied(executor_id=executor_id, cause=f"exit code {code}"))
 
-    def _to_executor(self, executor_id: ExecutorId, message: executor_pb2.TaskExecutorToExecutor) -> None:
+    def _to_executor(
+        self, executor_id: ExecutorId, message: executor_pb2.TaskExecutorToExecutor
+    ) -> None:
         if (executor := self.executors.get(executor_id)) is not None and executor.alive:
             executor.hear(message)
 
-    def from_executor(self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor) -> None:
+    def from_executor(
+        self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor
+    ) -> None:
         event = convert.from_executor(executor_id, self._serving.get(executor_id), message)
         if event is not None:
             self.post(event)

@@ -1,4 +1,6 @@
-"""Single faults at chosen moments, and what the whole cluster makes of them. Also: a seed is one history, for ever."""
+"""Single faults at chosen moments, and what the whole cluster makes of them. Also: a seed is one
+history, for ever.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,36 @@ from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex
 from tests.simulation.cluster import Cluster, Shape, SubmittedJob
-from tests.simulation.faults import KINDS, Cut, Fault, Kill, LoseNext, SilenceStream, Victim, at, schedule
+from tests.simulation.faults import (
+    KINDS,
+    Cut,
+    Fault,
+    Kill,
+    LoseNext,
+    SilenceStream,
+    Victim,
+    at,
+    schedule,
+)
 from tests.simulation.test_simulation import simulate
 
-SHAPE = Shape(task_executors=2, slots=2, max_slots=0, spread=True, spares=1, task_failures=0.0, hanging_cancels=0.0)
+SHAPE = Shape(
+    task_executors=2,
+    slots=2,
+    max_slots=0,
+    spread=True,
+    spares=1,
+    task_failures=0.0,
+    hanging_cancels=0.0,
+)
 SPLITS = 20
 REST_S = 100.0
 
 
 def bounded_job(attempts: int) -> SubmittedJob:
-    source = vertex("source", 2, coordinator=("sequence-source", {"start": 0, "end": SPLITS, "split_rows": 1}))
+    source = vertex(
+        "source", 2, coordinator=("sequence-source", {"start": 0, "end": SPLITS, "split_rows": 1})
+    )
     sink = vertex("sink", 3, coordinator=("collect", {}))
     config = {
         options.RESTART_STRATEGY.key: "fixed-delay",
@@ -29,7 +51,9 @@ def bounded_job(attempts: int) -> SubmittedJob:
     }
     graph = replace(job(source, sink), config=config)
     splits = {source.operators[0].operator_id: SPLITS}
-    return SubmittedJob(graph=graph, message=job_graph_to_proto(graph), endless=False, splits=splits)
+    return SubmittedJob(
+        graph=graph, message=job_graph_to_proto(graph), endless=False, splits=splits
+    )
 
 
 def endless_job() -> SubmittedJob:
@@ -38,7 +62,9 @@ def endless_job() -> SubmittedJob:
 
 
 def run(seed: int, submitted: SubmittedJob, *faults: tuple[float, Fault]) -> JobStatus:
-    """Submits at 3 s, when everything is warm; returns how the job has ended. Chance has no other part than delays."""
+    """Submits at 3 s, when everything is warm; returns how the job has ended. Chance has no other
+    part than delays.
+    """
     cluster = Cluster(seed, SHAPE)
     cluster.faults_on = False
     cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -55,7 +81,9 @@ def test_without_faults_a_job_finishes_at_its_first_attempt() -> None:
 @pytest.mark.parametrize("when_s", [2.9, 4.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_lost_with_its_stream_costs_no_restart(kind: str, when_s: float) -> None:
-    """Streams come back in time, and whatever was lost is said again: not one restart is needed, and nothing is stuck."""
+    """Streams come back in time, and whatever was lost is said again: not one restart is needed,
+    and nothing is stuck.
+    """
     assert run(1, bounded_job(attempts=0), at(when_s, LoseNext(kind=kind))) is JobStatus.FINISHED
 
 
@@ -67,11 +95,16 @@ def test_a_master_that_is_away_for_a_moment_costs_no_restart(victim: Victim) -> 
 @pytest.mark.parametrize("victim", [Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR])
 @pytest.mark.parametrize("silently", [False, True])
 def test_a_dead_worker_costs_one_restart(victim: Victim, silently: bool) -> None:
-    assert run(3, bounded_job(attempts=1), at(5.0, Kill(victim=victim, silently=silently))) is JobStatus.FINISHED
+    assert (
+        run(3, bounded_job(attempts=1), at(5.0, Kill(victim=victim, silently=silently)))
+        is JobStatus.FINISHED
+    )
 
 
 def test_a_dead_job_master_fails_its_job_and_frees_its_slots() -> None:
-    assert run(4, bounded_job(attempts=5), at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
+    assert (
+        run(4, bounded_job(attempts=5), at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
+    )
 
 
 def test_a_promised_cancel_outlives_its_dispatcher() -> None:

@@ -1,4 +1,5 @@
-"""The whole cluster on virtual time, from one seed: jobs of random shapes, random faults, then rest, then the checkers.
+"""The whole cluster on virtual time, from one seed: jobs of random shapes, random faults, then
+rest, then the checkers.
 
 FIRESTEEL_SEED=17 pytest tests/simulation          replays exactly that one
 FIRESTEEL_SEEDS=1000-1999 pytest tests/simulation  runs that many others
@@ -28,7 +29,10 @@ def simulate(seed: int) -> Cluster:
         begin_s = random.uniform(0.0, FAULTS_UNTIL_S * 0.6)
         cluster.at(begin_s, lambda submitted=submitted: cluster.submit(submitted))
         if random.random() < 0.35:
-            cluster.at(begin_s + random.uniform(0.1, 20.0), lambda submitted=submitted: cluster.cancel(submitted))
+            cluster.at(
+                begin_s + random.uniform(0.1, 20.0),
+                lambda submitted=submitted: cluster.cancel(submitted),
+            )
     schedule(cluster, *draw_faults(cluster, FAULTS_UNTIL_S))
     cluster.run(FAULTS_UNTIL_S)
     cluster.end_faults()

@@ -1,4 +1,5 @@
-"""Virtual time: one queue of things to happen, one source of randomness, one story of what happened.
+"""Virtual time: one queue of things to happen, one source of randomness, one story of what
+happened.
 
 Everything in a simulation follows from its seed. Nothing here sleeps, and nothing reads a clock.
 """
@@ -61,9 +62,13 @@ class World:
 
     def story(self, about: str = "") -> str:
         """The last lines that mention `about`."""
-        lines = (f"{at:9.3f} {who}: {' '.join(str(what).split())[:400]}" for at, who, what in self._story)
+        lines = (
+            f"{at:9.3f} {who}: {' '.join(str(what).split())[:400]}" for at, who, what in self._story
+        )
         return "\n".join([line for line in lines if about in line][-STORY_SHOWN:])
 
     def failed(self, why: str) -> SimulationFailed:
         replay = f"FIRESTEEL_SEED={self.seed} pytest tests/simulation"
-        return SimulationFailed(f"{why}\nat {self.now - START_S:.3f} s of seed {self.seed}; replay: {replay}\n{self.story()}")
+        return SimulationFailed(
+            f"{why}\nat {self.now - START_S:.3f} s of seed {self.seed}; replay: {replay}\n{self.story()}"
+        )

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.common import options
-from firesteel.common.config import Configuration, ConfigurationError, parse_definitions, parse_duration_s, parse_size_bytes
+from firesteel.common.config import (
+    Configuration,
+    ConfigurationError,
+    parse_definitions,
+    parse_duration_s,
+    parse_size_bytes,
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -18,7 +24,9 @@ def written(folder: Path, text: str) -> Path:
 
 def test_what_is_not_set_has_its_default() -> None:
     conf = Configuration()
-    assert [conf.get(option) for option in options.OPTIONS.values()] == [o.default for o in options.OPTIONS.values()]
+    assert [conf.get(option) for option in options.OPTIONS.values()] == [
+        o.default for o in options.OPTIONS.values()
+    ]
     assert conf.to_dict() == {}
 
 
@@ -31,8 +39,12 @@ def test_every_default_is_allowed() -> None:
 
 
 def test_nested_and_flat_keys_mean_the_same(tmp_path: Path) -> None:
-    nested = Configuration.load(written(tmp_path, "taskmanager:\n  numberOfTaskSlots: 4\n  memory.process.size: 2g\n"))
-    flat = Configuration.load(written(tmp_path, "taskmanager.numberOfTaskSlots: 4\ntaskmanager.memory.process.size: 2g\n"))
+    nested = Configuration.load(
+        written(tmp_path, "taskmanager:\n  numberOfTaskSlots: 4\n  memory.process.size: 2g\n")
+    )
+    flat = Configuration.load(
+        written(tmp_path, "taskmanager.numberOfTaskSlots: 4\ntaskmanager.memory.process.size: 2g\n")
+    )
     assert nested == flat
     assert nested.get(options.TASK_SLOTS) == 4
     assert nested.get(options.TM_PROCESS_SIZE) == 2 * 2**30
@@ -40,11 +52,15 @@ def test_nested_and_flat_keys_mean_the_same(tmp_path: Path) -> None:
 
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "parallelism.default: 4\nheartbeat.interval: 1 s\n")
-    conf = Configuration.load(path, {"parallelism.default": "8"}).with_overrides({"heartbeat.interval": "2 s"})
+    conf = Configuration.load(path, {"parallelism.default": "8"}).with_overrides(
+        {"heartbeat.interval": "2 s"}
+    )
     assert (conf.get(options.PARALLELISM), conf.get(options.HEARTBEAT_INTERVAL)) == (8, 2.0)
 
 
-def test_the_file_of_the_configuration_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_the_configuration_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path, "parallelism.default: 3\n")
     monkeypatch.setenv("FIRESTEEL_CONF_DIR", str(tmp_path))
     assert Configuration.load().get(options.PARALLELISM) == 3
@@ -90,7 +106,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("python.files", "[a, {b: c}]", "a list"),
     ],
 )
-def test_a_bad_value_names_key_value_and_what_is_allowed(key: str, value: str, allowed: str) -> None:
+def test_a_bad_value_names_key_value_and_what_is_allowed(
+    key: str, value: str, allowed: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Configuration({key: value})
     message = str(caught.value)
@@ -108,16 +126,23 @@ def test_an_unknown_key_is_a_warning_that_names_the_nearest() -> None:
 
 
 def test_sparks_keys_are_passed_on_without_a_warning() -> None:
-    conf = Configuration({"spark.sql.shuffle.partitions": 4, "spark.ui.enabled": False, "parallelism.default": 2})
+    conf = Configuration(
+        {"spark.sql.shuffle.partitions": 4, "spark.ui.enabled": False, "parallelism.default": 2}
+    )
     assert conf.spark() == {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false"}
     assert conf.warnings == []
 
 
 def test_enums_are_read_in_any_case() -> None:
-    assert Configuration({"restart-strategy.type": "Fixed-Delay"}).get(options.RESTART_STRATEGY) == "fixed-delay"
+    assert (
+        Configuration({"restart-strategy.type": "Fixed-Delay"}).get(options.RESTART_STRATEGY)
+        == "fixed-delay"
+    )
 
 
-@pytest.mark.parametrize("text", ["a.py;b.zip", "a.py, b.zip", "[a.py, b.zip]", '["a.py", "b.zip"]'])
+@pytest.mark.parametrize(
+    "text", ["a.py;b.zip", "a.py, b.zip", "[a.py, b.zip]", '["a.py", "b.zip"]']
+)
 def test_lists(text: str) -> None:
     assert Configuration({"python.files": text}).get(options.PYTHON_FILES) == ["a.py", "b.zip"]
 
@@ -130,7 +155,13 @@ def test_a_list_that_was_given_out_is_not_the_configurations_own() -> None:
     assert options.PYTHON_FILES.default == []
 
 
-@given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool)))
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1)
+        .map(str.strip)
+        .filter(bool)
+    )
+)
 def test_any_list_survives_the_way_to_another_process(items: list[str]) -> None:
     conf = Configuration({"python.files": items})
     assert Configuration(conf.to_dict()).get(options.PYTHON_FILES) == items
@@ -151,14 +182,24 @@ def test_a_definition_needs_key_and_value(definition: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3 min", 180), ("500 ms", 0.5), ("1.5 s", 1.5), ("250", 0.25), ("0", 0), ("1d", 86400), ("2H", 7200), ("10 µs", 1e-5)],
+    [
+        ("3 min", 180),
+        ("500 ms", 0.5),
+        ("1.5 s", 1.5),
+        ("250", 0.25),
+        ("0", 0),
+        ("1d", 86400),
+        ("2H", 7200),
+        ("10 µs", 1e-5),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1024m", 2**30), ("64 kb", 65536), ("17", 17), ("1.5 GiB", 3 * 2**29), ("2T", 2**41)]
+    ("text", "size"),
+    [("1024m", 2**30), ("64 kb", 65536), ("17", 17), ("1.5 GiB", 3 * 2**29), ("2T", 2**41)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size_bytes(text) == size

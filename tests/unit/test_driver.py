@@ -37,7 +37,9 @@ async def run(
     clock: Callable[[], float] = lambda: 0.0,
     until: str = "stop",
 ) -> list[str]:
-    """Runs the driver over these events until the core commands `until`; everything that was done, in order."""
+    """Runs the driver over these events until the core commands `until`; everything that was done,
+    in order.
+    """
     done: list[str] = []
 
     def carry_out(command: str) -> None:
@@ -68,8 +70,21 @@ STOP: dict[str, Effects[str, str]] = {"end": Effects(commands=["stop"])}
 
 
 async def test_records_are_saved_before_any_command_and_the_next_event_waits_for_both() -> None:
-    core = Recorder({"a": Effects(records=["r1", "r2"], commands=["c1", "c2"]), "b": Effects(commands=["c3"]), **STOP})
-    assert await run(core, "a", "b", "end") == ["saving r1 r2", "saved r1 r2", "c1", "c2", "c3", "stop"]
+    core = Recorder(
+        {
+            "a": Effects(records=["r1", "r2"], commands=["c1", "c2"]),
+            "b": Effects(commands=["c3"]),
+            **STOP,
+        }
+    )
+    assert await run(core, "a", "b", "end") == [
+        "saving r1 r2",
+        "saved r1 r2",
+        "c1",
+        "c2",
+        "c3",
+        "stop",
+    ]
 
 
 async def test_what_cannot_be_saved_is_not_acted_on() -> None:
@@ -85,7 +100,10 @@ async def test_a_command_that_raises_ends_the_driver() -> None:
     def fail(command: str) -> None:
         raise RuntimeError("wrong")
 
-    assert await run(Recorder({"a": Effects(commands=["c", "d"])}), "a", execute=fail) == ["c", "raised wrong"]
+    assert await run(Recorder({"a": Effects(commands=["c", "d"])}), "a", execute=fail) == [
+        "c",
+        "raised wrong",
+    ]
 
 
 async def test_results_of_commands_come_back_as_events_behind_those_that_wait() -> None:
@@ -141,7 +159,9 @@ async def test_an_idle_driver_stops_at_once_and_takes_nothing_more() -> None:
 
 
 async def test_a_full_mailbox_refuses() -> None:
-    driver: Driver[str, str, str] = Driver(Recorder(), execute=lambda command: None, mailbox_size=2, name="slots")
+    driver: Driver[str, str, str] = Driver(
+        Recorder(), execute=lambda command: None, mailbox_size=2, name="slots"
+    )
     driver.post("a")
     driver.post("b")
     with pytest.raises(MailboxFull, match="slots: 2 events are waiting"):

@@ -13,7 +13,14 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from firesteel.common.config import Configuration
 from firesteel.common.rpc.convert import error_from_proto, error_to_proto
-from firesteel.errors import MAX_TEXT_CHARS, ErrorInfo, FiresteelError, JobFailed, error_info, summary_of
+from firesteel.errors import (
+    MAX_TEXT_CHARS,
+    ErrorInfo,
+    FiresteelError,
+    JobFailed,
+    error_info,
+    summary_of,
+)
 
 
 def told(function: Any, *arguments: Any, **more: Any) -> ErrorInfo:
@@ -34,7 +41,11 @@ def user_function(folder: Path, body: str) -> Any:
 
 
 def frames(info: ErrorInfo) -> list[str]:
-    return [line.strip() for line in info.user_traceback.splitlines() if line.lstrip().startswith("File ")]
+    return [
+        line.strip()
+        for line in info.user_traceback.splitlines()
+        if line.lstrip().startswith("File ")
+    ]
 
 
 def test_only_the_users_frames_are_in_the_users_traceback(tmp_path: Path) -> None:
@@ -45,14 +56,21 @@ def test_only_the_users_frames_are_in_the_users_traceback(tmp_path: Path) -> Non
         f'File "{__file__}", line {told.__code__.co_firstlineno + 2}, in told',
         f'File "{tmp_path}/job.py", line 3, in run',
     ]
-    assert info.user_traceback.splitlines()[-1] == info.summary.replace("JSONDecodeError", "json.decoder.JSONDecodeError")
+    assert info.user_traceback.splitlines()[-1] == info.summary.replace(
+        "JSONDecodeError", "json.decoder.JSONDecodeError"
+    )
     assert "decoder.py" in info.traceback
 
 
 def test_libraries_between_us_and_the_user_are_left_out(tmp_path: Path) -> None:
-    for body in ("import pandas as pd\npd.DataFrame({'a': []})['b']", "import pyarrow as pa\npa.table({'a': []}).column('b')"):
+    for body in (
+        "import pandas as pd\npd.DataFrame({'a': []})['b']",
+        "import pyarrow as pa\npa.table({'a': []}).column('b')",
+    ):
         info = told(user_function(tmp_path, body))
-        assert [frame for frame in frames(info) if "job.py" not in frame and __file__ not in frame] == []
+        assert [
+            frame for frame in frames(info) if "job.py" not in frame and __file__ not in frame
+        ] == []
         assert "KeyError" in info.summary
 
 
@@ -71,7 +89,11 @@ def test_causes_are_told_first_cause_first(tmp_path: Path) -> None:
     body = "try:\n    {}['origin']\nexcept KeyError as error:\n    raise ValueError('no origin') from error"
     run = user_function(tmp_path, body)
     text = told(run).user_traceback
-    assert text.index("KeyError: 'origin'") < text.index("direct cause") < text.index("ValueError: no origin")
+    assert (
+        text.index("KeyError: 'origin'")
+        < text.index("direct cause")
+        < text.index("ValueError: no origin")
+    )
     assert text.splitlines()[-1] == "ValueError: no origin"
 
 
@@ -100,7 +122,9 @@ def test_the_users_folders_count_wherever_they_are(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     run = user_function(folder, "return {}['x']")
     assert not [frame for frame in frames(told(run)) if "job.py" in frame]
-    assert [frame for frame in frames(told(run, user_code_roots=[str(tmp_path)])) if "job.py" in frame]
+    assert [
+        frame for frame in frames(told(run, user_code_roots=[str(tmp_path)])) if "job.py" in frame
+    ]
 
 
 def test_a_syntax_error_shows_its_place(tmp_path: Path) -> None:
@@ -114,7 +138,9 @@ def test_a_syntax_error_shows_its_place(tmp_path: Path) -> None:
 
 def test_a_full_disk_says_what_to_do() -> None:
     info = error_info(OSError(errno.ENOSPC, "No space left on device", "/data/out"))
-    assert info.summary.startswith("the disk is full ([Errno 28] No space left on device: '/data/out'); free")
+    assert info.summary.startswith(
+        "the disk is full ([Errno 28] No space left on device: '/data/out'); free"
+    )
     assert error_info(pa.ArrowInvalid("first\nsecond")).summary == "ArrowInvalid: first"
 
 
@@ -164,9 +190,14 @@ CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spa
             ),
             "Illegal schema",
         ),
-        (Py4JNetworkError("Answer is empty"), "the connection to the slot's Spark JVM is lost (Answer is empty)"),
         (
-            JavaError(f"{CALLED}[USER_RAISED_EXCEPTION] row 7 is bad SQLSTATE: P0001\n\tat a.b(C.java)"),
+            Py4JNetworkError("Answer is empty"),
+            "the connection to the slot's Spark JVM is lost (Answer is empty)",
+        ),
+        (
+            JavaError(
+                f"{CALLED}[USER_RAISED_EXCEPTION] row 7 is bad SQLSTATE: P0001\n\tat a.b(C.java)"
+            ),
             "row 7 is bad",
         ),
         (PySparkException("[CANNOT_PARSE] bad type `strin`"), "[CANNOT_PARSE] bad type `strin`"),
@@ -214,7 +245,11 @@ def test_an_error_survives_its_message() -> None:
 
 
 def test_a_failed_job_says_why() -> None:
-    info = ErrorInfo(summary="KeyError: 'x'", user_traceback="Traceback ...\nKeyError: 'x'", task_name="Map (1/2)#0")
+    info = ErrorInfo(
+        summary="KeyError: 'x'",
+        user_traceback="Traceback ...\nKeyError: 'x'",
+        task_name="Map (1/2)#0",
+    )
     assert str(JobFailed("0" * 32, "delays", info)) == (
         f"job {'0' * 32} (delays) failed in Map (1/2)#0: KeyError: 'x'\nTraceback ...\nKeyError: 'x'"
     )
@@ -222,5 +257,8 @@ def test_a_failed_job_says_why() -> None:
 
 
 def test_a_place_that_a_caret_points_at_stays_in_the_summary() -> None:
-    assert summary_of(FiresteelError("unknown column m\n  max(m)\n      ^")) == "unknown column m\n  max(m)\n      ^"
+    assert (
+        summary_of(FiresteelError("unknown column m\n  max(m)\n      ^"))
+        == "unknown column m\n  max(m)\n      ^"
+    )
     assert summary_of(FiresteelError("unknown column m\nand more")) == "unknown column m"

@@ -24,4 +24,6 @@ def test_stable_ids_depend_on_where_the_words_end() -> None:
 
 
 def test_what_an_id_is() -> None:
-    assert not any(map(is_id, ["", "0" * 31, "0" * 33, "g" * 32, "A" * 32, "../" + "0" * 29, "0" * 32 + "\n"]))
+    assert not any(
+        map(is_id, ["", "0" * 31, "0" * 33, "g" * 32, "A" * 32, "../" + "0" * 29, "0" * 32 + "\n"])
+    )

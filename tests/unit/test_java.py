@@ -21,7 +21,9 @@ def installed(home: Path, version: str) -> Path:
     return home
 
 
-def test_java_home_comes_first_then_path_then_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_comes_first_then_path_then_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newer = installed(tmp_path / "jvm" / "a-25", "25.0.1")
     older = installed(tmp_path / "jvm" / "z-17", "17.0.9")
     assert java.java_home() == str(older)
@@ -32,9 +34,14 @@ def test_java_home_comes_first_then_path_then_what_is_installed(tmp_path: Path, 
     assert java.java_home() == str(older)
 
 
-def test_one_that_is_too_old_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_too_old_is_passed_over_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(installed(tmp_path / "old", "1.8.0_402")))
-    with pytest.raises(java.JavaNotFound, match=r"needs Java 17 or later .*/old \(Java 8\).*apt-get install openjdk-17"):
+    with pytest.raises(
+        java.JavaNotFound,
+        match=r"needs Java 17 or later .*/old \(Java 8\).*apt-get install openjdk-17",
+    ):
         java.java_home()
     new = installed(tmp_path / "jvm" / "21", "21")
     assert java.java_home() == str(new)

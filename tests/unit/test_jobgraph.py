@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.common import job_graph as jobgraph
-from firesteel.common.job_graph import DistributionPattern, JobGraph, Partitioner, pointwise_consumers, pointwise_producers
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    JobGraph,
+    Partitioner,
+    pointwise_consumers,
+    pointwise_producers,
+)
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc import convert
 
@@ -17,8 +23,12 @@ SUBTASKS = st.integers(1, 60)
 
 @given(SUBTASKS, SUBTASKS)
 def test_both_sides_of_a_pointwise_edge_agree(producers: int, consumers: int) -> None:
-    seen_by_producers = {(p, c) for p in range(producers) for c in pointwise_consumers(p, producers, consumers)}
-    seen_by_consumers = {(p, c) for c in range(consumers) for p in pointwise_producers(c, producers, consumers)}
+    seen_by_producers = {
+        (p, c) for p in range(producers) for c in pointwise_consumers(p, producers, consumers)
+    }
+    seen_by_consumers = {
+        (p, c) for c in range(consumers) for p in pointwise_producers(c, producers, consumers)
+    }
     assert seen_by_producers == seen_by_consumers
 
 
@@ -34,7 +44,9 @@ def test_a_pointwise_edge_leaves_nobody_out_and_is_balanced(producers: int, cons
 
 @given(SUBTASKS)
 def test_equal_parallelism_connects_one_to_one(subtasks: int) -> None:
-    assert [list(pointwise_consumers(i, subtasks, subtasks)) for i in range(subtasks)] == [[i] for i in range(subtasks)]
+    assert [list(pointwise_consumers(i, subtasks, subtasks)) for i in range(subtasks)] == [
+        [i] for i in range(subtasks)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +59,9 @@ def test_equal_parallelism_connects_one_to_one(subtasks: int) -> None:
         (Partitioner.BROADCAST, DistributionPattern.ALL_TO_ALL),
     ],
 )
-def test_which_partitioners_need_every_consumer(partitioner: Partitioner, pattern: DistributionPattern) -> None:
+def test_which_partitioners_need_every_consumer(
+    partitioner: Partitioner, pattern: DistributionPattern
+) -> None:
     assert partitioner.pattern is pattern
 
 
@@ -59,16 +73,23 @@ STRATEGIES: dict[object, st.SearchStrategy] = {
     bytes: st.binary(max_size=8),
     bool: st.booleans(),
     tuple[str, ...]: st.lists(WORDS, max_size=3).map(tuple),
-    tuple[tuple[int, ...], ...]: st.lists(st.lists(COUNTS, max_size=3).map(tuple), max_size=3).map(tuple),
+    tuple[tuple[int, ...], ...]: st.lists(st.lists(COUNTS, max_size=3).map(tuple), max_size=3).map(
+        tuple
+    ),
     dict[str, str]: st.dictionaries(WORDS, WORDS, max_size=3),
-    ResourceProfile: st.builds(ResourceProfile, heap_bytes=COUNTS, cpu_cores=st.floats(0, 64)) | st.just(UNKNOWN),
+    ResourceProfile: st.builds(ResourceProfile, heap_bytes=COUNTS, cpu_cores=st.floats(0, 64))
+    | st.just(UNKNOWN),
 }
 
 
 def instances(kind: type) -> st.SearchStrategy:
-    """Any instance of a dataclass, with a value for every field: one that conversion forgets shows up."""
+    """Any instance of a dataclass, with a value for every field: one that conversion forgets shows
+    up.
+    """
     hints = typing.get_type_hints(kind, vars(jobgraph))
-    return st.builds(kind, **{field.name: _values(hints[field.name]) for field in dataclasses.fields(kind)})
+    return st.builds(
+        kind, **{field.name: _values(hints[field.name]) for field in dataclasses.fields(kind)}
+    )
 
 
 def _values(hint: object) -> st.SearchStrategy:
@@ -85,4 +106,6 @@ def _values(hint: object) -> st.SearchStrategy:
 @given(instances(JobGraph))
 def test_a_job_graph_survives_its_message(graph: JobGraph) -> None:
     message = convert.job_graph_to_proto(graph)
-    assert convert.job_graph_from_proto(type(message).FromString(message.SerializeToString())) == graph
+    assert (
+        convert.job_graph_from_proto(type(message).FromString(message.SerializeToString())) == graph
+    )

@@ -24,7 +24,10 @@ def log(capsys: pytest.CaptureFixture[str]) -> Iterator[object]:
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Without the timestamps."""
-    return [line.split(" ", 1)[1] if line.startswith("timestamp=") else line for line in capsys.readouterr().err.splitlines()]
+    return [
+        line.split(" ", 1)[1] if line.startswith("timestamp=") else line
+        for line in capsys.readouterr().err.splitlines()
+    ]
 
 
 def test_a_line_is_keys_and_values(log, capsys) -> None:

@@ -29,7 +29,10 @@ def registry() -> Iterator[Registry]:
 def exposed(registry: Registry) -> dict[str, tuple[str, dict[tuple[str, ...], float]]]:
     """name -> (type, {label values: value}), as Prometheus itself would read it."""
     families = text_string_to_metric_families(registry.render().decode())
-    return {f.name: (f.type, {(s.name, *s.labels.values()): s.value for s in f.samples}) for f in families}
+    return {
+        f.name: (f.type, {(s.name, *s.labels.values()): s.value for s in f.samples})
+        for f in families
+    }
 
 
 def scrape(port: int, path: str = "/metrics") -> str:
@@ -43,7 +46,10 @@ def test_a_count_is_a_gauge_under_its_exact_name(registry: Registry) -> None:
     registry.gauge("flink_jobmanager_numRunningJobs").set(3)
     assert exposed(registry) == {
         "flink_jobmanager_numRunningJobs": ("gauge", {("flink_jobmanager_numRunningJobs",): 3}),
-        "flink_taskmanager_job_task_numRecordsIn": ("gauge", {("flink_taskmanager_job_task_numRecordsIn", "h"): 42}),
+        "flink_taskmanager_job_task_numRecordsIn": (
+            "gauge",
+            {("flink_taskmanager_job_task_numRecordsIn", "h"): 42},
+        ),
     }
 
 
@@ -97,17 +103,28 @@ def test_what_belongs_to_an_ended_job_is_forgotten(registry: Registry) -> None:
 
 def test_the_allow_list_takes_globs() -> None:
     registry = Registry(allow=["flink_jobmanager_*", "flink_taskmanager_job_task_numRecords*"])
-    for name in ("jobmanager_numRunningJobs", "taskmanager_job_task_numRecordsIn", "taskmanager_job_task_isBackPressured"):
+    for name in (
+        "jobmanager_numRunningJobs",
+        "taskmanager_job_task_numRecordsIn",
+        "taskmanager_job_task_isBackPressured",
+    ):
         registry.gauge(f"flink_{name}").set(1)
     registry.summary("flink_taskmanager_latency").observe(1)
-    assert set(exposed(registry)) == {"flink_jobmanager_numRunningJobs", "flink_taskmanager_job_task_numRecordsIn"}
+    assert set(exposed(registry)) == {
+        "flink_jobmanager_numRunningJobs",
+        "flink_taskmanager_job_task_numRecordsIn",
+    }
 
 
 def test_series_that_differ_in_a_dropped_label_only_are_merged() -> None:
     registry = Registry(drop_labels=["task_attempt_id", "tm_id"])
     for attempt, value in (("a1", 5.0), ("a2", 3.0)):
-        registry.gauge("flink_taskmanager_job_task_numRecordsIn", {**TASK, "task_attempt_id": attempt}).set(value)
-        registry.gauge("flink_taskmanager_job_task_currentInputWatermark", {**TASK, "task_attempt_id": attempt}).set(value)
+        registry.gauge(
+            "flink_taskmanager_job_task_numRecordsIn", {**TASK, "task_attempt_id": attempt}
+        ).set(value)
+        registry.gauge(
+            "flink_taskmanager_job_task_currentInputWatermark", {**TASK, "task_attempt_id": attempt}
+        ).set(value)
         registry.summary("latency", {"task_attempt_id": attempt}).observe(value)
     shown = exposed(registry)
     assert list(shown["flink_taskmanager_job_task_numRecordsIn"][1].values()) == [8]
@@ -117,7 +134,12 @@ def test_series_that_differ_in_a_dropped_label_only_are_merged() -> None:
 
 def test_both_lists_come_from_the_configuration() -> None:
     registry = Registry.from_configuration(
-        Configuration({"metrics.reporter.prom.filter.includes": "a*", "metrics.reporter.prom.scope.variables.excludes": "host"})
+        Configuration(
+            {
+                "metrics.reporter.prom.filter.includes": "a*",
+                "metrics.reporter.prom.scope.variables.excludes": "host",
+            }
+        )
     )
     registry.gauge("a", {"host": "h", "tm_id": "t"}).set(1)
     registry.gauge("b", {"host": "h"}).set(1)
@@ -126,7 +148,9 @@ def test_both_lists_come_from_the_configuration() -> None:
 
 def test_names_and_labels_from_outside_cannot_break_the_text(registry: Registry) -> None:
     registry.add_source(lambda: [('a b"{}\n', {"job_name": 'evil"} 1\n# TYPE x counter \\'}, 1)])
-    assert exposed(registry) == {"a_b____": ("gauge", {("a_b____", 'evil"} 1\n# TYPE x counter \\'): 1})}
+    assert exposed(registry) == {
+        "a_b____": ("gauge", {("a_b____", 'evil"} 1\n# TYPE x counter \\'): 1})
+    }
 
 
 def test_what_a_process_tells_of_itself(registry: Registry) -> None:
@@ -134,9 +158,17 @@ def test_what_a_process_tells_of_itself(registry: Registry) -> None:
     shown = {name: next(iter(samples.values())) for name, (_, samples) in exposed(registry).items()}
     assert set(shown) == {
         f"flink_jobmanager_Status_JVM_{name}"
-        for name in ("CPU_Load", "Memory_Heap_Used", "Memory_Heap_Committed", "Memory_Heap_Max", "Threads_Count")
+        for name in (
+            "CPU_Load",
+            "Memory_Heap_Used",
+            "Memory_Heap_Committed",
+            "Memory_Heap_Max",
+            "Threads_Count",
+        )
     }
-    assert shown["flink_jobmanager_Status_JVM_Memory_Heap_Used"] == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+    assert shown["flink_jobmanager_Status_JVM_Memory_Heap_Used"] == pytest.approx(
+        psutil.Process().memory_info().rss, rel=0.1
+    )
     assert shown["flink_jobmanager_Status_JVM_Threads_Count"] >= threading.active_count()
 
 
@@ -145,7 +177,9 @@ def test_processes_on_one_machine_take_the_next_free_port(registry: Registry) ->
         first = taken.getsockname()[1]
         port = registry.serve(HOST, f"{first}-{min(first + 50, 65535)}")
         assert first < port <= first + 50
-        with pytest.raises(FiresteelError, match=r"no free port for metrics in .*metrics\.reporter\.prom\.port"):
+        with pytest.raises(
+            FiresteelError, match=r"no free port for metrics in .*metrics\.reporter\.prom\.port"
+        ):
             Registry().serve(HOST, str(first))
 
 
@@ -171,7 +205,13 @@ def test_closing_frees_the_port_and_ends_the_thread() -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\n" * 100, bytes(range(256)) * 800],
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\n" * 100,
+        bytes(range(256)) * 800,
+    ],
     ids=["TLS", "half a request", "gRPC", "empty lines", "bytes"],
 )
 def test_garbage_on_the_port_hurts_nobody(registry: Registry, garbage: bytes) -> None:
@@ -185,10 +225,15 @@ def test_garbage_on_the_port_hurts_nobody(registry: Registry, garbage: bytes) ->
     assert "flink_x 1.0" in scrape(port)
 
 
-def test_connections_that_are_held_open_cost_a_bounded_number_of_threads(registry: Registry) -> None:
+def test_connections_that_are_held_open_cost_a_bounded_number_of_threads(
+    registry: Registry,
+) -> None:
     port = registry.serve(HOST, "0")
     before = threading.active_count()
-    held = [socket.create_connection((HOST, port), timeout=5) for _ in range(3 * metrics.MAX_CONNECTIONS)]
+    held = [
+        socket.create_connection((HOST, port), timeout=5)
+        for _ in range(3 * metrics.MAX_CONNECTIONS)
+    ]
     try:
         held[-1].settimeout(5)
         assert held[-1].recv(1) == b""  # turned away, not kept
@@ -198,12 +243,18 @@ def test_connections_that_are_held_open_cost_a_bounded_number_of_threads(registr
             connection.close()
 
 
-@pytest.mark.parametrize(("text", "ports"), [("9249", range(9249, 9250)), (" 9249 - 9251 ", range(9249, 9252)), ("0", range(1))])
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [("9249", range(9249, 9250)), (" 9249 - 9251 ", range(9249, 9252)), ("0", range(1))],
+)
 def test_ports(text: str, ports: range) -> None:
     assert parse_ports(text) == ports
 
 
 @pytest.mark.parametrize("text", ["", "http", "9251-9249", "70000", "-1", "1-2-3", "0x10"])
 def test_what_is_no_port_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"metrics\.reporter\.prom\.port: .* is not allowed; expected a port, a range"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"metrics\.reporter\.prom\.port: .* is not allowed; expected a port, a range",
+    ):
         parse_ports(text)

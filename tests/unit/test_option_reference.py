@@ -16,11 +16,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_in_step_with_the_options() -> None:
-    assert PAGE.read_text() == markdown(), "python -m firesteel.common.options > docs/configuration.md"
+    assert PAGE.read_text() == markdown(), (
+        "python -m firesteel.common.options > docs/configuration.md"
+    )
 
 
 def test_the_module_prints_it() -> None:
-    told = subprocess.run([sys.executable, "-m", "firesteel.common.options"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-m", "firesteel.common.options"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout == markdown()
 
 

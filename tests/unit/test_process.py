@@ -28,7 +28,8 @@ announce_ready(pid=os.getpid(), {facts})
 time.sleep(600)
 """
 
-# A parent that starts a child of its own, which starts a helper that knows nothing of us, as a JVM does not.
+# A parent that starts a child of its own, which starts a helper that knows nothing of us, as a JVM
+# does not.
 PARENT = """
 import asyncio
 from firesteel.common.process import announce_ready, spawn, watch_lifeline
@@ -54,7 +55,9 @@ def serves(*, before: str = "", facts: str = "", after: str = "") -> list[str]:
     return program(SERVES.format(before=before, facts=facts, after=after))
 
 
-async def start(argv: list[str], *, log_path: Path | None = None, ready_timeout_s: float = 30.0) -> Child:
+async def start(
+    argv: list[str], *, log_path: Path | None = None, ready_timeout_s: float = 30.0
+) -> Child:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return await spawn(argv, env=env, log_path=log_path, ready_timeout_s=ready_timeout_s)
 
@@ -63,7 +66,9 @@ async def gone(*pids: int) -> float:
     """Waits until none of these processes runs any more; how long that took, in seconds."""
     start_s = time.monotonic()
     while any(_runs(pid) for pid in pids):
-        assert time.monotonic() - start_s < SOON_S, f"still there: {[pid for pid in pids if _runs(pid)]}"
+        assert time.monotonic() - start_s < SOON_S, (
+            f"still there: {[pid for pid in pids if _runs(pid)]}"
+        )
         await asyncio.sleep(0.01)
     return time.monotonic() - start_s
 
@@ -86,7 +91,9 @@ async def test_a_child_tells_what_it_serves() -> None:
 async def test_a_child_that_fails_to_start_is_quoted(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     with pytest.raises(StartFailed) as caught:
-        await start(serves(before="print('x' * 10); raise RuntimeError('no such port')"), log_path=log)
+        await start(
+            serves(before="print('x' * 10); raise RuntimeError('no such port')"), log_path=log
+        )
     message = str(caught.value)
     assert "ended with code 1 before it was ready" in message
     assert str(log) in message
@@ -95,7 +102,10 @@ async def test_a_child_that_fails_to_start_is_quoted(tmp_path: Path) -> None:
 
 async def test_only_the_end_of_a_long_log_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(StartFailed) as caught:
-        await start(serves(before="[print(f'line {i}') for i in range(1000)]; sys.exit(3)"), log_path=tmp_path / "log")
+        await start(
+            serves(before="[print(f'line {i}') for i in range(1000)]; sys.exit(3)"),
+            log_path=tmp_path / "log",
+        )
     assert "ended with code 3" in str(caught.value)
     assert "line 999" in str(caught.value)
     assert "line 900" not in str(caught.value)
@@ -117,7 +127,9 @@ async def test_a_silent_child_is_ended_after_the_ready_timeout(tmp_path: Path) -
 async def test_a_helper_does_not_hide_that_its_child_died_before_it_was_ready() -> None:
     started = time.monotonic()
     with pytest.raises(StartFailed, match="ended with code 4"):
-        await start(serves(before="subprocess.Popen(['sleep', '600'], close_fds=False); os._exit(4)"))
+        await start(
+            serves(before="subprocess.Popen(['sleep', '600'], close_fds=False); os._exit(4)")
+        )
     assert time.monotonic() - started < SOON_S
 
 
@@ -134,7 +146,12 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
 
 
 async def test_one_that_ignores_sigterm_is_killed_with_its_helpers() -> None:
-    child = await start(serves(before=f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {HELPER}", facts="helper=helper.pid"))
+    child = await start(
+        serves(
+            before=f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {HELPER}",
+            facts="helper=helper.pid",
+        )
+    )
     assert await child.stop(grace_s=0.2) == -signal.SIGKILL
     await gone(child.pid, child.ready["helper"])
 
@@ -151,7 +168,9 @@ async def test_what_a_child_leaves_behind_ends_with_it() -> None:
         await child.wait()
 
 
-@pytest.mark.parametrize("after", ["", HOLDS_THE_INTERPRETER], ids=["idle", "holds the interpreter, ignores signals"])
+@pytest.mark.parametrize(
+    "after", ["", HOLDS_THE_INTERPRETER], ids=["idle", "holds the interpreter, ignores signals"]
+)
 async def test_kill_9_of_a_parent_ends_child_and_grandchild(after: str) -> None:
     child_argv = serves(before=HELPER, facts="helper=helper.pid", after=after)
     parent = await start(program(PARENT.format(argv=child_argv, lifeline="own")))
@@ -161,8 +180,11 @@ async def test_kill_9_of_a_parent_ends_child_and_grandchild(after: str) -> None:
 
 
 async def test_an_inherited_lifeline_outlives_the_parent_but_not_who_holds_it() -> None:
-    # The cluster starts a master, which starts a worker on the cluster's lifeline and says who is who.
-    master = PARENT.format(argv=serves(before=HELPER, facts="helper=helper.pid"), lifeline="inherit")
+    # The cluster starts a master, which starts a worker on the cluster's lifeline and says who is
+    # who.
+    master = PARENT.format(
+        argv=serves(before=HELPER, facts="helper=helper.pid"), lifeline="inherit"
+    )
     master = f"import os\n{master.replace('**child.ready', 'master=os.getpid(), **child.ready')}"
     cluster = await start(program(PARENT.format(argv=program(master), lifeline="own")))
     worker, helper = cluster.ready["pid"], cluster.ready["helper"]
@@ -179,7 +201,9 @@ async def test_an_inherited_lifeline_outlives_the_parent_but_not_who_holds_it() 
 def test_a_child_outlives_the_thread_that_started_it() -> None:
     loop = asyncio.new_event_loop()
     started: list[Child] = []
-    thread = threading.Thread(target=lambda: started.append(loop.run_until_complete(start(serves()))))
+    thread = threading.Thread(
+        target=lambda: started.append(loop.run_until_complete(start(serves())))
+    )
     thread.start()
     thread.join()
     [child] = started

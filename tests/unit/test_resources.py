@@ -18,7 +18,9 @@ PROFILES = st.builds(
 
 
 @given(PROFILES, PROFILES)
-def test_a_part_fits_in_the_whole_and_can_be_taken_out_again(one: ResourceProfile, other: ResourceProfile) -> None:
+def test_a_part_fits_in_the_whole_and_can_be_taken_out_again(
+    one: ResourceProfile, other: ResourceProfile
+) -> None:
     assert one.fits_in(one + other)
     assert (one + other) - other == one
     assert one + other == other + one
@@ -44,7 +46,9 @@ def test_unknown_fits_anywhere_and_offers_nothing(profile: ResourceProfile) -> N
 
 
 def test_each_kind_of_memory_counts_by_itself() -> None:
-    offered = ResourceProfile(cpu_cores=1, heap_bytes=10, off_heap_bytes=10, managed_bytes=10, network_bytes=10)
+    offered = ResourceProfile(
+        cpu_cores=1, heap_bytes=10, off_heap_bytes=10, managed_bytes=10, network_bytes=10
+    )
     for name in ("heap_bytes", "off_heap_bytes", "managed_bytes", "network_bytes"):
         assert not ResourceProfile(**{name: 11}).fits_in(offered)
     assert not ResourceProfile(cpu_cores=1.1).fits_in(offered)
@@ -70,5 +74,8 @@ def test_unknown_cannot_be_subtracted() -> None:
 
 def test_shown_in_mebibytes() -> None:
     shown = str(ResourceProfile(cpu_cores=0.5, heap_bytes=512 * 2**20))
-    assert shown == "ResourceProfile(cpu=0.5, heap=512 MiB, off_heap=0 MiB, managed=0 MiB, network=0 MiB)"
+    assert (
+        shown
+        == "ResourceProfile(cpu=0.5, heap=512 MiB, off_heap=0 MiB, managed=0 MiB, network=0 MiB)"
+    )
     assert str(UNKNOWN) == "ResourceProfile(UNKNOWN)"

@@ -8,7 +8,9 @@ from structlog.testing import capture_logs
 from firesteel.common.rpc.server import AddressTaken, bind, new_server
 
 
-@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+@pytest.mark.parametrize(
+    ("host", "warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)]
+)
 async def test_listening_beyond_this_machine_is_a_loud_warning(host: str, warned: bool) -> None:
     server = new_server([])
     with capture_logs() as logs:

@@ -26,12 +26,20 @@ def reachable(transitions: dict, start: object) -> set:
 
 
 def test_every_state_has_its_row_and_can_be_reached() -> None:
-    assert set(TASK_TRANSITIONS) == reachable(TASK_TRANSITIONS, ExecutionState.CREATED) == set(ExecutionState)
-    assert set(JOB_TRANSITIONS) == reachable(JOB_TRANSITIONS, JobStatus.INITIALIZING) == set(JobStatus)
+    assert (
+        set(TASK_TRANSITIONS)
+        == reachable(TASK_TRANSITIONS, ExecutionState.CREATED)
+        == set(ExecutionState)
+    )
+    assert (
+        set(JOB_TRANSITIONS) == reachable(JOB_TRANSITIONS, JobStatus.INITIALIZING) == set(JobStatus)
+    )
 
 
 def test_terminal_states_are_exactly_those_without_a_way_out() -> None:
-    assert {s for s in ExecutionState if s.terminal} == {s for s in ExecutionState if not TASK_TRANSITIONS[s]}
+    assert {s for s in ExecutionState if s.terminal} == {
+        s for s in ExecutionState if not TASK_TRANSITIONS[s]
+    }
     assert {s for s in JobStatus if s.terminal} == {s for s in JobStatus if not JOB_TRANSITIONS[s]}
     assert not JobStatus.SUSPENDED.globally_terminal
 
@@ -45,7 +53,11 @@ def test_every_state_can_still_end() -> None:
 
 
 def test_a_task_fails_from_any_state_that_is_not_terminal() -> None:
-    assert all(ExecutionState.FAILED in TASK_TRANSITIONS[state] for state in ExecutionState if not state.terminal)
+    assert all(
+        ExecutionState.FAILED in TASK_TRANSITIONS[state]
+        for state in ExecutionState
+        if not state.terminal
+    )
 
 
 def test_checks_agree_with_the_tables() -> None:
@@ -64,5 +76,7 @@ def test_checks_agree_with_the_tables() -> None:
 
 
 def test_messages_have_the_same_states() -> None:
-    assert {f"TASK_{s.name}": s.value for s in ExecutionState} == dict(common_pb2.ExecutionState.items())
+    assert {f"TASK_{s.name}": s.value for s in ExecutionState} == dict(
+        common_pb2.ExecutionState.items()
+    )
     assert {f"JOB_{s.name}": s.value for s in JobStatus} == dict(common_pb2.JobStatus.items())

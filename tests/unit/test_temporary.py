@@ -20,9 +20,7 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made_by_another_process(tmp_path: Path, then: str) -> tuple[subprocess.Popen[str], Path]:
-    code = (
-        f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\nfrom firesteel import temporary\np = temporary.make('x')\n{then}"
-    )
+    code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\nfrom firesteel.common import temporary\np = temporary.make('x')\n{then}"
     code += "\nprint(p, flush=True)\nimport time; time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -31,7 +29,9 @@ def made_by_another_process(tmp_path: Path, then: str) -> tuple[subprocess.Popen
 
 
 def test_a_folder_is_swept_when_its_owner_was_killed_and_not_before(tmp_path: Path) -> None:
-    process, path = made_by_another_process(tmp_path, "(p / 'sub').mkdir(); (p / 'sub' / 'file').touch()")
+    process, path = made_by_another_process(
+        tmp_path, "(p / 'sub').mkdir(); (p / 'sub' / 'file').touch()"
+    )
     mine = temporary.make()
     try:
         assert temporary.sweep() == []
@@ -54,7 +54,12 @@ def test_what_is_not_provably_abandoned_stays(tmp_path: Path) -> None:
     (abandoned / "owner").touch()
     (tmp_path / "firesteel-link").symlink_to(abandoned)
     assert temporary.sweep() == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "firesteel-link", "firesteel-of-somebody", "other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "elsewhere",
+        "firesteel-link",
+        "firesteel-of-somebody",
+        "other",
+    ]
 
 
 def test_a_kept_folder_stays_for_a_week() -> None:

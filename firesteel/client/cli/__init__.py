@@ -31,10 +31,16 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except FiresteelError as error:
-            raise click.ClickException("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+            raise click.ClickException(
+                "\n".join([str(error), *getattr(error, "__notes__", ())])
+            ) from error
 
 
-@click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Group,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(firesteel.__version__, prog_name="firesteel")
 def main() -> None:
     """Runs PySpark pipelines as streaming jobs on session clusters of slots, as Apache Flink does."""

@@ -23,12 +23,16 @@ address_option = click.option(
 )
 
 
-def definitions_option(help: str = "A configuration value; may be given several times.") -> Callable[[Any], Any]:
+def definitions_option(
+    help: str = "A configuration value; may be given several times.",
+) -> Callable[[Any], Any]:
     return click.option("-D", "definitions", multiple=True, metavar="KEY=VALUE", help=help)
 
 
 def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
-    """The configured values with `-D` above them; unknown keys are warned of. Raises ConfigurationError."""
+    """The configured values with `-D` above them; unknown keys are warned of. Raises
+    ConfigurationError.
+    """
     conf = Configuration.load(overrides=parse_definitions(definitions))
     for warning in conf.warnings:
         click.echo(f"Warning: {warning}", err=True)
@@ -36,7 +40,9 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
 
 
 def default_address(conf: Configuration) -> str:
-    """As configured; if nothing is, where the cluster in the default directory of this machine listens."""
+    """As configured; if nothing is, where the cluster in the default directory of this machine
+    listens.
+    """
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
 
     if not {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
@@ -56,7 +62,9 @@ def connect(address: str | None) -> Client:
 
 
 def resolve_job(client: Client, job: str) -> str:
-    """A whole id as it is; the beginning of one, or a name, when it means exactly one job. Raises JobNotFound."""
+    """A whole id as it is; the beginning of one, or a name, when it means exactly one job. Raises
+    JobNotFound.
+    """
     from firesteel.errors import JobNotFound
 
     if is_id(job):
@@ -70,4 +78,6 @@ def resolve_job(client: Client, job: str) -> str:
     if found:
         ids = ", ".join(j.job_id for j in found)
         raise JobNotFound(f"{job!r} means {len(found)} jobs ({ids}); give the whole id of one")
-    raise JobNotFound(f"there is no job {job!r} on the cluster at {client.address}; `firesteel list -a` shows those it knows")
+    raise JobNotFound(
+        f"there is no job {job!r} on the cluster at {client.address}; `firesteel list -a` shows those it knows"
+    )

@@ -36,12 +36,32 @@ def cluster() -> None:
     epilog="\b\nExamples:\n  firesteel cluster start\n  firesteel cluster start --task-executors 4 --slots 1\n"
     "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124"
 )
-@click.option("--task-executors", type=click.IntRange(min=0), default=2, show_default=True, help="How many to keep running.")
-@click.option("--slots", type=click.IntRange(min=1), help="Slots of each, one PySpark executor per slot. [default: 2]")
+@click.option(
+    "--task-executors",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="How many to keep running.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    help="Slots of each, one PySpark executor per slot. [default: 2]",
+)
 @directory_option
 @definitions_option()
-@click.option("--wait/--no-wait", default=True, help="Whether to wait until all slots are warm. [default: wait]")
-def start(task_executors: int, slots: int | None, directory: Path | None, definitions: tuple[str, ...], wait: bool) -> None:
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    help="Whether to wait until all slots are warm. [default: wait]",
+)
+def start(
+    task_executors: int,
+    slots: int | None,
+    directory: Path | None,
+    definitions: tuple[str, ...],
+    wait: bool,
+) -> None:
     """Starts a cluster, and returns when the Spark sessions of all its slots are warm."""
     from firesteel.client.client import Client
     from firesteel.client.cluster import start_detached
@@ -65,7 +85,11 @@ def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: fl
     from firesteel.client.cli.render import console
     from firesteel.client.cluster import wait_for_slots
 
-    columns = (BarColumn(), TextColumn("{task.completed} of {task.total} slots warm"), TimeElapsedColumn())
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total} slots warm"),
+        TimeElapsedColumn(),
+    )
     out = console()
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("", total=slots)

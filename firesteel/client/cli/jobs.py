@@ -16,12 +16,16 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from firesteel.client.job_details import JobOverview
 
-CANCEL_WAIT_S = 30.0  # cancelling takes as long as the tasks take to close; then it goes on without us
+CANCEL_WAIT_S = (
+    30.0  # cancelling takes as long as the tasks take to close; then it goes on without us
+)
 
 _SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
 
 
-@click.command("list", epilog="\b\nExamples:\n  firesteel list\n  firesteel list -a -m cluster.example:6123")
+@click.command(
+    "list", epilog="\b\nExamples:\n  firesteel list\n  firesteel list -a -m cluster.example:6123"
+)
 @click.option("-a", "--all", "everything", is_flag=True, help="Also jobs that have ended.")
 @click.option("-r", "--running", is_flag=True, help="Only running jobs.")
 @click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not begun to run.")
@@ -36,9 +40,17 @@ def list_jobs(everything: bool, running: bool, scheduled: bool, address: str | N
         now = [j for j in jobs if not j.status.globally_terminal and j.status not in _SCHEDULED]
         _section("Running/Restarting Jobs", now, "No running jobs.")
     if scheduled or everything:
-        _section("Scheduled/Initializing Jobs", [j for j in jobs if j.status in _SCHEDULED], "No scheduled jobs.")
+        _section(
+            "Scheduled/Initializing Jobs",
+            [j for j in jobs if j.status in _SCHEDULED],
+            "No scheduled jobs.",
+        )
     if everything:
-        _section("Terminated Jobs", [j for j in jobs if j.status.globally_terminal], "No terminated jobs.")
+        _section(
+            "Terminated Jobs",
+            [j for j in jobs if j.status.globally_terminal],
+            "No terminated jobs.",
+        )
 
 
 def _section(title: str, jobs: Iterable[JobOverview], none: str) -> None:
@@ -58,7 +70,9 @@ def job_line(job: JobOverview) -> str:
     return f"{began} : {job.job_id} : {job.name} ({job.status.name})"
 
 
-@click.command(epilog="\b\nExamples:\n  firesteel cancel 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n  firesteel cancel 8a3f")
+@click.command(
+    epilog="\b\nExamples:\n  firesteel cancel 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n  firesteel cancel 8a3f"
+)
 @click.argument("job", metavar="JOB")
 @address_option
 def cancel(job: str, address: str | None) -> None:
@@ -76,13 +90,20 @@ def cancel(job: str, address: str | None) -> None:
                 raise FiresteelError(f"job {job_id} was not cancelled: it is {details.status.name}")
             if time.monotonic() > deadline:
                 break
-    click.echo(f"Job {job_id} is still {details.status.name}; `firesteel show {job_id}` tells when it has ended.", err=True)
+    click.echo(
+        f"Job {job_id} is still {details.status.name}; `firesteel show {job_id}` tells when it has ended.",
+        err=True,
+    )
     sys.exit(1)
 
 
-@click.command(epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'")
+@click.command(
+    epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'"
+)
 @click.argument("job", metavar="JOB")
-@click.option("--full", is_flag=True, help="Also the runtime's whole tracebacks and the plans on Spark.")
+@click.option(
+    "--full", is_flag=True, help="Also the runtime's whole tracebacks and the plans on Spark."
+)
 @address_option
 def show(job: str, full: bool, address: str | None) -> None:
     """Shows a job's vertices, subtasks, attempts, slots and counters, and what went wrong in it."""

@@ -65,7 +65,9 @@ def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _nothing_executed(path: Path) -> ProgramFailed:
-    return ProgramFailed(f'{path.name} never called env.execute(): nothing was run; end the program with env.execute("a name")')
+    return ProgramFailed(
+        f'{path.name} never called env.execute(): nothing was run; end the program with env.execute("a name")'
+    )
 
 
 def _failed(error: Exception, path: Path) -> ProgramFailed:
@@ -75,7 +77,9 @@ def _failed(error: Exception, path: Path) -> ProgramFailed:
 
 def _placed(error: FiresteelError, path: Path) -> FiresteelError:
     """The message with the line of the job file that it is about, if one is."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
     if not frames:
         return error
     line = f"\n    {frames[-1].line}" if frames[-1].line else ""

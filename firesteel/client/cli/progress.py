@@ -1,4 +1,6 @@
-"""A running job on the terminal: a table that moves, or, where there is no terminal, a line at every change."""
+"""A running job on the terminal: a table that moves, or, where there is no terminal, a line at
+every change.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class Display(Protocol):
 
     def __enter__(self) -> Any: ...
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 def progress_display() -> Display:
@@ -52,7 +59,8 @@ class Paces:
         metrics = {vertex.vertex_id: vertex.metrics for vertex in details.vertices}
         if details.status.globally_terminal:
             return {
-                vertex.vertex_id: _pace(TaskMetrics(), vertex.metrics, _ran_s(vertex, details)) for vertex in details.vertices
+                vertex.vertex_id: _pace(TaskMetrics(), vertex.metrics, _ran_s(vertex, details))
+                for vertex in details.vertices
             }
         while len(self._history) > 1 and now_s - self._history[1][0] >= PACE_WINDOW_S:
             self._history.popleft()
@@ -60,18 +68,27 @@ class Paces:
         then_s, then = self._history[0]
         if now_s - then_s < 0.2:  # too soon to say
             return {}
-        return {key: _pace(then.get(key, TaskMetrics()), value, now_s - then_s) for key, value in metrics.items()}
+        return {
+            key: _pace(then.get(key, TaskMetrics()), value, now_s - then_s)
+            for key, value in metrics.items()
+        }
 
 
 def _ran_s(vertex: Vertex, details: JobDetails) -> float:
     """From its first task that ran to the end of the job."""
-    began = [ms for s in vertex.subtasks if s.current and (ms := s.current.entered_ms.get(ExecutionState.RUNNING))]
+    began = [
+        ms
+        for s in vertex.subtasks
+        if s.current and (ms := s.current.entered_ms.get(ExecutionState.RUNNING))
+    ]
     return (details.end_ms - min(began)) / 1000 if began and details.end_ms else 0.0
 
 
 def _pace(then: TaskMetrics, now: TaskMetrics, elapsed_s: float) -> render.Pace:
     def moved(name: str) -> float:
-        return max(0.0, float(getattr(now, name) - getattr(then, name)))  # a new attempt counts from zero
+        return max(
+            0.0, float(getattr(now, name) - getattr(then, name))
+        )  # a new attempt counts from zero
 
     whole_ms = moved("busy_ms") + moved("idle_ms") + moved("back_pressured_ms")
     return render.Pace(
@@ -101,7 +118,9 @@ class LiveDisplay:
     def update(self, details: JobDetails) -> None:
         if self._live is not None:
             paces = self._paces.update(details, time.monotonic())
-            self._live.update(render.progress(details, paces, cancelling=self.interrupted), refresh=True)
+            self._live.update(
+                render.progress(details, paces, cancelling=self.interrupted), refresh=True
+            )
         if details.status.globally_terminal:
             self._end()
 
@@ -118,7 +137,12 @@ class LiveDisplay:
     def __enter__(self) -> LiveDisplay:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end()
 
 
@@ -151,13 +175,19 @@ class PlainDisplay:
         paces = self._paces.update(details, time.monotonic())
         if details.waiting_for:
             # Its duration moves all the time: what it waits for is the news.
-            self._line("waiting", details.waiting_for.split(" (")[0], f"{status}, waiting for {details.waiting_for}")
+            self._line(
+                "waiting",
+                details.waiting_for.split(" (")[0],
+                f"{status}, waiting for {details.waiting_for}",
+            )
         else:
             self._line("job", status, status)
         for vertex in details.vertices:
             states = render.states_text(vertex.states)
             if states:
-                self._line(vertex.vertex_id, states, f"{vertex.name}: {states}{_counts(vertex, paces)}")
+                self._line(
+                    vertex.vertex_id, states, f"{vertex.name}: {states}{_counts(vertex, paces)}"
+                )
         if time.monotonic() >= self._counts_at and not details.status.globally_terminal:
             self._counts_at = time.monotonic() + COUNTS_EVERY_S
             if details.waiting_for:
@@ -176,18 +206,32 @@ class PlainDisplay:
 
     def cancelling(self, job_id: str) -> None:
         self.interrupted = True
-        click.echo(f"Cancelling job {job_id}; press Ctrl-C again to leave without waiting.", err=True)
+        click.echo(
+            f"Cancelling job {job_id}; press Ctrl-C again to leave without waiting.", err=True
+        )
 
     def __enter__(self) -> PlainDisplay:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 
 def _counts(vertex: Vertex, paces: Mapping[str, render.Pace]) -> str:
     metrics, pace = vertex.metrics, paces.get(vertex.vertex_id, render.Pace())
-    counted = ((metrics.records_in, "in", pace.records_in_per_s), (metrics.records_out, "out", pace.records_out_per_s))
-    counts = [f"{n:,} records {word}" + (f" at {render.rate(per_s)}" if per_s else "") for n, word, per_s in counted if n]
+    counted = (
+        (metrics.records_in, "in", pace.records_in_per_s),
+        (metrics.records_out, "out", pace.records_out_per_s),
+    )
+    counts = [
+        f"{n:,} records {word}" + (f" at {render.rate(per_s)}" if per_s else "")
+        for n, word, per_s in counted
+        if n
+    ]
     counts += [text] if counts and (text := render.mostly(pace)) else []
     return f" ({', '.join(counts)})" if counts else ""

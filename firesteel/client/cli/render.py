@@ -49,7 +49,9 @@ def state_text(state: ExecutionState | JobStatus) -> Text:
 
 def states_text(states: Mapping[ExecutionState, int]) -> str:
     """`1 INITIALIZING, 3 RUNNING`, in the order of the states."""
-    return ", ".join(f"{states[state]} {state.name}" for state in ExecutionState if states.get(state))
+    return ", ".join(
+        f"{states[state]} {state.name}" for state in ExecutionState if states.get(state)
+    )
 
 
 def duration(seconds: float) -> str:
@@ -98,11 +100,16 @@ def rate(per_s: float) -> str:
 
 
 def _table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str] = ()) -> Table:
-    """`gives_way`: the columns that a narrow terminal takes from (see `_cut`); all others keep their width."""
+    """`gives_way`: the columns that a narrow terminal takes from (see `_cut`); all others keep
+    their width.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(
-            column, justify="right" if column in set(right) else "left", no_wrap=column not in set(gives_way), overflow="fold"
+            column,
+            justify="right" if column in set(right) else "left",
+            no_wrap=column not in set(gives_way),
+            overflow="fold",
         )
     return table
 
@@ -115,7 +122,8 @@ def _cut(text: str) -> Text:
 def _names(vertices: Iterable[Vertex]) -> RenderableType:
     """What the numbers of vertices stand for."""
     return Text("\n").join(
-        Text(f"[{number}] {vertex.name} ({counted(vertex.parallelism, 'task')})") for number, vertex in enumerate(vertices, 1)
+        Text(f"[{number}] {vertex.name} ({counted(vertex.parallelism, 'task')})")
+        for number, vertex in enumerate(vertices, 1)
     )
 
 
@@ -133,7 +141,9 @@ class Pace:
     back_pressured: float = 0.0
 
 
-def progress(details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool = False) -> RenderableType:
+def progress(
+    details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool = False
+) -> RenderableType:
     """`paces`: by vertex id; a vertex without one has not run long enough to have one."""
     now_ms = details.end_ms or time.time() * 1000
     head = Text.assemble("Job ", (details.name, "bold"), "  ", state_text(details.status))
@@ -147,18 +157,25 @@ def progress(details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool
 
 def _vertices(vertices: Sequence[Vertex], paces: Mapping[str, Pace]) -> Table:
     counts = ("Records in", "", "Records out", " ")  # with their rates
-    table = _table("Vertex", "Tasks", *counts, "Mostly", right=counts, gives_way=("Vertex", "Tasks"))
+    table = _table(
+        "Vertex", "Tasks", *counts, "Mostly", right=counts, gives_way=("Vertex", "Tasks")
+    )
     consumed = {vertex_id for vertex in vertices for vertex_id in vertex.input_vertex_ids}
     for number, vertex in enumerate(vertices, 1):
         metrics, pace = vertex.metrics, paces.get(vertex.vertex_id, Pace())
         states = Text(", ").join(
-            Text(f"{count} {state.name}", style=_STYLES.get(state.name, "")) for state, count in _ordered(vertex.states)
+            Text(f"{count} {state.name}", style=_STYLES.get(state.name, ""))
+            for state, count in _ordered(vertex.states)
         )
         table.add_row(
             _cut(f"[{number}] {vertex.name}"),
             states or str(vertex.parallelism),
-            *_count(metrics.records_in, pace.records_in_per_s, counted=bool(vertex.input_vertex_ids)),
-            *_count(metrics.records_out, pace.records_out_per_s, counted=vertex.vertex_id in consumed),
+            *_count(
+                metrics.records_in, pace.records_in_per_s, counted=bool(vertex.input_vertex_ids)
+            ),
+            *_count(
+                metrics.records_out, pace.records_out_per_s, counted=vertex.vertex_id in consumed
+            ),
             mostly(pace),
         )
     return table
@@ -193,9 +210,15 @@ def _share(part_ms: float, metrics: TaskMetrics) -> str:
 # ---- show
 
 
-def job(details: JobDetails, *, full: bool = False, width: int = _PLAIN_WIDTH) -> Iterator[RenderableType]:
-    """All that `show` shows, errors first. `width`: columns of the terminal; narrow ones get fewer of the table's."""
-    head = Text.assemble("Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status))
+def job(
+    details: JobDetails, *, full: bool = False, width: int = _PLAIN_WIDTH
+) -> Iterator[RenderableType]:
+    """All that `show` shows, errors first. `width`: columns of the terminal; narrow ones get fewer
+    of the table's.
+    """
+    head = Text.assemble(
+        "Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status)
+    )
     if details.waiting_for:
         head.append(f", waiting for {details.waiting_for}", style="yellow")
     yield head
@@ -207,7 +230,9 @@ def job(details: JobDetails, *, full: bool = False, width: int = _PLAIN_WIDTH) -
     )
     for number, (error, tasks) in enumerate(_distinct(details.exceptions)):
         yield ""
-        yield exception(error, full=full, title="Error" if number == 0 else "Earlier error", also_in=tasks)
+        yield exception(
+            error, full=full, title="Error" if number == 0 else "Earlier error", also_in=tasks
+        )
     for number, vertex in enumerate(details.vertices, 1):
         yield ""
         yield Text(f"[{number}] {vertex.name}", style="bold")
@@ -226,17 +251,26 @@ def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
     return list(found.values())
 
 
-def exception(error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Sequence[str] = ()) -> RenderableType:
+def exception(
+    error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Sequence[str] = ()
+) -> RenderableType:
     """The user's traceback first: it is what they can mend."""
-    parts: list[RenderableType] = [Text(f"{title} in {error.task_name}:" if error.task_name else f"{title}:", style="bold red")]
+    parts: list[RenderableType] = [
+        Text(f"{title} in {error.task_name}:" if error.task_name else f"{title}:", style="bold red")
+    ]
     parts.append(Text(error.user_traceback.rstrip() or error.summary))
     if error.user_traceback and error.summary not in error.user_traceback:
         parts.append(Text(error.summary))
-    parts.append(Text(" on ".join(filter(None, [_clock(error.timestamp_ms), error.location])), style="dim"))
+    parts.append(
+        Text(" on ".join(filter(None, [_clock(error.timestamp_ms), error.location])), style="dim")
+    )
     if also_in:
         parts.append(Text(f"The same in {', '.join(also_in)}.", style="dim"))
     if full and error.traceback:
-        parts += [Text("The whole traceback:", style="dim"), Text(error.traceback.rstrip(), style="dim")]
+        parts += [
+            Text("The whole traceback:", style="dim"),
+            Text(error.traceback.rstrip(), style="dim"),
+        ]
     return Group(*parts)
 
 
@@ -245,9 +279,15 @@ _Cells = dict[str, Callable[[TaskMetrics], str]]  # by column
 
 def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
     """What each attempt has done, and below it where its time went."""
-    done: _Cells = {"Records in": lambda m: amount(m.records_in), "Records out": lambda m: amount(m.records_out)}
+    done: _Cells = {
+        "Records in": lambda m: amount(m.records_in),
+        "Records out": lambda m: amount(m.records_out),
+    }
     if wide:
-        done["Bytes in"], done["Bytes out"] = lambda m: size(m.bytes_in), lambda m: size(m.bytes_out)
+        done["Bytes in"], done["Bytes out"] = (
+            lambda m: size(m.bytes_in),
+            lambda m: size(m.bytes_out),
+        )
     attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
     if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
         done["Late"] = lambda m: amount(m.late_records_dropped)
@@ -257,16 +297,25 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
     first = _table("Task", "Attempt" if wide else "#", "State", "Slot", *done, right=done)
     second = _table("Task", *spent, right=spent)
     for subtask, attempt in attempts:
-        name, number, metrics = f"{subtask.index + 1}/{vertex.parallelism}", f"#{attempt.number}", attempt.metrics
+        name, number, metrics = (
+            f"{subtask.index + 1}/{vertex.parallelism}",
+            f"#{attempt.number}",
+            attempt.metrics,
+        )
         cells = (cell(metrics) for cell in done.values())
         first.add_row(name, number, state_text(attempt.state), _slot(attempt, wide=wide), *cells)
         if _whole_ms(metrics) > 0:
-            second.add_row(f"{name} {number}" if attempt.number else name, *(cell(metrics) for cell in spent.values()))
+            second.add_row(
+                f"{name} {number}" if attempt.number else name,
+                *(cell(metrics) for cell in spent.values()),
+            )
     return Group(first, second) if second.row_count else first
 
 
 def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
-    """Shares of an attempt's time, and how it was cut into bundles; no columns for kinds of work that there were not."""
+    """Shares of an attempt's time, and how it was cut into bundles; no columns for kinds of work
+    that there were not.
+    """
     cells: _Cells = {"Time": lambda m: duration(_whole_ms(m) / 1000)} if wide else {}
     for name, part_ms in _WORK.items():
         if any(map(part_ms, metrics)):
@@ -306,7 +355,9 @@ def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tre
     parts = [f"parallelism {vertex.parallelism} (max {vertex.max_parallelism})"]
     parts.append(f"slot sharing group {vertex.slot_sharing_group or 'default'}")
     if vertex.input_vertex_ids:
-        parts.append(f"reads from {', '.join(numbers[vertex_id] for vertex_id in vertex.input_vertex_ids)}")
+        parts.append(
+            f"reads from {', '.join(numbers[vertex_id] for vertex_id in vertex.input_vertex_ids)}"
+        )
     tree = Tree(Text(", ".join(parts)), guide_style="dim")
     for group in _groups([operator.group for operator in vertex.operators]):
         members = [vertex.operators[index] for index in group]
@@ -314,7 +365,9 @@ def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tre
         if len(members) > 1:
             branch = tree.add(Text(_one_plan(len(members)), style="cyan"))
         for operator in members:
-            leaf = branch.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
+            leaf = branch.add(
+                _operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark)
+            )
             if full and operator.plan:
                 leaf.add(Text(operator.plan, style="dim"))
     return tree
@@ -349,21 +402,30 @@ def _operator(name: str, kind: str, uid: str, runs_on_spark: bool) -> Text:
 def plan(graph: JobGraph) -> Iterator[RenderableType]:
     """A JobGraph: one branch per vertex with its chain, then what comes in."""
     tasks = sum(vertex.parallelism for vertex in graph.vertices)
-    counts = (
-        f"{counted(len(graph.vertices), 'vertex', 'vertices')}, {counted(tasks, 'task')}, {counted(_slots(graph), 'slot')} needed"
-    )
+    counts = f"{counted(len(graph.vertices), 'vertex', 'vertices')}, {counted(tasks, 'task')}, {counted(_slots(graph), 'slot')} needed"
     yield Text.assemble("Job ", (graph.name, "bold"), f": {counts}")
-    names = {vertex.vertex_id: f"[{number}] {vertex.name}" for number, vertex in enumerate(graph.vertices, 1)}
+    names = {
+        vertex.vertex_id: f"[{number}] {vertex.name}"
+        for number, vertex in enumerate(graph.vertices, 1)
+    }
     for vertex in graph.vertices:
         tree = Tree(Text(names[vertex.vertex_id], style="bold"), guide_style="dim")
         tree.add(_placement(vertex))
         chain = tree.add(Text(_chain(graph, vertex)))
         for group in fused(graph, vertex):
-            branch = chain.add(Text(_one_plan(len(group)), style="cyan")) if 1 < len(group) < len(vertex.operators) else chain
+            branch = (
+                chain.add(Text(_one_plan(len(group)), style="cyan"))
+                if 1 < len(group) < len(vertex.operators)
+                else chain
+            )
             for operator in (vertex.operators[index] for index in group):
-                branch.add(_operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark))
+                branch.add(
+                    _operator(operator.name, operator.kind, operator.uid, operator.runs_on_spark)
+                )
         for edge in (e for e in graph.edges if e.target_vertex_id == vertex.vertex_id):
-            how = edge.partitioner.name + (f" by {', '.join(edge.key_columns)}" if edge.key_columns else "")
+            how = edge.partitioner.name + (
+                f" by {', '.join(edge.key_columns)}" if edge.key_columns else ""
+            )
             kind = f"{edge.pattern.name}, {edge.result_type.name.lower()}"
             tag = f", side output {edge.side_output_tag}" if edge.side_output_tag else ""
             tree.add(Text(f"from {names[edge.source_vertex_id]}: {how} ({kind}{tag})"))
@@ -374,7 +436,9 @@ def _chain(graph: JobGraph, vertex: JobVertex) -> str:
     count = len(vertex.operators)
     if count == 1:
         return "one operator"
-    return f"chain of {count} operators" + (", one plan on Spark" if len(fused(graph, vertex)) == 1 else "")
+    return f"chain of {count} operators" + (
+        ", one plan on Spark" if len(fused(graph, vertex)) == 1 else ""
+    )
 
 
 def _placement(vertex: JobVertex) -> Text:
@@ -393,7 +457,9 @@ def _slots(graph: JobGraph) -> int:
     """A slot sharing group needs as many slots as its highest parallelism (spec 002)."""
     needed: dict[str, int] = {}
     for vertex in graph.vertices:
-        needed[vertex.slot_sharing_group] = max(needed.get(vertex.slot_sharing_group, 0), vertex.parallelism)
+        needed[vertex.slot_sharing_group] = max(
+            needed.get(vertex.slot_sharing_group, 0), vertex.parallelism
+        )
     return sum(needed.values())
 
 
@@ -415,9 +481,15 @@ def timing(result: JobResult) -> RenderableType:
             f"[{number}]",
             amount(m.records_in) if m.records_in else "-",
             amount(m.records_out) if m.records_out else "-",
-            *(duration(ms / 1000) for ms in (m.spark_ms, m.python_ms, m.exchange_ms, m.idle_ms, m.back_pressured_ms)),
+            *(
+                duration(ms / 1000)
+                for ms in (m.spark_ms, m.python_ms, m.exchange_ms, m.idle_ms, m.back_pressured_ms)
+            ),
         )
-    legend = Text("Times are sums over a vertex's tasks; blocked: waiting for whoever consumes its output.", style="dim")
+    legend = Text(
+        "Times are sums over a vertex's tasks; blocked: waiting for whoever consumes its output.",
+        style="dim",
+    )
     return Group("", parts, "", _names(result.details.vertices), vertices, legend)
 
 
@@ -438,7 +510,9 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
     yield f"Slots: {overview.slots_free} free of {overview.slots_total}, {overview.slots_warm} warm{missing}"
     if overview.task_executors:
         right = ("Pid", "Slots", "Free", "Warm")
-        table = _table("TaskExecutor", "Address", "Host", *right, right=right, gives_way=("TaskExecutor",))
+        table = _table(
+            "TaskExecutor", "Address", "Host", *right, right=right, gives_way=("TaskExecutor",)
+        )
         for worker in overview.task_executors:
             table.add_row(
                 _cut(worker.task_executor_id),

@@ -8,7 +8,12 @@ from typing import Any
 
 import click
 
-from firesteel.client.cli.arguments import address_option, configuration, default_address, definitions_option
+from firesteel.client.cli.arguments import (
+    address_option,
+    configuration,
+    default_address,
+    definitions_option,
+)
 from firesteel.common import options
 from firesteel.common.config import Configuration, parse_definitions
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
@@ -17,9 +22,15 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 TARGETS = ("local", "remote", "kubernetes-application")
 
 _PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-_job_file = click.argument("job_file", metavar="job.py", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-_job_arguments = click.argument("job_arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-_parallelism = click.option("-p", "--parallelism", type=click.IntRange(min=1), help="Of operators that set none.")
+_job_file = click.argument(
+    "job_file", metavar="job.py", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+_job_arguments = click.argument(
+    "job_arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED
+)
+_parallelism = click.option(
+    "-p", "--parallelism", type=click.IntRange(min=1), help="Of operators that set none."
+)
 
 
 @click.command(
@@ -34,14 +45,35 @@ _parallelism = click.option("-p", "--parallelism", type=click.IntRange(min=1), h
 )
 @click.option("-d", "--detached", is_flag=True, help="Return when the job is submitted.")
 @_parallelism
-@click.option("-t", "--target", type=click.Choice(TARGETS), help="Where to run. [default: local, or remote with -m]")
+@click.option(
+    "-t",
+    "--target",
+    type=click.Choice(TARGETS),
+    help="Where to run. [default: local, or remote with -m]",
+)
 @address_option
-@definitions_option("A configuration value of the job (and of its own cluster); may be given several times.")
-@click.option("--py-files", metavar="FILES", help="Comma-separated .py, .zip, .whl files or folders, for the job's sys.path.")
-@click.option("--py-archives", metavar="ARCHIVES", help="Comma-separated archives to unpack for the job: a.zip#dir,...")
-@click.option("--py-requirements", metavar="FILE", help="A requirements.txt, installed for the job.")
+@definitions_option(
+    "A configuration value of the job (and of its own cluster); may be given several times."
+)
+@click.option(
+    "--py-files",
+    metavar="FILES",
+    help="Comma-separated .py, .zip, .whl files or folders, for the job's sys.path.",
+)
+@click.option(
+    "--py-archives",
+    metavar="ARCHIVES",
+    help="Comma-separated archives to unpack for the job: a.zip#dir,...",
+)
+@click.option(
+    "--py-requirements", metavar="FILE", help="A requirements.txt, installed for the job."
+)
 @click.option("--task-executors", type=click.IntRange(min=1), help="Of a local run. [default: 2]")
-@click.option("--slots", type=click.IntRange(min=1), help="Per TaskExecutor of a local run. [default: as configured, 2]")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    help="Per TaskExecutor of a local run. [default: as configured, 2]",
+)
 @_job_file
 @_job_arguments
 def run(
@@ -60,9 +92,9 @@ def run(
 ) -> None:
     """Runs a job file: a Python program that builds a pipeline and calls env.execute().
 
-    Without -m or -t, the job gets a cluster of its own on this machine. Attached, the states of its tasks and their record
-    counts are shown; Ctrl-C asks for its cancellation, a second Ctrl-C leaves. Exit code: 0 the job finished, 1 it failed,
-    130 it was cancelled by Ctrl-C.
+    Without -m or -t, the job gets a cluster of its own on this machine. Attached, the states of its
+    tasks and their record counts are shown; Ctrl-C asks for its cancellation, a second Ctrl-C
+    leaves. Exit code: 0 the job finished, 1 it failed, 130 it was cancelled by Ctrl-C.
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.cli.progress import progress_display
@@ -75,7 +107,9 @@ def run(
             "-d needs a cluster that outlives this command: give its address with -m, or start one with `firesteel cluster start`"
         )
     if remote and (task_executors or slots):
-        raise FiresteelError("--task-executors and --slots are those of a local run; a cluster's are set when it is started")
+        raise FiresteelError(
+            "--task-executors and --slots are those of a local run; a cluster's are set when it is started"
+        )
     check_syntax(job_file)
     files = _files(conf, py_files, py_archives, py_requirements)
     display = progress_display()
@@ -105,21 +139,30 @@ def run(
         raise _traceback_first(error, context.address) from error
     except KeyboardInterrupt:
         if remote and display.interrupted:
-            click.echo(f"Left while job {context.executed[-1]} is being cancelled; see `firesteel list -a -m {context.address}`.")
+            click.echo(
+                f"Left while job {context.executed[-1]} is being cancelled; see `firesteel list -a -m {context.address}`."
+            )
         sys.exit(INTERRUPTED)
 
 
 @click.command(
-    context_settings=_PROGRAM, epilog="\b\nExamples:\n  firesteel info job.py\n  firesteel info -p 8 job.py --input data.csv"
+    context_settings=_PROGRAM,
+    epilog="\b\nExamples:\n  firesteel info job.py\n  firesteel info -p 8 job.py --input data.csv",
 )
 @_parallelism
 @definitions_option()
 @_job_file
 @_job_arguments
-def info(parallelism: int | None, definitions: tuple[str, ...], job_file: Path, job_arguments: tuple[str, ...]) -> None:
+def info(
+    parallelism: int | None,
+    definitions: tuple[str, ...],
+    job_file: Path,
+    job_arguments: tuple[str, ...],
+) -> None:
     """Shows a job's plan without running it.
 
-    Which operators are chained into one vertex, which of them run on Spark, how vertices are connected.
+    Which operators are chained into one vertex, which of them run on Spark, how vertices are
+    connected.
     """
     from firesteel.client.cli import render
     from firesteel.client.cli.program import check_syntax, run_program
@@ -143,9 +186,13 @@ def info(parallelism: int | None, definitions: tuple[str, ...], job_file: Path, 
 
 def _is_remote(target: str | None, address: str | None) -> bool:
     if target == "kubernetes-application":
-        raise FiresteelError("-t kubernetes-application is not there yet; use -t local, or -t remote with -m HOST:PORT")
+        raise FiresteelError(
+            "-t kubernetes-application is not there yet; use -t local, or -t remote with -m HOST:PORT"
+        )
     if target == "local" and address is not None:
-        raise FiresteelError("-t local runs on a cluster of its own, -m names another one: give only one of them")
+        raise FiresteelError(
+            "-t local runs on a cluster of its own, -m names another one: give only one of them"
+        )
     return target == "remote" or address is not None
 
 
@@ -178,7 +225,8 @@ def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: in
 
 
 def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:
-    """Prints the user's own frames, which are what they can mend; what is left to say is one line, and where to look on.
+    """Prints the user's own frames, which are what they can mend; what is left to say is one line,
+    and where to look on.
 
     `address`: of the cluster that still knows the job; empty if it is gone with the run.
     """

@@ -1,6 +1,14 @@
-"""A session cluster on this machine: its supervisor, its folder, and the handle that starts and ends it."""
+"""A session cluster on this machine: its supervisor, its folder, and the handle that starts and
+ends it.
+"""
 
-from firesteel.client.cluster.directory import ClusterDirectory, ClusterExists, ClusterState, NoCluster, default_directory
+from firesteel.client.cluster.directory import (
+    ClusterDirectory,
+    ClusterExists,
+    ClusterState,
+    NoCluster,
+    default_directory,
+)
 from firesteel.client.cluster.local import LocalCluster, start_detached, wait_for_slots
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""The supervisor's process: `python -m firesteel.client.cluster --dir DIR`, as `firesteel cluster start` and LocalCluster start it."""
+"""The supervisor's process: `python -m firesteel.client.cluster --dir DIR`, as `firesteel cluster
+start` and LocalCluster start it.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,16 @@ log = structlog.get_logger(__name__)
 
 def main() -> None:
     watch_lifeline()
-    parser = argparse.ArgumentParser(prog="python -m firesteel.client.cluster", description="Runs a cluster on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m firesteel.client.cluster", description="Runs a cluster on this machine."
+    )
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--task-executors", type=int, default=2)
-    parser.add_argument("--port", type=int, help="of the Dispatcher, 0 for any free one (default: jobmanager.rpc.port)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        help="of the Dispatcher, 0 for any free one (default: jobmanager.rpc.port)",
+    )
     parser.add_argument("-D", dest="definitions", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     logs.configure("supervisor")
@@ -45,7 +53,9 @@ def main() -> None:
 async def _supervise(directory: ClusterDirectory, arguments: argparse.Namespace) -> None:
     conf = Configuration(parse_definitions(arguments.definitions))
     port = conf.get(options.RPC_PORT) if arguments.port is None else arguments.port
-    supervisor = Supervisor(conf=conf, directory=directory, task_executors=arguments.task_executors, port=port)
+    supervisor = Supervisor(
+        conf=conf, directory=directory, task_executors=arguments.task_executors, port=port
+    )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -56,7 +66,11 @@ async def _supervise(directory: ClusterDirectory, arguments: argparse.Namespace)
     if starting.done():
         state = starting.result()
         announce_ready(address=state.dispatcher_address, cluster_id=state.cluster_id)
-        log.info("the cluster is up", dispatcher=state.dispatcher_address, resource_manager=state.resource_manager_address)
+        log.info(
+            "the cluster is up",
+            dispatcher=state.dispatcher_address,
+            resource_manager=state.resource_manager_address,
+        )
         await stop
     else:
         starting.cancel()

@@ -1,4 +1,6 @@
-"""The folder of a cluster on this machine: who runs it, where its services are, and whether it is still there."""
+"""The folder of a cluster on this machine: who runs it, where its services are, and whether it is
+still there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ import psutil
 from firesteel.common import temporary
 from firesteel.errors import FiresteelError
 
-CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"  # in the environment of every process of a cluster, down to the JVMs
+CLUSTER_ID = (
+    "FIRESTEEL_CLUSTER_ID"  # in the environment of every process of a cluster, down to the JVMs
+)
 
 
 class ClusterExists(FiresteelError):
@@ -74,14 +78,17 @@ class ClusterDirectory:
         self._lock = lock
 
     def sweep(self) -> None:
-        """Removes what TaskExecutors of the folder's former clusters have left; of the last week's, all but their logs.
+        """Removes what TaskExecutors of the folder's former clusters have left; of the last week's,
+        all but their logs.
 
         For whoever has acquired the folder.
         """
         now_s = time.time()
         for folder in self.path.glob("worker-*"):
             old = now_s - folder.stat().st_mtime > temporary.KEPT_S
-            for left in (folder,) if old else (path for path in folder.iterdir() if path.name != "log"):
+            for left in (
+                (folder,) if old else (path for path in folder.iterdir() if path.name != "log")
+            ):
                 shutil.rmtree(left, ignore_errors=True)
 
     def release(self) -> None:
@@ -112,14 +119,20 @@ class ClusterDirectory:
     def read(self) -> ClusterState:
         """Raises NoCluster."""
         if not self.is_held():
-            raise NoCluster(f"no cluster runs on {self.path}; start one with `firesteel cluster start --dir {self.path}`")
+            raise NoCluster(
+                f"no cluster runs on {self.path}; start one with `firesteel cluster start --dir {self.path}`"
+            )
         try:
             return ClusterState(**json.loads((self.path / "cluster.json").read_text()))
         except (OSError, ValueError, TypeError):
-            raise NoCluster(f"the cluster on {self.path} is still starting; its logs are in {self.logs}") from None
+            raise NoCluster(
+                f"the cluster on {self.path} is still starting; its logs are in {self.logs}"
+            ) from None
 
     def stop(self, *, timeout_s: float = 20.0) -> ClusterState:
-        """Asks the supervisor to end, and returns when every process of the cluster is gone. Raises NoCluster."""
+        """Asks the supervisor to end, and returns when every process of the cluster is gone. Raises
+        NoCluster.
+        """
         state = self.read()
         with contextlib.suppress(ProcessLookupError):
             os.kill(state.supervisor_pid, signal.SIGTERM)
@@ -131,7 +144,9 @@ class ClusterDirectory:
 
 
 def end_processes(cluster_id: str, *, timeout_s: float) -> None:
-    """Waits until no process of the cluster is left; half-way, those that remain are ended with SIGKILL."""
+    """Waits until no process of the cluster is left; half-way, those that remain are ended with
+    SIGKILL.
+    """
     begin = time.monotonic()
     while left := list(processes_of(cluster_id)):
         waited_s = time.monotonic() - begin

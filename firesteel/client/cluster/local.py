@@ -37,8 +37,9 @@ class LocalCluster:
             cluster.wait_for_slots(4)
             cluster.client().submit(job_graph)
 
-    Without `directory` it lives in a temporary one, which goes with it. Whatever happens to this process, the cluster's
-    processes end with it; a temporary directory that it could not remove is removed by the next cluster that needs one.
+    Without `directory` it lives in a temporary one, which goes with it. Whatever happens to this
+    process, the cluster's processes end with it; a temporary directory that it could not remove is
+    removed by the next cluster that needs one.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class LocalCluster:
         port: int = 0,
     ) -> None:
         conf = conf or Configuration.load()
-        self.conf = conf.with_overrides({options.TASK_SLOTS.key: str(slots)}) if slots is not None else conf
+        self.conf = (
+            conf.with_overrides({options.TASK_SLOTS.key: str(slots)}) if slots is not None else conf
+        )
         self.task_executors = task_executors
         self.start_duration_s = 0.0
         self._given_directory = directory
@@ -68,13 +71,17 @@ class LocalCluster:
     def address(self) -> str:
         """The Dispatcher's, once `start` has returned."""
         if not self._address:
-            raise FiresteelError("the cluster has not been started; use `with LocalCluster(...) as cluster:`")
+            raise FiresteelError(
+                "the cluster has not been started; use `with LocalCluster(...) as cluster:`"
+            )
         return self._address
 
     @property
     def directory(self) -> Path:
         if self._directory is None:
-            raise FiresteelError("the cluster has not been started; use `with LocalCluster(...) as cluster:`")
+            raise FiresteelError(
+                "the cluster has not been started; use `with LocalCluster(...) as cluster:`"
+            )
         return self._directory.path
 
     @property
@@ -82,7 +89,9 @@ class LocalCluster:
         return self.task_executors * self.conf.get(options.TASK_SLOTS)
 
     def start(self) -> LocalCluster:
-        """Returns when the Dispatcher serves; slots come a little later (see `wait_for_slots`). Raises FiresteelError."""
+        """Returns when the Dispatcher serves; slots come a little later (see `wait_for_slots`).
+        Raises FiresteelError.
+        """
         begin = time.monotonic()
         if self._given_directory is None:
             temporary.sweep()
@@ -91,7 +100,11 @@ class LocalCluster:
         atexit.register(self.stop)
         try:
             self._supervisor, self._lifeline, facts = launch(
-                self._directory, self.conf, task_executors=self.task_executors, port=self._port, detached=False
+                self._directory,
+                self.conf,
+                task_executors=self.task_executors,
+                port=self._port,
+                detached=False,
             )
         except BaseException:
             self.stop()
@@ -108,13 +121,29 @@ class LocalCluster:
         self._clients.append(client)
         return client
 
-    def wait_for_slots(self, count: int | None = None, *, timeout_s: float = 120.0, progress: Progress | None = None) -> None:
-        """Until that many slots (all, if None) are warm. Raises FiresteelError when they are not within `timeout_s`."""
+    def wait_for_slots(
+        self,
+        count: int | None = None,
+        *,
+        timeout_s: float = 120.0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Until that many slots (all, if None) are warm. Raises FiresteelError when they are not
+        within `timeout_s`.
+        """
         count = self.slots if count is None else count
-        wait_for_slots(self.client(), count, logs=self.directory / "logs", timeout_s=timeout_s, progress=progress)
+        wait_for_slots(
+            self.client(),
+            count,
+            logs=self.directory / "logs",
+            timeout_s=timeout_s,
+            progress=progress,
+        )
 
     def keep_logs(self) -> Path:
-        """Leaves the logs of a temporary directory when the cluster ends, for a week; returns where they are."""
+        """Leaves the logs of a temporary directory when the cluster ends, for a week; returns where
+        they are.
+        """
         self._keep = True
         return self.directory
 
@@ -137,7 +166,12 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self if self._address else self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
 
@@ -151,16 +185,27 @@ def _remove_all_but_logs(directory: Path) -> None:
                 Path(folder, name).rmdir()
 
 
-def start_detached(directory: ClusterDirectory, conf: Configuration, *, task_executors: int) -> ClusterState:
-    """Starts a cluster that outlives this process; returns when its Dispatcher serves. Raises FiresteelError."""
+def start_detached(
+    directory: ClusterDirectory, conf: Configuration, *, task_executors: int
+) -> ClusterState:
+    """Starts a cluster that outlives this process; returns when its Dispatcher serves. Raises
+    FiresteelError.
+    """
     launch(directory, conf, task_executors=task_executors, port=None, detached=True)
     return directory.read()
 
 
 def launch(
-    directory: ClusterDirectory, conf: Configuration, *, task_executors: int, port: int | None, detached: bool
+    directory: ClusterDirectory,
+    conf: Configuration,
+    *,
+    task_executors: int,
+    port: int | None,
+    detached: bool,
 ) -> tuple[subprocess.Popen[bytes], int, dict[str, str]]:
-    """(the supervisor, the write end of its lifeline or -1, what it announced). Raises FiresteelError."""
+    """(the supervisor, the write end of its lifeline or -1, what it announced). Raises
+    FiresteelError.
+    """
     directory.logs.mkdir(parents=True, exist_ok=True)
     argv = [
         sys.executable,
@@ -176,7 +221,8 @@ def launch(
     passed = [ready_write]
     lifeline_read, lifeline_write = (-1, -1) if detached else os.pipe()
     env = {**os.environ, "PYTHONPATH": import_path(), "FIRESTEEL_READY_FD": str(ready_write)}
-    # No FIRESTEEL_PARENT_PID: it would tie the cluster to the thread that starts it, which may well end before.
+    # No FIRESTEEL_PARENT_PID: it would tie the cluster to the thread that starts it, which may well
+    # end before.
     for inherited in ("FIRESTEEL_LIFELINE_FD", "FIRESTEEL_PARENT_PID"):
         env.pop(inherited, None)
     if not detached:
@@ -219,7 +265,9 @@ def end(supervisor: subprocess.Popen[bytes], lifeline: int, cluster_id: str) -> 
         end_processes(cluster_id, timeout_s=10.0)
 
 
-def wait_for_slots(client: Client, count: int, *, logs: Path, timeout_s: float, progress: Progress | None = None) -> None:
+def wait_for_slots(
+    client: Client, count: int, *, logs: Path, timeout_s: float, progress: Progress | None = None
+) -> None:
     """Until `count` slots are warm: a job that gets them need not wait for a SparkSession."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -236,7 +284,9 @@ def wait_for_slots(client: Client, count: int, *, logs: Path, timeout_s: float, 
         time.sleep(0.1)
 
 
-def _announced(ready_read: int, supervisor: subprocess.Popen[bytes], log_path: Path) -> dict[str, str]:
+def _announced(
+    ready_read: int, supervisor: subprocess.Popen[bytes], log_path: Path
+) -> dict[str, str]:
     """What the supervisor wrote when it was ready."""
     with os.fdopen(ready_read, "rb") as pipe:
         line = b""
@@ -244,14 +294,18 @@ def _announced(ready_read: int, supervisor: subprocess.Popen[bytes], log_path: P
         while not line.endswith(b"\n"):
             readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                raise FiresteelError(f"the cluster was not up within {START_TIMEOUT_S:g} s; see {log_path}")
+                raise FiresteelError(
+                    f"the cluster was not up within {START_TIMEOUT_S:g} s; see {log_path}"
+                )
             data = os.read(pipe.fileno(), 65536)
             if not data:
                 break
             line += data
     if not line:
         tail = "\n  ".join(log_path.read_text(errors="replace").splitlines()[-15:])
-        raise FiresteelError(f"the cluster did not start (exit code {supervisor.wait()}); the end of {log_path}:\n  {tail}")
+        raise FiresteelError(
+            f"the cluster did not start (exit code {supervisor.wait()}); the end of {log_path}:\n  {tail}"
+        )
     facts: dict[str, str] = json.loads(line)
     if "error" in facts:
         raise FiresteelError(facts["error"])

@@ -1,7 +1,9 @@
-"""Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, and keeps them running.
+"""Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, and keeps them
+running.
 
-Every process of the cluster hangs on the supervisor's lifeline: when it ends, however it ends, they all do. A dead
-Dispatcher or ResourceManager is started again on its old port, so whoever spoke to it just reconnects.
+Every process of the cluster hangs on the supervisor's lifeline: when it ends, however it ends, they
+all do. A dead Dispatcher or ResourceManager is started again on its old port, so whoever spoke to
+it just reconnects.
 """
 
 from __future__ import annotations
@@ -26,14 +28,19 @@ from firesteel.common.process import Child, StartFailed, spawn
 log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 5.0
-RESTART_PAUSE_S = (0.1, 10.0)  # first and longest pause before a service that keeps dying is started again
+RESTART_PAUSE_S = (
+    0.1,
+    10.0,
+)  # first and longest pause before a service that keeps dying is started again
 STEADY_S = 10.0  # a service that lived this long begins with the first pause again
 
 
 class Supervisor:
     """`directory` must be acquired. `port`: the Dispatcher's, 0 for any free one."""
 
-    def __init__(self, *, conf: Configuration, directory: ClusterDirectory, task_executors: int, port: int) -> None:
+    def __init__(
+        self, *, conf: Configuration, directory: ClusterDirectory, task_executors: int, port: int
+    ) -> None:
         self._conf = conf
         self._directory = directory
         self._task_executors = task_executors
@@ -46,13 +53,20 @@ class Supervisor:
         os.environ[CLUSTER_ID] = self.cluster_id
 
     async def start(self) -> ClusterState:
-        """Returns when both services serve; the TaskExecutors are still warming up then. Raises StartFailed."""
-        started = await asyncio.gather(self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True)
+        """Returns when both services serve; the TaskExecutors are still warming up then. Raises
+        StartFailed.
+        """
+        started = await asyncio.gather(
+            self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True
+        )
         for failure in started:
             if isinstance(failure, BaseException):
                 await self.stop()
                 raise failure
-        self._keepers = [asyncio.create_task(self._keep(service)) for service in ("resourcemanager", "dispatcher")]
+        self._keepers = [
+            asyncio.create_task(self._keep(service))
+            for service in ("resourcemanager", "dispatcher")
+        ]
         state = ClusterState(
             cluster_id=self.cluster_id,
             supervisor_pid=os.getpid(),
@@ -80,7 +94,12 @@ class Supervisor:
             if time.monotonic() - started > STEADY_S:
                 pause_s = RESTART_PAUSE_S[0]
             while True:
-                log.error("a service has ended and is started again", service=service, exit_code=code, pause_s=pause_s)
+                log.error(
+                    "a service has ended and is started again",
+                    service=service,
+                    exit_code=code,
+                    pause_s=pause_s,
+                )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
                 try:
@@ -101,9 +120,19 @@ class Supervisor:
     def _arguments(self, service: str) -> Sequence[str]:
         common = ["--host", self._host, "--dir", str(self._directory.path)]
         if service == "resourcemanager":
-            own = ["--port", str(self._resource_manager_port), "--task-executors", str(self._task_executors)]
+            own = [
+                "--port",
+                str(self._resource_manager_port),
+                "--task-executors",
+                str(self._task_executors),
+            ]
         else:
-            own = ["--port", str(self._dispatcher_port), "--resource-manager", self._resource_manager_address]
+            own = [
+                "--port",
+                str(self._dispatcher_port),
+                "--resource-manager",
+                self._resource_manager_address,
+            ]
         return [*common, *own]
 
     @property
@@ -122,6 +151,8 @@ def free_port(host: str) -> int:
 
 
 def import_path() -> str:
-    """PYTHONPATH under which the services are found, also when Firesteel runs from its sources and not installed."""
+    """PYTHONPATH under which the services are found, also when Firesteel runs from its sources and
+    not installed.
+    """
     home = str(Path(firesteel.__file__).resolve().parent.parent)
     return os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,1 +1,3 @@
-"""gRPC, shared by all services: servers with health and reflection, channels with sane limits, message conversion."""
+"""gRPC, shared by all services: servers with health and reflection, channels with sane limits,
+message conversion.
+"""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from firesteel._proto import common_pb2, job_graph_pb2
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId
-from firesteel.common.job_graph import Blob, BlobKind, JobEdge, JobGraph, JobVertex, Operator, Partitioner, ResultType
+from firesteel.common.job_graph import (
+    Blob,
+    BlobKind,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    Partitioner,
+    ResultType,
+)
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import ErrorInfo
 
@@ -57,7 +66,11 @@ def error_from_proto(message: common_pb2.ErrorInfo) -> ErrorInfo:
 
 def blob_to_proto(blob: Blob) -> common_pb2.BlobRef:
     return common_pb2.BlobRef(
-        hash=blob.hash, name=blob.name, kind=blob.kind.value, target_dir=blob.target_dir, size_bytes=blob.size_bytes
+        hash=blob.hash,
+        name=blob.name,
+        kind=blob.kind.value,
+        target_dir=blob.target_dir,
+        size_bytes=blob.size_bytes,
     )
 
 

@@ -1,7 +1,7 @@
 """Long-lived streams to a master that are opened again whenever they break.
 
-A link only carries messages. What is sent while it is down is dropped; what has to be said anew after a reconnection is
-said by its owner, in `on_up`.
+A link only carries messages. What is sent while it is down is dropped; what has to be said anew
+after a reconnection is said by its owner, in `on_up`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 class RemoteProtocolError(Exception):
-    """The peer sent something that has no meaning here; the message names its fault. The link is opened anew."""
+    """The peer sent something that has no meaning here; the message names its fault. The link is
+    opened anew.
+    """
 
 
 class Link(Generic[Sent, Received]):
@@ -39,8 +41,12 @@ class Link(Generic[Sent, Received]):
         *,
         name: str,
         address: str,
-        open_stream: Callable[[grpc.aio.Channel, AsyncIterator[Sent]], Any],  # calls the stub's streaming method
-        heartbeat: Callable[[], Sent | None],  # what to say when nothing was said for an interval, if anything
+        open_stream: Callable[
+            [grpc.aio.Channel, AsyncIterator[Sent]], Any
+        ],  # calls the stub's streaming method
+        heartbeat: Callable[
+            [], Sent | None
+        ],  # what to say when nothing was said for an interval, if anything
         on_up: Callable[[], None],
         on_message: Callable[[Received], None],
         on_down: Callable[[str, float], None],  # why, and seconds since the link was last up
@@ -98,7 +104,12 @@ class Link(Generic[Sent, Received]):
             if self._over:
                 return
             if self._heard or cause != told:  # once per outage, not once per attempt
-                log.warning("link is down, connecting again", peer=self._name, address=self.address, cause=cause)
+                log.warning(
+                    "link is down, connecting again",
+                    peer=self._name,
+                    address=self.address,
+                    cause=cause,
+                )
             told = cause
             self._on_down(cause, loop.time() - last_up)
             await asyncio.sleep(pause_s)
@@ -120,7 +131,9 @@ class Link(Generic[Sent, Received]):
                     self._outbox = None
                     call.cancel()
         except TimeoutError:
-            return f"nothing heard for {self._heartbeat_timeout_s:g} s" if self._heard else "no answer"
+            return (
+                f"nothing heard for {self._heartbeat_timeout_s:g} s" if self._heard else "no answer"
+            )
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
         except RemoteProtocolError as error:

@@ -14,7 +14,9 @@ from grpc_reflection.v1alpha import reflection
 
 log = structlog.get_logger(__name__)
 
-MAX_MESSAGE_BYTES = 64 * 2**20  # the largest job (client.payload.max-size) fits, with what is added to it on its way
+MAX_MESSAGE_BYTES = (
+    64 * 2**20
+)  # the largest job (client.payload.max-size) fits, with what is added to it on its way
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -30,14 +32,18 @@ _OPTIONS: list[tuple[str, int]] = [
 
 
 def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
-    """An unstarted aio server that answers health and reflection for `services` (add the servicers yourself)."""
+    """An unstarted aio server that answers health and reflection for `services` (add the servicers
+    yourself).
+    """
     server = grpc.aio.server(options=_OPTIONS)
     checker = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     names = [service.full_name for service in services]
     for name in ["", *names]:
         checker._server_status[name] = health_pb2.HealthCheckResponse.SERVING
-    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    reflection.enable_server_reflection(
+        [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+    )
     return server
 
 
@@ -46,12 +52,16 @@ class AddressTaken(Exception):
 
 
 def bind(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Binds (port 0: any free one) and returns the address, host:port. Raises AddressTaken, saying why it cannot."""
+    """Binds (port 0: any free one) and returns the address, host:port. Raises AddressTaken, saying
+    why it cannot.
+    """
     if not 0 <= port <= 65535:
         raise AddressTaken(f"cannot listen on {host}:{port}: ports are 0 to 65535")
     try:
         # gRPC's own error is two lines of C++ without the reason; a plain socket tells it.
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
@@ -62,7 +72,9 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
     except RuntimeError as error:
         raise AddressTaken(f"cannot listen on {host}:{port}: {error}") from error
     if bound == 0:
-        raise AddressTaken(f"cannot listen on {host}:{port}: it is in use or not an address of this machine")
+        raise AddressTaken(
+            f"cannot listen on {host}:{port}: it is in use or not an address of this machine"
+        )
     if not is_loopback(target[0]):
         log.warning(
             "LISTENING BEYOND THIS MACHINE WITHOUT ANY CREDENTIALS: whoever reaches this port can run code as this user;"

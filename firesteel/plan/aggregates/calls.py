@@ -1,4 +1,5 @@
-"""Calls of aggregate functions as they are written: what Spark is given of an expression is the program's own text.
+"""Calls of aggregate functions as they are written: what Spark is given of an expression is the
+program's own text.
 
 sqlglot's trees tell what an expression is made of; what they print is not always what was read.
 """
@@ -40,7 +41,10 @@ def calls_of(text: str) -> Iterator[Call]:
     at = 0
     while at + 1 < len(tokens):
         token = tokens[at]
-        is_call = token.token_type is not TokenType.STRING and tokens[at + 1].token_type is TokenType.L_PAREN
+        is_call = (
+            token.token_type is not TokenType.STRING
+            and tokens[at + 1].token_type is TokenType.L_PAREN
+        )
         if not is_call or token.text.lower() not in AGGREGATES:
             at += 1
             continue
@@ -50,7 +54,11 @@ def calls_of(text: str) -> Iterator[Call]:
         words = [following.text.lower() for following in tokens[at : at + 2]]
         if words in (["ignore", "nulls"], ["respect", "nulls"]):
             ignore_nulls, at = words[0] == "ignore", at + 2
-        if [following.text.lower() for following in tokens[at : at + 3]] == ["filter", "(", "where"]:
+        if [following.text.lower() for following in tokens[at : at + 3]] == [
+            "filter",
+            "(",
+            "where",
+        ]:
             (clause,), at = _parts(tokens, at + 1)
             condition = text[clause[1].start : clause[-1].end + 1]
         if distinct:

@@ -1,4 +1,6 @@
-"""The final half of aggregate expressions: arithmetic on merged partial columns, with pyarrow, as Spark would have it."""
+"""The final half of aggregate expressions: arithmetic on merged partial columns, with pyarrow, as
+Spark would have it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ from firesteel.plan.aggregates import hyperloglog
 from firesteel.plan.aggregates import split as aggregate_split
 from firesteel.plan.specs import AggregateExpression
 
-# Merged partials to a value: an Array, or a Scalar for a literal. Whatever is a decimal has the precision and scale that it has
-# in Spark, which rounds at each step of an expression.
+# Merged partials to a value: an Array, or a Scalar for a literal. Whatever is a decimal has the
+# precision and scale that it has in Spark, which rounds at each step of an expression.
 _Evaluator = Callable[[Mapping[str, pa.Array]], Any]
 
 
-def evaluate(item: AggregateExpression, partials: Mapping[str, pa.Array], rows: int, kind: pa.DataType) -> pa.Array:
+def evaluate(
+    item: AggregateExpression, partials: Mapping[str, pa.Array], rows: int, kind: pa.DataType
+) -> pa.Array:
     """The final values of `item` over merged partials, as Spark would give them, of type `kind`.
 
     Raises FiresteelError on division by zero and on overflow, as Spark does (ANSI mode).
@@ -34,7 +38,9 @@ def evaluate(item: AggregateExpression, partials: Mapping[str, pa.Array], rows: 
             value = pa.repeat(value, rows)
         if isinstance(value, pa.ChunkedArray):
             value = value.combine_chunks()
-        return value if value.type == kind else value.cast(kind, safe=not pa.types.is_floating(kind))
+        return (
+            value if value.type == kind else value.cast(kind, safe=not pa.types.is_floating(kind))
+        )
     except pa.ArrowInvalid as error:
         raise FiresteelError(f"aggregate {item.sql!r}: {error}") from error
 
@@ -68,7 +74,9 @@ def _compile(tree: exp.Expression) -> _Evaluator:
             operation = _OPERATIONS[type(tree)]
             return lambda partials: operation(left(partials), right(partials))
         case _:
-            raise FiresteelError(f"{tree.sql(dialect='spark')} cannot be evaluated on merged partials")
+            raise FiresteelError(
+                f"{tree.sql(dialect='spark')} cannot be evaluated on merged partials"
+            )
 
 
 def _literal(tree: exp.Literal) -> pa.Scalar:
@@ -81,14 +89,20 @@ def _literal(tree: exp.Literal) -> pa.Scalar:
     return pa.scalar(value, pa.decimal128(max(len(value.as_tuple().digits), scale), scale))
 
 
-def _checked(operation: Callable[[Any, Any], Any], decimals: Callable[[_Digits, _Digits], _Digits]) -> Callable[[Any, Any], Any]:
+def _checked(
+    operation: Callable[[Any, Any], Any], decimals: Callable[[_Digits, _Digits], _Digits]
+) -> Callable[[Any, Any], Any]:
     def apply(left: Any, right: Any) -> Any:
         if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
             return operation(_as_double(left), _as_double(right))
         if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
             kind = _decimal(decimals(_digits(left), _digits(right)))
             exact = operation(_roomy(left), _roomy(right))
-            rounded = pc.round(exact, kind.scale, "half_towards_infinity") if exact.type.scale > kind.scale else exact
+            rounded = (
+                pc.round(exact, kind.scale, "half_towards_infinity")
+                if exact.type.scale > kind.scale
+                else exact
+            )
             return rounded.cast(kind)
         return operation(left, right)
 
@@ -99,10 +113,14 @@ def _divide(left: Any, right: Any) -> Any:
     """Spark's `/`: a double for whole numbers, a decimal for decimals; an error on zero."""
     zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
     if (zero.as_py() if isinstance(zero, pa.Scalar) else pc.any(zero).as_py()) is True:
-        raise FiresteelError("division by zero in an aggregate; guard it, for example with a FILTER clause")
+        raise FiresteelError(
+            "division by zero in an aggregate; guard it, for example with a FILTER clause"
+        )
     floating = pa.types.is_floating(left.type) or pa.types.is_floating(right.type)
     if not floating and (pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type)):
-        return _decimal_quotient(left, right, _decimal(_quotient_digits(_digits(left), _digits(right))))
+        return _decimal_quotient(
+            left, right, _decimal(_quotient_digits(_digits(left), _digits(right)))
+        )
     return pc.divide(_as_double(left), _as_double(right))
 
 
@@ -115,7 +133,11 @@ _WHOLE_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}  # by the width of a whole number,
 def _digits(value: Any) -> _Digits:
     if pa.types.is_decimal(value.type):
         return value.type.precision, value.type.scale
-    return (len(str(abs(value.as_py()))) if isinstance(value, pa.Scalar) else _WHOLE_DIGITS[value.type.bit_width]), 0
+    return (
+        len(str(abs(value.as_py())))
+        if isinstance(value, pa.Scalar)
+        else _WHOLE_DIGITS[value.type.bit_width]
+    ), 0
 
 
 def _sum_digits(left: _Digits, right: _Digits) -> _Digits:
@@ -159,27 +181,42 @@ _OPERATIONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
 
 
 def _decimal_quotient(left: Any, right: Any, kind: pa.Decimal128Type) -> pa.Array:
-    """Rounded half up to the scale of `kind`; null where either side is null or the right one is zero."""
+    """Rounded half up to the scale of `kind`; null where either side is null or the right one is
+    zero.
+    """
     rows = max(len(side) for side in (left, right) if not isinstance(side, pa.Scalar))
-    dividends, divisors = (([s.as_py()] * rows if isinstance(s, pa.Scalar) else s.to_pylist()) for s in (left, right))
+    dividends, divisors = (
+        ([s.as_py()] * rows if isinstance(s, pa.Scalar) else s.to_pylist()) for s in (left, right)
+    )
     with decimal.localcontext() as context:
         context.prec = 76
         unit = decimal.Decimal(1).scaleb(-kind.scale)
         values = [
-            None if a is None or not b else (decimal.Decimal(a) / decimal.Decimal(b)).quantize(unit, decimal.ROUND_HALF_UP)
+            None
+            if a is None or not b
+            else (decimal.Decimal(a) / decimal.Decimal(b)).quantize(unit, decimal.ROUND_HALF_UP)
             for a, b in zip(dividends, divisors, strict=True)
         ]
     return pa.array(values, kind)
 
 
 def _mean(total: Any, count: Any) -> Any:
-    """Null where nothing was counted. Decimals get four more digits behind the point, intervals are rounded half up; everything
+    """Null where nothing was counted. Decimals get four more digits behind the point, intervals are
+    rounded half up; everything
     else is a double."""
     if pa.types.is_duration(total.type):
-        return _decimal_quotient(total.view(pa.int64()), count, pa.decimal128(38, 0)).cast(pa.int64()).view(total.type)
-    if pa.types.is_decimal(total.type):  # it has ten digits more than what was summed up, or all there can be
+        return (
+            _decimal_quotient(total.view(pa.int64()), count, pa.decimal128(38, 0))
+            .cast(pa.int64())
+            .view(total.type)
+        )
+    if pa.types.is_decimal(
+        total.type
+    ):  # it has ten digits more than what was summed up, or all there can be
         precision = 38 if total.type.precision == 38 else total.type.precision - 6
-        return _decimal_quotient(total, count, pa.decimal128(precision, min(total.type.scale + 4, precision)))
+        return _decimal_quotient(
+            total, count, pa.decimal128(precision, min(total.type.scale + 4, precision))
+        )
     return pc.divide(_as_double(total), _as_double(_null_where_zero(count)))
 
 
@@ -201,7 +238,10 @@ def _approx_count_distinct(registers: pa.ListArray) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(registers), 0).to_numpy()
     pairs = registers.flatten().to_numpy(zero_copy_only=False)
     bounds = np.cumsum(lengths)[:-1]
-    return pa.array([hyperloglog.estimate(part) for part in np.split(pairs, bounds)] if len(lengths) else [], pa.int64())
+    return pa.array(
+        [hyperloglog.estimate(part) for part in np.split(pairs, bounds)] if len(lengths) else [],
+        pa.int64(),
+    )
 
 
 def _null_where_zero(count: Any) -> Any:

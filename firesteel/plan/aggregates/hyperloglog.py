@@ -1,7 +1,9 @@
-"""The estimate of Spark's approx_count_distinct from its registers (HyperLogLog++, 2^9 registers: a relative deviation of 5 %).
+"""The estimate of Spark's approx_count_distinct from its registers (HyperLogLog++, 2^9 registers: a
+relative deviation of 5 %).
 
-The same steps in the same order as Spark's HyperLogLogPlusPlusHelper, so that results are equal, not only close. Source of the
-tables: Heule, Nunkesser, Hall, "HyperLogLog in Practice", as in Apache Spark.
+The same steps in the same order as Spark's HyperLogLogPlusPlusHelper, so that results are equal,
+not only close. Source of the tables: Heule, Nunkesser, Hall, "HyperLogLog in Practice", as in
+Apache Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _ALPHA_M2 = 0.7213 / (1.0 + 1.079 / REGISTERS) * REGISTERS * REGISTERS
 
 
 def estimate(pairs: np.ndarray[Any, Any]) -> int:
-    """How many values were distinct, given (register * 64 + rank), for each register at least the largest of its ranks."""
+    """How many values were distinct, given (register * 64 + rank), for each register at least the
+    largest of its ranks.
+    """
     ranks = np.zeros(REGISTERS, np.int64)
     np.maximum.at(ranks, pairs >> 6, pairs & 63)
     zeros = int(np.count_nonzero(ranks == 0))
@@ -33,7 +37,9 @@ def _bias(raw: float) -> float:
     """The mean bias of the nearest measured estimates."""
     low = max(int(np.searchsorted(_RAW_ESTIMATES, raw)) - _NEAREST + 1, 0)
     high = min(low + _NEAREST, len(_RAW_ESTIMATES))
-    while high < len(_RAW_ESTIMATES) and abs(raw - _RAW_ESTIMATES[high]) < abs(raw - _RAW_ESTIMATES[low]):
+    while high < len(_RAW_ESTIMATES) and abs(raw - _RAW_ESTIMATES[high]) < abs(
+        raw - _RAW_ESTIMATES[low]
+    ):
         low, high = low + 1, high + 1
     return float(np.sum(_BIASES[low:high])) / (high - low)
 

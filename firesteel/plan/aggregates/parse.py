@@ -1,7 +1,9 @@
-"""SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay": parsed, checked, and split in two halves where possible.
+"""SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay": parsed, checked, and split in
+two halves where possible.
 
-The partial half is Spark SQL and runs on the rows; partials merge column by column (`aggregate_split`); the final half is
-arithmetic on merged partials (`finals`). What cannot be split is left whole: it needs the rows. No Spark is needed to parse.
+The partial half is Spark SQL and runs on the rows; partials merge column by column
+(`aggregate_split`); the final half is arithmetic on merged partials (`finals`). What cannot be
+split is left whole: it needs the rows. No Spark is needed to parse.
 """
 
 from __future__ import annotations
@@ -28,20 +30,29 @@ _MISSING_ARGUMENT = re.compile(r"Required keyword: '\w+' missing for <class '[\w
 _EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions"
 
 
-def parse_aggregates(expressions: Sequence[str], *, time_column: str = "") -> tuple[AggregateExpression, ...]:
-    """Parses the items of `aggregate(...)`. `time_column` is what first() and last() go by; "" if there is no event time.
+def parse_aggregates(
+    expressions: Sequence[str], *, time_column: str = ""
+) -> tuple[AggregateExpression, ...]:
+    """Parses the items of `aggregate(...)`. `time_column` is what first() and last() go by; "" if
+    there is no event time.
 
     Raises InvalidProgram, with a caret under the place where one is known.
     """
     if not expressions:
-        raise InvalidProgram('aggregate() needs at least one expression, such as "count(*) AS flights"')
+        raise InvalidProgram(
+            'aggregate() needs at least one expression, such as "count(*) AS flights"'
+        )
     parsed = [_parse_one(text, index, time_column) for index, text in enumerate(expressions)]
     seen: set[str] = set()
     for item in parsed:
         if item.name.lower() in seen:
-            raise InvalidProgram(f"aggregate(): two expressions are named {item.name!r}; give each a name of its own with AS")
+            raise InvalidProgram(
+                f"aggregate(): two expressions are named {item.name!r}; give each a name of its own with AS"
+            )
         if item.name.lower() in _RESERVED:
-            raise InvalidProgram(f"aggregate(): {item.name!r} is a column that every window has; choose another name")
+            raise InvalidProgram(
+                f"aggregate(): {item.name!r} is a column that every window has; choose another name"
+            )
         seen.add(item.name.lower())
     return tuple(parsed)
 
@@ -51,14 +62,20 @@ def unsplittable(aggregates: Sequence[AggregateExpression]) -> list[AggregateExp
 
 
 def point_at(text: str, name: str) -> str:
-    """The line of `text` with a caret under the first place where `name` stands as a word; "" if there is none."""
-    found = re.search(rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE)
+    """The line of `text` with a caret under the first place where `name` stands as a word; "" if
+    there is none.
+    """
+    found = re.search(
+        rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE
+    )
     return _caret(text, found.start()) if found else ""
 
 
 def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     if not isinstance(text, str):
-        raise InvalidProgram(f"aggregate() takes SQL expressions as text, not {type(text).__name__}")
+        raise InvalidProgram(
+            f"aggregate() takes SQL expressions as text, not {type(text).__name__}"
+        )
     tree = _sql_tree(text)
     _check_functions(text)
     name = ""
@@ -81,7 +98,13 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     except NotSplittable:
         return AggregateExpression(sql=text, name=name, partial={}, merge={}, final="", whole=whole)
     return AggregateExpression(
-        sql=text, name=name, partial=split.partial, merge=split.merge, final=final, exact=split.exact, whole=whole
+        sql=text,
+        name=name,
+        partial=split.partial,
+        merge=split.merge,
+        final=final,
+        exact=split.exact,
+        whole=whole,
     )
 
 
@@ -93,16 +116,28 @@ def _sql_tree(text: str) -> exp.Expression:
     except ParseError as error:
         detail = error.errors[0] if error.errors else {}
         # sqlglot points at the last character of the token that it could not take.
-        ends_at = _offset(f"{_SELECT}{text}", detail.get("line", 1), detail.get("col", 0)) - len(_SELECT)
+        ends_at = _offset(f"{_SELECT}{text}", detail.get("line", 1), detail.get("col", 0)) - len(
+            _SELECT
+        )
         starts_at = max(0, ends_at - max(1, len(detail.get("highlight") or "")))
-        message = re.sub(r"\s+", " ", str(detail.get("description") or "it is not SQL")).strip().rstrip(".")
-        message = _MISSING_ARGUMENT.sub(lambda found: f"{_sql_name(found[1])}() needs one more argument", message)
-        raise InvalidProgram(f"aggregate(): this does not parse: {message}\n{_caret(text, min(starts_at, len(text)))}") from None
+        message = (
+            re.sub(r"\s+", " ", str(detail.get("description") or "it is not SQL"))
+            .strip()
+            .rstrip(".")
+        )
+        message = _MISSING_ARGUMENT.sub(
+            lambda found: f"{_sql_name(found[1])}() needs one more argument", message
+        )
+        raise InvalidProgram(
+            f"aggregate(): this does not parse: {message}\n{_caret(text, min(starts_at, len(text)))}"
+        ) from None
     except TokenError:
         raise InvalidProgram(
             f"aggregate(): this does not parse: an unfinished text or name\n{_caret(text, _unclosed(text))}"
         ) from None
-    if not isinstance(select, exp.Select) or {key for key, value in select.args.items() if value} - {"expressions", "kind"}:
+    if not isinstance(select, exp.Select) or {
+        key for key, value in select.args.items() if value
+    } - {"expressions", "kind"}:
         raise InvalidProgram(f"aggregate(): this is not one expression:\n{_caret(text, 0)}")
     if len(select.expressions) != 1:
         raise InvalidProgram(
@@ -114,7 +149,11 @@ def _sql_tree(text: str) -> exp.Expression:
 
 def _sql_name(class_name: str) -> str:
     kind = getattr(exp, class_name)
-    return aggregate_name(kind()) or kind.sql_name().lower() if issubclass(kind, exp.Func) else class_name.lower()
+    return (
+        aggregate_name(kind()) or kind.sql_name().lower()
+        if issubclass(kind, exp.Func)
+        else class_name.lower()
+    )
 
 
 # -- checks
@@ -127,11 +166,15 @@ def _check_functions(text: str) -> None:
         if token.token_type is not TokenType.VAR or following.token_type is not TokenType.L_PAREN:
             continue
         name = token.text.lower()
-        if name in FUNCTIONS or (name == "group" and previous is not None and previous.text.lower() == "within"):
+        if name in FUNCTIONS or (
+            name == "group" and previous is not None and previous.text.lower() == "within"
+        ):
             continue
         near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.7)
         hint = f"; did you mean {near[0]}?" if near else "; it is none of Spark's functions"
-        raise InvalidProgram(f"aggregate(): unknown function {token.text}{hint}\n{_caret(text, token.start)}")
+        raise InvalidProgram(
+            f"aggregate(): unknown function {token.text}{hint}\n{_caret(text, token.start)}"
+        )
 
 
 def _check_aggregates(text: str, tree: exp.Expression) -> None:
@@ -150,7 +193,11 @@ def _check_aggregates(text: str, tree: exp.Expression) -> None:
         elif isinstance(node, (exp.Filter, exp.WithinGroup)):
             pending.append(node.this)
         elif isinstance(node, exp.Column):
-            raise _wrong(text, node, f"column {node.sql(dialect='spark')} must be inside an aggregate ({_EXAMPLES})")
+            raise _wrong(
+                text,
+                node,
+                f"column {node.sql(dialect='spark')} must be inside an aggregate ({_EXAMPLES})",
+            )
         elif not isinstance(node, exp.Lambda):
             pending.extend(node.iter_expressions())
     if not found:
@@ -175,7 +222,11 @@ def _derived_name(text: str, tree: exp.Expression) -> str:
     """`count(*)` is called count, `avg(dep_delay)` avg_dep_delay; anything more needs a name."""
     if isinstance(tree, exp.Count) and isinstance(tree.this, exp.Star):
         return "count"
-    if isinstance(tree, exp.AggFunc) and isinstance(tree.this, exp.Column) and len(list(tree.iter_expressions())) == 1:
+    if (
+        isinstance(tree, exp.AggFunc)
+        and isinstance(tree.this, exp.Column)
+        and len(list(tree.iter_expressions())) == 1
+    ):
         return f"{tokens_of(text)[0].text.lower()}_{tree.this.name}"
     raise InvalidProgram(f'aggregate(): give the expression a name: "{text} AS ..."')
 
@@ -202,7 +253,9 @@ def _place(text: str, tree: exp.Expression) -> int:
     if isinstance(tree, (exp.Func, exp.Window)):  # its name stands before its first part
         call = tree.this if isinstance(tree, exp.Window) else tree
         words = (
-            [call.name] if isinstance(call, exp.Anonymous) else [*getattr(call, "sql_names", list)(), aggregate_name(call) or ""]
+            [call.name]
+            if isinstance(call, exp.Anonymous)
+            else [*getattr(call, "sql_names", list)(), aggregate_name(call) or ""]
         )
         for word in words:
             found = text.lower().rfind(f"{word.lower()}(", 0, start) if word else -1

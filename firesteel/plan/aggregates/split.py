@@ -1,4 +1,5 @@
-"""Aggregate expressions in two halves: Spark SQL over the rows, and arithmetic over partial columns that were merged.
+"""Aggregate expressions in two halves: Spark SQL over the rows, and arithmetic over partial columns
+that were merged.
 
 How partial columns merge (`AggregateExpression.merge`), each within its group, nulls left out:
 
@@ -56,11 +57,30 @@ _NAMES: dict[type[exp.Expression], str] = {
     exp.BitwiseOrAgg: "bit_or",
     exp.BitwiseXorAgg: "bit_xor",
 }
-_SYNONYMS = {"mean": "avg", "std": "stddev_samp", "every": "bool_and", "some": "bool_or", "array_agg": "collect_list"}
-_MERGES = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max", "bool_and": "min", "bool_or": "max"}
+_SYNONYMS = {
+    "mean": "avg",
+    "std": "stddev_samp",
+    "every": "bool_and",
+    "some": "bool_or",
+    "array_agg": "collect_list",
+}
+_MERGES = {
+    "count": "sum",
+    "count_if": "sum",
+    "sum": "sum",
+    "min": "min",
+    "max": "max",
+    "bool_and": "min",
+    "bool_or": "max",
+}
 _MERGES |= {"bit_and": "bit_and", "bit_or": "bit_or", "bit_xor": "bit_xor", "any_value": "any"}
 _MERGES |= {"collect_list": "list", "collect_set": "set"}
-_SPREADS = {"stddev_samp": (DEVIATION, 1), "stddev_pop": (DEVIATION, 0), "var_samp": (VARIANCE, 1), "var_pop": (VARIANCE, 0)}
+_SPREADS = {
+    "stddev_samp": (DEVIATION, 1),
+    "stddev_pop": (DEVIATION, 0),
+    "var_samp": (VARIANCE, 1),
+    "var_pop": (VARIANCE, 0),
+}
 
 
 class NotSplittable(Exception):
@@ -68,7 +88,9 @@ class NotSplittable(Exception):
 
 
 def aggregate_name(node: exp.Expression) -> str | None:
-    """The name of the aggregate function that `node` calls, in one spelling; None for anything else."""
+    """The name of the aggregate function that `node` calls, in one spelling; None for anything
+    else.
+    """
     if type(node) in _NAMES:
         return _NAMES[type(node)]
     if isinstance(node, exp.Anonymous):
@@ -103,7 +125,9 @@ class Split:
             case exp.Filter():
                 return self._call(tree.this)
             case exp.Binary() if isinstance(tree, _ARITHMETIC):
-                return type(tree)(this=self._replaced(tree.this), expression=self._replaced(tree.expression))
+                return type(tree)(
+                    this=self._replaced(tree.this), expression=self._replaced(tree.expression)
+                )
             case exp.Unary() if isinstance(tree, _ARITHMETIC):
                 return type(tree)(this=self._replaced(tree.this))
             case _:
@@ -111,20 +135,30 @@ class Split:
 
     def _call(self, tree: exp.Expression) -> exp.Expression:
         name, call = aggregate_name(tree), next(self._calls, None)
-        if name is None or call is None or any(isinstance(part, exp.Order) for part in tree.iter_expressions()):
+        if (
+            name is None
+            or call is None
+            or any(isinstance(part, exp.Order) for part in tree.iter_expressions())
+        ):
             raise NotSplittable
         condition = call.condition
         if call.distinct and (name != "count" or len(call.arguments) != 1):
             raise NotSplittable
         match name, call.arguments:
             case ("count", [value]) if call.distinct:
-                return exp.Anonymous(this=SIZE, expressions=[self._partial("set", f"collect_set({value})", "set", condition)])
+                return exp.Anonymous(
+                    this=SIZE,
+                    expressions=[self._partial("set", f"collect_set({value})", "set", condition)],
+                )
             case ("count", ["*"]):
                 return self._counted("1", condition)
             case ("count", values) if values:
                 return self._counted(", ".join(values), condition)
             case ("avg", [value]):
-                return exp.Anonymous(this=MEAN, expressions=[self._total(value, condition), self._counted(value, condition)])
+                return exp.Anonymous(
+                    this=MEAN,
+                    expressions=[self._total(value, condition), self._counted(value, condition)],
+                )
             case ("min_by" | "max_by", [value, order]):
                 return self._by(name, value, order, condition)
             case ("approx_count_distinct", [value]):
@@ -140,7 +174,9 @@ class Split:
         return self._partial("count", f"count({value})", "sum", condition)
 
     def _total(self, value: str, condition: str) -> exp.Expression:
-        """What an average divides: Spark adds doubles, which do not overflow, and decimals and intervals as they are."""
+        """What an average divides: Spark adds doubles, which do not overflow, and decimals and
+        intervals as they are.
+        """
         total = self._partial("sum", f"sum(double({value}))", "sum", condition)
         self.exact[total.name] = self.partial[total.name].replace(f"double({value})", value, 1)
         return total
@@ -150,29 +186,51 @@ class Split:
         total = self._partial("total", f"sum(CAST({value} AS DOUBLE))", "sum", condition)
         where = f" FILTER (WHERE {condition})" if condition else ""
         squares = self._partial(
-            "m2", f"var_pop({value}){where} * count({value}){where}", f"m2:{count.name}:{total.name}", condition="", key=where
+            "m2",
+            f"var_pop({value}){where} * count({value}){where}",
+            f"m2:{count.name}:{total.name}",
+            condition="",
+            key=where,
         )
-        return exp.Anonymous(this=function, expressions=[squares, count, exp.Literal.number(taken_away)])
+        return exp.Anonymous(
+            this=function, expressions=[squares, count, exp.Literal.number(taken_away)]
+        )
 
     def _by(self, name: str, value: str, order: str, condition: str) -> exp.Expression:
         least = name == "min_by"
-        ordering = self._partial("order", f"{'min' if least else 'max'}({order})", "min" if least else "max", condition)
+        ordering = self._partial(
+            "order", f"{'min' if least else 'max'}({order})", "min" if least else "max", condition
+        )
         return self._partial(
-            name, f"{name}({value}, {order})", f"{'first' if least else 'last'}:{ordering.name}", condition, key=ordering.name
+            name,
+            f"{name}({value}, {order})",
+            f"{'first' if least else 'last'}:{ordering.name}",
+            condition,
+            key=ordering.name,
         )
 
     def _distinct(self, value: str, condition: str) -> exp.Expression:
-        """Spark's HyperLogLog++ with its default precision of 9 bits: (register, rank) pairs, as small numbers."""
+        """Spark's HyperLogLog++ with its default precision of 9 bits: (register, rank) pairs, as
+        small numbers.
+        """
         hashed = f"xxhash64({value})"
-        # The rank: leading zeros behind the register's bits, plus one (bin() leaves them out); 256 is a one behind the last bit.
+        # The rank: leading zeros behind the register's bits, plus one (bin() leaves them out); 256
+        # is a one behind the last bit.
         rank = f"(65 - length(bin(shiftleft({hashed}, 9) | 256L)))"
         pair = f"CASE WHEN ({value}) IS NOT NULL THEN CAST(shiftrightunsigned({hashed}, 55) * 64 + {rank} AS INT) END"
-        return exp.Anonymous(this=DISTINCT, expressions=[self._partial("hll", f"collect_set({pair})", "set", condition)])
+        return exp.Anonymous(
+            this=DISTINCT,
+            expressions=[self._partial("hll", f"collect_set({pair})", "set", condition)],
+        )
 
-    def _partial(self, kind: str, text: str, merge: str, condition: str, key: str = "") -> exp.Expression:
+    def _partial(
+        self, kind: str, text: str, merge: str, condition: str, key: str = ""
+    ) -> exp.Expression:
         if condition:
             text = f"{text} FILTER (WHERE {condition})"
-        name = next((n for n, sql in self.partial.items() if sql == text and self.merge[n] == merge), None)
+        name = next(
+            (n for n, sql in self.partial.items() if sql == text and self.merge[n] == merge), None
+        )
         if name is None:
             same = sum(1 for n in self.partial if n.startswith(f"{self._prefix}_{kind}"))
             name = f"{self._prefix}_{kind}" + (str(same + 1) if same else "")
@@ -182,7 +240,9 @@ class Split:
 
 
 def ordered_by_time(text: str, time_column: str, complain: Callable[[Call], Exception]) -> str:
-    """first(x) and last(x) mean the value at the first and last event time: min_by and max_by, which have one answer."""
+    """first(x) and last(x) mean the value at the first and last event time: min_by and max_by,
+    which have one answer.
+    """
     written, at = "", 0
     for call in calls_of(text):
         least = call.name in ("first", "first_value")
@@ -191,7 +251,11 @@ def ordered_by_time(text: str, time_column: str, complain: Callable[[Call], Exce
         if not time_column:
             raise complain(call)
         value, *flags = call.arguments or ("",)
-        if call.distinct or not value or [flag.lower() for flag in flags] not in ([], ["true"], ["false"]):
+        if (
+            call.distinct
+            or not value
+            or [flag.lower() for flag in flags] not in ([], ["true"], ["false"])
+        ):
             continue
         conditions = [f"({call.condition})"] if call.condition else []
         if call.ignore_nulls or (flags and flags[0].lower() == "true"):

@@ -1,8 +1,9 @@
-"""Operator coordinators: the parts of sources and sinks that must be one per job, so they live in the JobMaster.
+"""Operator coordinators: the parts of sources and sinks that must be one per job, so they live in
+the JobMaster.
 
-Sources have a split enumerator, which owns every split until a reader asks for one; collect sinks have a spool that
-their rows are appended to. A coordinator is a pure core of its own: it answers with messages to the subtask that
-spoke and with `Wanted` I/O, and never looks outside.
+Sources have a split enumerator, which owns every split until a reader asks for one; collect sinks
+have a spool that their rows are appended to. A coordinator is a pure core of its own: it answers
+with messages to the subtask that spoke and with `Wanted` I/O, and never looks outside.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from jobmaster.core.coordinators.collect import CollectCoordinator
 from jobmaster.core.coordinators.file_source import FileSourceEnumerator
 from jobmaster.core.coordinators.sequence_source import SequenceSourceEnumerator
 
-__all__ = ["BadOptions", "CollectCoordinator", "Coordinator", "FileSourceEnumerator", "SequenceSourceEnumerator", "create"]
+__all__ = [
+    "BadOptions",
+    "CollectCoordinator",
+    "Coordinator",
+    "FileSourceEnumerator",
+    "SequenceSourceEnumerator",
+    "create",
+]
 
 
 def create(operator: Operator) -> Coordinator | None:
@@ -39,4 +47,6 @@ def create(operator: Operator) -> Coordinator | None:
                 known = "file-source, sequence-source, collect and alignment"
                 raise BadOptions(f"coordinator kind {kind!r} is unknown; known are {known}")
     except (BadOptions, ValueError, TypeError) as error:
-        raise BadOptions(f"operator {operator.name!r}: its coordinator's options are not usable: {error}") from error
+        raise BadOptions(
+            f"operator {operator.name!r}: its coordinator's options are not usable: {error}"
+        ) from error

@@ -1,16 +1,20 @@
-"""Watermark alignment: no source of a group is further than its `max_drift` ahead of the group's slowest.
+"""Watermark alignment: no source of a group is further than its `max_drift` ahead of the group's
+slowest.
 
-    readers --WatermarkReported--> group: the lowest watermark of those that count --WatermarkLimit--> readers
+    readers --WatermarkReported--> group: the lowest watermark of those that count
+    --WatermarkLimit--> readers
 
-A reader is a subtask of an operator that tells event time; all of a job that name the same group are one group, whichever vertex
-they are of. A reader's limit is the lowest watermark plus the drift of its own operator, and it stops by itself when it is
-past it. Readers that are idle or have ended do not count; one that has no event time yet does, and keeps the others at
-their first watermark.
+A reader is a subtask of an operator that tells event time; all of a job that name the same group
+are one group, whichever vertex they are of. A reader's limit is the lowest watermark plus the drift
+of its own operator, and it stops by itself when it is past it. Readers that are idle or have ended
+do not count; one that has no event time yet does, and keeps the others at their first watermark.
 
-A reader that has stopped and may go on is told at once, and so is one whose limit falls. All others are told at most once
-per `update_interval`: so the interval bounds the number of messages and not the speed.
+A reader that has stopped and may go on is told at once, and so is one whose limit falls. All others
+are told at most once per `update_interval`: so the interval bounds the number of messages and not
+the speed.
 
-Nobody is stopped for ever: of those that count, the slowest is within its own limit; if none counts, there is no limit.
+Nobody is stopped for ever: of those that count, the slowest is within its own limit; if none
+counts, there is no limit.
 """
 
 from __future__ import annotations
@@ -66,7 +70,9 @@ class _Source:
             return lowest_us
         return min(lowest_us + self.max_drift_us, END_OF_EVENT_TIME_US)
 
-    def announce(self, lowest_us: int, now: float, readers: Iterable[_Reader]) -> Iterable[Announcement]:
+    def announce(
+        self, lowest_us: int, now: float, readers: Iterable[_Reader]
+    ) -> Iterable[Announcement]:
         limit_us, due = self.limit_us(lowest_us), now >= self.update_at
         for reader in readers:
             if reader.attempt_id is None or reader.told_us == limit_us:
@@ -76,7 +82,9 @@ class _Source:
                 continue
             reader.told_us = limit_us
             self.update_at = now + self.update_interval_s
-            yield Announcement(self.operator_id, reader.attempt_id, WatermarkLimit(limit_us=limit_us))
+            yield Announcement(
+                self.operator_id, reader.attempt_id, WatermarkLimit(limit_us=limit_us)
+            )
 
 
 @dataclass(slots=True)
@@ -85,7 +93,12 @@ class _Group:
     lowest_us: int | None = None  # watermark of those that count; None: to be looked for
 
     def announce(self, now: float) -> list[Announcement]:
-        counting = (reader.watermark_us for source in self.sources for reader in source.readers if reader.counts)
+        counting = (
+            reader.watermark_us
+            for source in self.sources
+            for reader in source.readers
+            if reader.counts
+        )
         self.lowest_us = lowest_us = min(counting, default=END_OF_EVENT_TIME_US)
         announcements: list[Announcement] = []
         for source in self.sources:
@@ -120,12 +133,19 @@ class WatermarkAlignment:
         return bool(self._sources)
 
     def reported(
-        self, operator_id: OperatorId, subtask: int, attempt_id: AttemptId, report: WatermarkReported, now: float
+        self,
+        operator_id: OperatorId,
+        subtask: int,
+        attempt_id: AttemptId,
+        report: WatermarkReported,
+        now: float,
     ) -> list[Announcement]:
         """What a live attempt says of itself. Raises UnexpectedMessage."""
         source = self._sources.get(operator_id)
         if source is None:
-            raise UnexpectedMessage(f"operator {operator_id} is in no alignment group and reports a watermark")
+            raise UnexpectedMessage(
+                f"operator {operator_id} is in no alignment group and reports a watermark"
+            )
         reader = source.readers[subtask]
         if reader.attempt_id != attempt_id:
             reader = source.readers[subtask] = _Reader(attempt_id)
@@ -136,7 +156,9 @@ class WatermarkAlignment:
         reader.watermark_us, reader.idle = report.watermark_us, report.idle
         if lowest_us is None or (reader.counts and reader.watermark_us < lowest_us):
             return group.announce(now)
-        return list(source.announce(lowest_us, now, [reader]))  # for the others, nothing has changed
+        return list(
+            source.announce(lowest_us, now, [reader])
+        )  # for the others, nothing has changed
 
     def reconnected(self, operator_id: OperatorId, subtask: int) -> None:
         """What it was told may be lost. It will report again, and then be told again."""
@@ -159,21 +181,31 @@ class WatermarkAlignment:
                 self.attempt_ended(source.operator_id, subtask)
 
     def next_deadline(self) -> float | None:
-        return min((source.update_at for source in self._sources.values() if source.untold), default=None)
+        return min(
+            (source.update_at for source in self._sources.values() if source.untold), default=None
+        )
 
     def tick(self, now: float) -> list[Announcement]:
-        due = {source.group: None for source in self._sources.values() if source.untold and source.update_at <= now}
+        due = {
+            source.group: None
+            for source in self._sources.values()
+            if source.untold and source.update_at <= now
+        }
         return [announcement for group in due for announcement in self._groups[group].announce(now)]
 
 
 def _source(operator: Operator, parallelism: int) -> _Source | None:
-    """Of the coordinator's options: {"alignment": {"group": "g", "max_drift_us": 60000000, "update_interval_us": 1000000}}."""
+    """Of the coordinator's options: {"alignment": {"group": "g", "max_drift_us": 60000000,
+    "update_interval_us": 1000000}}.
+    """
     try:
         options = json.loads(operator.coordinator_options_json or "{}")
         alignment: Mapping[str, Any] | None = options.get("alignment")
         if alignment is None:
             return None
-        group, drift_us, interval_us = (alignment[key] for key in ("group", "max_drift_us", "update_interval_us"))
+        group, drift_us, interval_us = (
+            alignment[key] for key in ("group", "max_drift_us", "update_interval_us")
+        )
         if not isinstance(group, str) or not group:
             raise BadOptions('"group" must be a name')
         if drift_us < 1 or interval_us < 1:
@@ -181,7 +213,9 @@ def _source(operator: Operator, parallelism: int) -> _Source | None:
     except KeyError as error:
         raise BadOptions(f"operator {operator.name!r}: its alignment has no {error}") from error
     except (BadOptions, ValueError, TypeError, AttributeError) as error:
-        raise BadOptions(f"operator {operator.name!r}: its alignment is not usable: {error}") from error
+        raise BadOptions(
+            f"operator {operator.name!r}: its alignment is not usable: {error}"
+        ) from error
     return _Source(
         operator_id=operator.operator_id,
         group=group,

@@ -58,11 +58,17 @@ class Coordinator(Protocol):
         """True: list the paths again, now."""
         ...
 
-    def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
-        """A message from a live attempt: what to answer it, and what to write. Raises UnexpectedMessage."""
+    def receive(
+        self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
+    ) -> Sequence[OperatorMessage | Spool]:
+        """A message from a live attempt: what to answer it, and what to write. Raises
+        UnexpectedMessage.
+        """
         ...
 
-    def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
+    def spooled(
+        self, attempt_id: AttemptId, sequence: int, problem: str
+    ) -> Sequence[OperatorMessage]:
         """What `Spool` resulted in; `problem` is empty if all went well."""
         ...
 

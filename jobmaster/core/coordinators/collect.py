@@ -1,6 +1,8 @@
-"""collect: appends what a CollectSink's subtasks send to the spool, one chunk after the other, each once.
+"""collect: appends what a CollectSink's subtasks send to the spool, one chunk after the other, each
+once.
 
-Without checkpoints a restarted job sends its rows again; that they then count once comes with exactly-once sinks.
+Without checkpoints a restarted job sends its rows again; that they then count once comes with
+exactly-once sinks.
 """
 
 from __future__ import annotations
@@ -39,21 +41,31 @@ class CollectCoordinator:
     def tick(self, now: float) -> bool:
         return False
 
-    def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
+    def receive(
+        self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
+    ) -> Sequence[OperatorMessage | Spool]:
         if not isinstance(message, ChunkCollected):
             raise UnexpectedMessage(f"a collect sink sent {type(message).__name__}")
         if problem := self._problems.get(attempt_id):
             return (ChunkAcknowledged(sequence=message.sequence, error=problem),)
         expected = self._next.get(attempt_id, 0)
-        if message.sequence < expected:  # sent again: keep it once, but do acknowledge it once it is kept
+        if (
+            message.sequence < expected
+        ):  # sent again: keep it once, but do acknowledge it once it is kept
             kept = message.sequence < self._acknowledged.get(attempt_id, 0)
             return (ChunkAcknowledged(sequence=message.sequence),) if kept else ()
         if message.sequence > expected:
-            return (ChunkAcknowledged(sequence=message.sequence, error=f"chunk {expected} never arrived"),)
+            return (
+                ChunkAcknowledged(
+                    sequence=message.sequence, error=f"chunk {expected} never arrived"
+                ),
+            )
         self._next[attempt_id] = expected + 1
         return (Spool(sequence=message.sequence, ipc_stream=message.ipc_stream),)
 
-    def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
+    def spooled(
+        self, attempt_id: AttemptId, sequence: int, problem: str
+    ) -> Sequence[OperatorMessage]:
         if problem:
             self._problems[attempt_id] = problem
         else:

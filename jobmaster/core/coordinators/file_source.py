@@ -1,8 +1,9 @@
 """file-source: one split per file: {"path": "/abs/file.csv"}.
 
-Files that are there when the job starts come in sorted order. With "watch_s" the paths are listed again and again, that many
-seconds after the last time was done; what is new then becomes splits behind those before, each path once, whatever
-happens to the file later. The shell lists in the order of modification times, then names.
+Files that are there when the job starts come in sorted order. With "watch_s" the paths are listed
+again and again, that many seconds after the last time was done; what is new then becomes splits
+behind those before, each path once, whatever happens to the file later. The shell lists in the
+order of modification times, then names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ class FileSourceEnumerator(SplitEnumerator):
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> FileSourceEnumerator:
         paths, watch_s = options.get("paths"), options.get("watch_s")
-        if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+        if (
+            not isinstance(paths, list)
+            or not paths
+            or not all(isinstance(path, str) and path for path in paths)
+        ):
             raise BadOptions('"paths" must be a list of at least one path')
         if watch_s is not None and (not isinstance(watch_s, int | float) or watch_s < MIN_WATCH_S):
             raise BadOptions(f'"watch_s" is {watch_s!r}; it must be at least {MIN_WATCH_S} seconds')

@@ -19,7 +19,9 @@ Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
 
 class Coordinators:
     def __init__(
-        self, by_operator: dict[OperatorId, Coordinator] | None = None, alignment: WatermarkAlignment | None = None
+        self,
+        by_operator: dict[OperatorId, Coordinator] | None = None,
+        alignment: WatermarkAlignment | None = None,
     ) -> None:
         self.by_operator = by_operator or {}
         self.alignment = alignment or WatermarkAlignment()
@@ -27,8 +29,14 @@ class Coordinators:
     @classmethod
     def of(cls, job_graph: JobGraph) -> Coordinators:
         """Raises BadOptions, naming the operator."""
-        created = ((o.operator_id, create(o)) for vertex in job_graph.vertices for o in vertex.operators)
-        by_operator = {operator_id: coordinator for operator_id, coordinator in created if coordinator is not None}
+        created = (
+            (o.operator_id, create(o)) for vertex in job_graph.vertices for o in vertex.operators
+        )
+        by_operator = {
+            operator_id: coordinator
+            for operator_id, coordinator in created
+            if coordinator is not None
+        }
         return cls(by_operator, WatermarkAlignment.of(job_graph))
 
     @property
@@ -44,7 +52,9 @@ class Coordinators:
             if coordinator.paths_to_list
         ]
 
-    def paths_listed(self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Attempts) -> list[Command]:
+    def paths_listed(
+        self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Attempts
+    ) -> list[Command]:
         answers = self.by_operator[operator_id].paths_listed(files, now)
         return [
             self._command(execution, operator_id, answer)
@@ -59,32 +69,52 @@ class Coordinators:
 
     def tick(self, now: float, attempts: Attempts) -> list[Command]:
         listings = [
-            _listing(operator_id, coordinator) for operator_id, coordinator in self.by_operator.items() if coordinator.tick(now)
+            _listing(operator_id, coordinator)
+            for operator_id, coordinator in self.by_operator.items()
+            if coordinator.tick(now)
         ]
         return [*listings, *self._announced(self.alignment.tick(now), attempts)]
 
     def receive(
-        self, execution: Execution, operator_id: OperatorId, message: OperatorMessage, now: float, attempts: Attempts
+        self,
+        execution: Execution,
+        operator_id: OperatorId,
+        message: OperatorMessage,
+        now: float,
+        attempts: Attempts,
     ) -> list[Command]:
         """A message from a live attempt."""
         coordinator = self.by_operator.get(operator_id)
         attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
         try:
             if isinstance(message, WatermarkReported):
-                return self._announced(self.alignment.reported(operator_id, subtask, attempt_id, message, now), attempts)
+                return self._announced(
+                    self.alignment.reported(operator_id, subtask, attempt_id, message, now),
+                    attempts,
+                )
             if coordinator is None:
                 raise UnexpectedMessage(f"operator {operator_id} has no coordinator")
             answers = coordinator.receive(attempt_id, subtask, message)
         except UnexpectedMessage as error:
-            return [Say(level="warning", text="message to a coordinator dropped", fields={"cause": str(error)})]
+            return [
+                Say(
+                    level="warning",
+                    text="message to a coordinator dropped",
+                    fields={"cause": str(error)},
+                )
+            ]
         return [self._command(execution, operator_id, answer) for answer in answers]
 
-    def spooled(self, execution: Execution, operator_id: OperatorId, sequence: int, problem: str) -> list[Command]:
+    def spooled(
+        self, execution: Execution, operator_id: OperatorId, sequence: int, problem: str
+    ) -> list[Command]:
         answers = self.by_operator[operator_id].spooled(execution.attempt_id, sequence, problem)
         return [self._command(execution, operator_id, answer) for answer in answers]
 
     def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
-        """The stream to these broke and is there again: what was under way, either way, may be lost."""
+        """The stream to these broke and is there again: what was under way, either way, may be
+        lost.
+        """
         commands = []
         for execution in executions:
             for operator_id in self._of(execution):
@@ -93,13 +123,17 @@ class Coordinators:
                 commands.append(self._command(execution, operator_id, Resend()))
         return commands
 
-    def attempt_finished(self, execution: Execution, now: float, attempts: Attempts) -> list[Command]:
+    def attempt_finished(
+        self, execution: Execution, now: float, attempts: Attempts
+    ) -> list[Command]:
         """Others of its alignment group need not wait for it."""
         return [
             command
             for operator_id in self._of(execution)
             if operator_id in self.alignment
-            for command in self._announced(self.alignment.finished(operator_id, execution.vertex.subtask, now), attempts)
+            for command in self._announced(
+                self.alignment.finished(operator_id, execution.vertex.subtask, now), attempts
+            )
         ]
 
     def attempt_ended(self, execution: Execution) -> None:
@@ -120,16 +154,24 @@ class Coordinators:
         if not self.by_operator and not self.alignment:
             return []
         operators = execution.vertex.job_vertex.vertex.operators
-        return [o.operator_id for o in operators if o.operator_id in self.by_operator or o.operator_id in self.alignment]
+        return [
+            o.operator_id
+            for o in operators
+            if o.operator_id in self.by_operator or o.operator_id in self.alignment
+        ]
 
-    def _announced(self, announcements: Iterable[Announcement], attempts: Attempts) -> list[Command]:
+    def _announced(
+        self, announcements: Iterable[Announcement], attempts: Attempts
+    ) -> list[Command]:
         return [
             self._command(execution, operator_id, limit)
             for operator_id, attempt_id, limit in announcements
             if (execution := attempts.get(attempt_id)) is not None
         ]
 
-    def _command(self, execution: Execution, operator_id: OperatorId, answer: OperatorMessage | Spool) -> Command:
+    def _command(
+        self, execution: Execution, operator_id: OperatorId, answer: OperatorMessage | Spool
+    ) -> Command:
         if isinstance(answer, Spool):
             return SpoolChunk(
                 operator_id=operator_id,
@@ -138,7 +180,9 @@ class Coordinators:
                 ipc_stream=answer.ipc_stream,
             )
         if execution.slot is None:
-            return Say(level="warning", text="answer of a coordinator dropped: its task has no slot")
+            return Say(
+                level="warning", text="answer of a coordinator dropped: its task has no slot"
+            )
         return SendOperatorMessage(
             task_executor_id=execution.slot.task_executor_id,
             operator_id=operator_id,
@@ -149,4 +193,6 @@ class Coordinators:
 
 
 def _listing(operator_id: OperatorId, coordinator: Coordinator) -> ListPaths:
-    return ListPaths(operator_id=operator_id, paths=tuple(coordinator.paths_to_list), watched=coordinator.watched)
+    return ListPaths(
+        operator_id=operator_id, paths=tuple(coordinator.paths_to_list), watched=coordinator.watched
+    )

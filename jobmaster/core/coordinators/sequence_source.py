@@ -1,4 +1,6 @@
-"""sequence-source: ranges of numbers, in order: {"start": 0, "end": 1000000} (end is exclusive; null: it never ends)."""
+"""sequence-source: ranges of numbers, in order: {"start": 0, "end": 1000000} (end is exclusive;
+null: it never ends).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""SplitEnumerator: hands out splits one by one; each is owned by exactly one live attempt (invariant 17)."""
+"""SplitEnumerator: hands out splits one by one; each is owned by exactly one live attempt
+(invariant 17).
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,34 @@ from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
 from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
-from jobmaster.core.coordinators.messages import OperatorMessage, SplitAssigned, SplitRequested, SplitsExhausted
+from jobmaster.core.coordinators.messages import (
+    OperatorMessage,
+    SplitAssigned,
+    SplitRequested,
+    SplitsExhausted,
+)
 
 
 class SplitEnumerator:
     """Splits are numbered from 0; a subclass tells how many there are and what each one is.
 
-    A request says how many splits its attempt has had. So one that is said again, because an answer may be lost, is
-    answered with the split that was assigned before.
+    A request says how many splits its attempt has had. So one that is said again, because an answer
+    may be lost, is answered with the split that was assigned before.
 
-    Of an unbounded source there may be more later: a reader that asks when there is none is answered then.
+    Of an unbounded source there may be more later: a reader that asks when there is none is
+    answered then.
 
-    An attempt that ends without finishing gives back all it was assigned: without a checkpoint, nothing that it read
-    counts. Those splits are handed out again first, in order.
+    An attempt that ends without finishing gives back all it was assigned: without a checkpoint,
+    nothing that it read counts. Those splits are handed out again first, in order.
     """
 
     def __init__(self) -> None:
         self._next = 0  # the first split nobody has had yet
         self._returned: list[int] = []  # heap of splits given back
         self._owned: dict[AttemptId, list[int]] = {}
-        self._waiting: dict[AttemptId, None] = {}  # readers that have asked and not been answered, in the order they did
+        self._waiting: dict[
+            AttemptId, None
+        ] = {}  # readers that have asked and not been answered, in the order they did
 
     # a subclass answers these
 
@@ -64,14 +74,24 @@ class SplitEnumerator:
 
     # the protocol
 
-    def receive(self, attempt_id: AttemptId, subtask: int, message: OperatorMessage) -> Sequence[OperatorMessage | Spool]:
+    def receive(
+        self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
+    ) -> Sequence[OperatorMessage | Spool]:
         if not isinstance(message, SplitRequested):
-            raise UnexpectedMessage(f"a source sent {type(message).__name__} to its split enumerator")
+            raise UnexpectedMessage(
+                f"a source sent {type(message).__name__} to its split enumerator"
+            )
         owned = self._owned.setdefault(attempt_id, [])
         if message.received > len(owned):
-            raise UnexpectedMessage(f"a source claims to have had {message.received} splits; it was assigned {len(owned)}")
+            raise UnexpectedMessage(
+                f"a source claims to have had {message.received} splits; it was assigned {len(owned)}"
+            )
         if message.received < len(owned):
-            return (SplitAssigned(number=message.received, split_json=self.split_json(owned[message.received])),)
+            return (
+                SplitAssigned(
+                    number=message.received, split_json=self.split_json(owned[message.received])
+                ),
+            )
         number = self._take()
         if number is not None:
             return (self._assign(attempt_id, number),)
@@ -103,7 +123,9 @@ class SplitEnumerator:
         self._waiting.pop(attempt_id, None)
         return SplitAssigned(number=len(owned) - 1, split_json=self.split_json(number))
 
-    def spooled(self, attempt_id: AttemptId, sequence: int, problem: str) -> Sequence[OperatorMessage]:
+    def spooled(
+        self, attempt_id: AttemptId, sequence: int, problem: str
+    ) -> Sequence[OperatorMessage]:
         return ()
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:

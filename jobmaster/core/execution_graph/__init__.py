@@ -1,4 +1,6 @@
-"""The ExecutionGraph: the parallel version of the JobGraph, with the state of every subtask (spec 002)."""
+"""The ExecutionGraph: the parallel version of the JobGraph, with the state of every subtask (spec
+002).
+"""
 
 from jobmaster.core.execution_graph.build import InvalidJobGraph, build
 from jobmaster.core.execution_graph.execution import Execution

@@ -1,4 +1,6 @@
-"""JobGraph -> ExecutionGraph: an ExecutionVertex per parallel subtask, an IntermediateResult per edge (spec 002)."""
+"""JobGraph -> ExecutionGraph: an ExecutionVertex per parallel subtask, an IntermediateResult per
+edge (spec 002).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class InvalidJobGraph(Exception):
 
 
 def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
-    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. Raises InvalidJobGraph."""
+    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. Raises
+    InvalidJobGraph.
+    """
     check(job_graph)
     graph = ExecutionGraph(job_graph, now_ms)
     created = (ExecutionState.CREATED, now_ms)
@@ -32,7 +36,9 @@ def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
         graph.by_id[vertex.vertex_id] = job_vertex
     graph.counts[INDEX[ExecutionState.CREATED]] = graph.live = len(attempts)
     for edge in job_graph.edges:
-        result = IntermediateResult(edge, graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id])
+        result = IntermediateResult(
+            edge, graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id]
+        )
         result.producer.outputs.append(result)
         result.consumer.inputs.append(result)
         graph.results.append(result)
@@ -41,7 +47,9 @@ def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
 
 
 def check(job_graph: JobGraph) -> None:
-    """Raises InvalidJobGraph unless vertices are unique, in topological order and joined by existing ends."""
+    """Raises InvalidJobGraph unless vertices are unique, in topological order and joined by
+    existing ends.
+    """
     if not job_graph.vertices:
         raise InvalidJobGraph(f"the job {job_graph.name!r} has no vertices: nothing would run")
     position = {vertex.vertex_id: index for index, vertex in enumerate(job_graph.vertices)}
@@ -58,8 +66,12 @@ def check(job_graph: JobGraph) -> None:
     for edge in job_graph.edges:
         for vertex_id in (edge.source_vertex_id, edge.target_vertex_id):
             if vertex_id not in position:
-                raise InvalidJobGraph(f"edge {edge.result_id} names vertex {vertex_id}, which the job does not have")
+                raise InvalidJobGraph(
+                    f"edge {edge.result_id} names vertex {vertex_id}, which the job does not have"
+                )
         if position[edge.source_vertex_id] >= position[edge.target_vertex_id]:
-            raise InvalidJobGraph(f"edge {edge.result_id} goes backwards: vertices must be in topological order")
+            raise InvalidJobGraph(
+                f"edge {edge.result_id} goes backwards: vertices must be in topological order"
+            )
     if len({edge.result_id for edge in job_graph.edges}) != len(job_graph.edges):
         raise InvalidJobGraph(f"the job {job_graph.name!r} has two edges of the same result id")

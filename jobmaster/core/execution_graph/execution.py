@@ -1,4 +1,6 @@
-"""One attempt to run one subtask (spec 002: "An ExecutionVertex has a current Execution, and prior Executions")."""
+"""One attempt to run one subtask (spec 002: "An ExecutionVertex has a current Execution, and prior
+Executions").
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from jobmaster.core.slot_pool import Slot
 
 CREATED = ExecutionState.CREATED
-# TASK_TRANSITIONS and `terminal` again, by number: an Enum member's hash is a Python call, and there are 20,000 tasks.
+# TASK_TRANSITIONS and `terminal` again, by number: an Enum member's hash is a Python call, and
+# there are 20,000 tasks.
 _STATES = tuple(ExecutionState)
 assert [state.value for state in _STATES] == list(range(len(_STATES)))
 _LEGAL = tuple(tuple(new in TASK_TRANSITIONS[old] for new in _STATES) for old in _STATES)
@@ -38,13 +41,23 @@ class Execution:
 
     __slots__ = ("attempt", "attempt_id", "error", "slot", "state", "timestamps", "vertex")
 
-    def __init__(self, vertex: ExecutionVertex, attempt: int, attempt_id: AttemptId, created: tuple[ExecutionState, int]) -> None:
+    def __init__(
+        self,
+        vertex: ExecutionVertex,
+        attempt: int,
+        attempt_id: AttemptId,
+        created: tuple[ExecutionState, int],
+    ) -> None:
         self.vertex = vertex
         self.attempt = attempt
         self.attempt_id = attempt_id
         self.state = CREATED
-        self.timestamps = [created]  # (state, wall clock in ms), in order; the story of this attempt
-        self.slot: Slot | None = None  # set when it is deployed, kept afterwards so that it can be told where it ran
+        self.timestamps = [
+            created
+        ]  # (state, wall clock in ms), in order; the story of this attempt
+        self.slot: Slot | None = (
+            None  # set when it is deployed, kept afterwards so that it can be told where it ran
+        )
         self.error: ErrorInfo | None = None  # FAILED only
 
     @property
@@ -68,5 +81,9 @@ class Execution:
 
     def story(self) -> str:
         steps = ", ".join(f"{state.name} at {at_ms}" for state, at_ms in self.timestamps)
-        place = f" in slot {self.slot.allocation_id} of {self.slot.task_executor_id}" if self.slot else ""
+        place = (
+            f" in slot {self.slot.allocation_id} of {self.slot.task_executor_id}"
+            if self.slot
+            else ""
+        )
         return f"{self.name} [{self.attempt_id}]{place} ({steps})"

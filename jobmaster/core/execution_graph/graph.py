@@ -1,4 +1,6 @@
-"""The ExecutionGraph itself: the job's status, its vertices and results, and the index of current attempts."""
+"""The ExecutionGraph itself: the job's status, its vertices and results, and the index of current
+attempts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class ExecutionGraph:
         self.vertices: list[ExecutionJobVertex] = []  # topological order, as in the JobGraph
         self.by_id: dict[VertexId, ExecutionJobVertex] = {}
         self.results: list[IntermediateResult] = []
-        self.attempts: dict[AttemptId, Execution] = {}  # current executions only: an unknown attempt is a stale one
+        self.attempts: dict[
+            AttemptId, Execution
+        ] = {}  # current executions only: an unknown attempt is a stale one
         self.counts = [0] * len(STATES)  # current executions per state
         self.live = 0  # current executions that are not terminal
         self.version = 0  # counts every change of any state
@@ -49,7 +53,9 @@ class ExecutionGraph:
 
     def tasks_by_state(self) -> dict[str, int]:
         """Only the states that some task is in."""
-        return {state.name: count for state, count in zip(STATES, self.counts, strict=True) if count}
+        return {
+            state.name: count for state, count in zip(STATES, self.counts, strict=True) if count
+        }
 
     def start_over(self, ids: IdSource, now_ms: int) -> None:
         """A new attempt for every subtask; all must have ended."""

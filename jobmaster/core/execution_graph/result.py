@@ -1,7 +1,8 @@
 """IntermediateResult and its partitions: what one vertex produces for another along one JobEdge.
 
-Edges between subtasks are never stored. Who reads from whom follows from the pattern: everybody from everybody
-(ALL_TO_ALL), or a run of neighbours (POINTWISE). So a result costs O(producers), not O(producers x consumers).
+Edges between subtasks are never stored. Who reads from whom follows from the pattern: everybody
+from everybody (ALL_TO_ALL), or a run of neighbours (POINTWISE). So a result costs O(producers), not
+O(producers x consumers).
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from firesteel.common.job_graph import DistributionPattern, JobEdge, ResultType, pointwise_consumers, pointwise_producers
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    JobEdge,
+    ResultType,
+    pointwise_consumers,
+    pointwise_producers,
+)
 from firesteel.common.states import ExecutionState
 
 if TYPE_CHECKING:
@@ -25,7 +32,9 @@ class PartitionState(Enum):
 
 
 class IntermediateResultPartition:
-    """What one producer subtask contributes to a result. Identified on the wire by (result id, subtask, attempt)."""
+    """What one producer subtask contributes to a result. Identified on the wire by (result id,
+    subtask, attempt).
+    """
 
     __slots__ = ("producer", "result")
 
@@ -54,11 +63,15 @@ class IntermediateResultPartition:
 class IntermediateResult:
     __slots__ = ("consumer", "edge", "partitions", "producer")
 
-    def __init__(self, edge: JobEdge, producer: ExecutionJobVertex, consumer: ExecutionJobVertex) -> None:
+    def __init__(
+        self, edge: JobEdge, producer: ExecutionJobVertex, consumer: ExecutionJobVertex
+    ) -> None:
         self.edge = edge
         self.producer = producer
         self.consumer = consumer
-        self.partitions = [IntermediateResultPartition(self, vertex) for vertex in producer.vertices]
+        self.partitions = [
+            IntermediateResultPartition(self, vertex) for vertex in producer.vertices
+        ]
 
     def consumers_of(self, producer: int) -> range:
         """Subtasks that read from this producer subtask."""

@@ -19,18 +19,26 @@ INDEX = {state: index for index, state in enumerate(STATES)}
 
 
 class ExecutionVertex:
-    """One subtask: its current Execution and the prior ones. Its edges are its ExecutionJobVertex' results' business."""
+    """One subtask: its current Execution and the prior ones. Its edges are its ExecutionJobVertex'
+    results' business.
+    """
 
     __slots__ = ("current", "group", "job_vertex", "prior", "subtask")
 
     def __init__(
-        self, job_vertex: ExecutionJobVertex, subtask: int, attempt_id: AttemptId, created: tuple[ExecutionState, int]
+        self,
+        job_vertex: ExecutionJobVertex,
+        subtask: int,
+        attempt_id: AttemptId,
+        created: tuple[ExecutionState, int],
     ) -> None:
         self.job_vertex = job_vertex
         self.subtask = subtask
         self.current = Execution(self, 0, attempt_id, created)
         self.prior: list[Execution] | None = None  # oldest first; a list only once there is one
-        self.group: ExecutionSlotSharingGroup | None = None  # set by slot sharing: whose slot it runs in
+        self.group: ExecutionSlotSharingGroup | None = (
+            None  # set by slot sharing: whose slot it runs in
+        )
 
     def new_attempt(self, attempt_id: AttemptId, created: tuple[ExecutionState, int]) -> Execution:
         """Starts over; the current attempt must have ended."""
@@ -80,7 +88,9 @@ class ExecutionJobVertex:
 
     @property
     def aggregate_state(self) -> ExecutionState:
-        """The state of the vertex as a whole: the worst news first, else the least advanced of its subtasks."""
+        """The state of the vertex as a whole: the worst news first, else the least advanced of its
+        subtasks.
+        """
         counts = self.counts
         for state in _AGGREGATE_ORDER:
             if counts[INDEX[state]]:

@@ -1,8 +1,10 @@
-"""The history of failures. One failure makes others: a dead producer breaks its consumers. The cause comes first.
+"""The history of failures. One failure makes others: a dead producer breaks its consumers. The
+cause comes first.
 
-Each failure of the job opens an entry; what fails while the job is already failing joins that entry as a follow-up.
-The reports of cause and consequence race through different processes, so a consequence may arrive first; a failure
-that only says that a peer was lost therefore gives way to a later one that says why.
+Each failure of the job opens an entry; what fails while the job is already failing joins that entry
+as a follow-up. The reports of cause and consequence race through different processes, so a
+consequence may arrive first; a failure that only says that a peer was lost therefore gives way to a
+later one that says why.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from firesteel.errors import ErrorInfo
 _ENTRIES = 16  # failures of the job that are remembered
 _FOLLOW_UPS = 8  # per failure
 # Words of errors that are consequences of another task's end, whatever killed it.
-_CONSEQUENCES = ("PartitionFailed", "ExchangeClosed", "the producer failed", "FlightUnavailableError")
+_CONSEQUENCES = (
+    "PartitionFailed",
+    "ExchangeClosed",
+    "the producer failed",
+    "FlightUnavailableError",
+)
 
 
 @dataclass(slots=True)
@@ -56,4 +63,8 @@ class ExceptionHistory:
 
     def newest_first(self) -> list[ErrorInfo]:
         """Failures from the newest on, each followed by its follow-ups."""
-        return [error for failure in reversed(self._failures) for error in (failure.primary, *failure.follow_ups)]
+        return [
+            error
+            for failure in reversed(self._failures)
+            for error in (failure.primary, *failure.follow_ups)
+        ]

@@ -1,6 +1,7 @@
 """Whether a failed job is started again, and after how long (restart-strategy.type).
 
-A strategy is asked once per failure of a job that had its slots: waiting for slots uses up no attempt (invariant 21).
+A strategy is asked once per failure of a job that had its slots: waiting for slots uses up no
+attempt (invariant 21).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from typing import Protocol
 
 class RestartStrategy(Protocol):
     def delay_s(self, now: float) -> float | None:
-        """The job has failed at `now`: seconds to wait before it is started again; None: do not. Uses up an attempt."""
+        """The job has failed at `now`: seconds to wait before it is started again; None: do not.
+        Uses up an attempt.
+        """
         ...
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from firesteel.connectors import CollectSink, FileSink, ForeachBatchSink, PostgresSink, PrintSink, PythonCommit, PythonSink
+from firesteel.connectors import (
+    CollectSink,
+    FileSink,
+    ForeachBatchSink,
+    PostgresSink,
+    PrintSink,
+    PythonCommit,
+    PythonSink,
+)
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 

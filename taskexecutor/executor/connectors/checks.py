@@ -15,7 +15,9 @@ from taskexecutor.executor.connectors.file_sink import FORMATS, csv_field
 
 
 def check_sink(sink: Any, schema: pa.Schema | None) -> pa.Schema | None:
-    """Given its input's schema, returns its output's, if it has an output. Raises FiresteelError, or what user code raises."""
+    """Given its input's schema, returns its output's, if it has an output. Raises FiresteelError,
+    or what user code raises.
+    """
     match sink:
         case FileSink():
             _check_files(sink, schema)
@@ -38,13 +40,17 @@ def _check_spark_has(schema: pa.Schema | None) -> None:
     from taskexecutor.executor.spark.schemas import to_spark
 
     if schema is None:
-        raise FiresteelError("foreach_batch: the schema of its input is not known; declare one on the operator before it")
+        raise FiresteelError(
+            "foreach_batch: the schema of its input is not known; declare one on the operator before it"
+        )
     to_spark(schema)
 
 
 def _check_files(sink: FileSink, schema: pa.Schema | None) -> None:
     if sink.format not in FORMATS:
-        raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+        raise FiresteelError(
+            f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}"
+        )
     _check_options(sink)
     if sink.format == "csv":
         for field in schema or ():
@@ -54,7 +60,9 @@ def _check_files(sink: FileSink, schema: pa.Schema | None) -> None:
     if not existing.is_dir():
         raise FiresteelError(f"FileSink: cannot write below {path}: {existing} is a file")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise FiresteelError(f"FileSink: cannot write below {path}: no permission to write in {existing}")
+        raise FiresteelError(
+            f"FileSink: cannot write below {path}: no permission to write in {existing}"
+        )
 
 
 _ONE_CHARACTER = "."
@@ -73,5 +81,9 @@ def _check_options(sink: FileSink) -> None:
             known = f"it has: {', '.join(allowed)}" if allowed else "it has none"
             raise FiresteelError(f"FileSink: format {sink.format} has no option {name!r}; {known}")
         if not re.fullmatch(allowed[name], value, re.IGNORECASE):
-            values = "one character" if allowed[name] == _ONE_CHARACTER else allowed[name].replace("|", ", ")
+            values = (
+                "one character"
+                if allowed[name] == _ONE_CHARACTER
+                else allowed[name].replace("|", ", ")
+            )
             raise FiresteelError(f"FileSink: option {name} is {value!r}; allowed: {values}")

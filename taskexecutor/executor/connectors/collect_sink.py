@@ -1,8 +1,9 @@
-"""CollectSink: rows to the client, by way of the coordinator in the JobMaster, which spools and acknowledges them.
+"""CollectSink: rows to the client, by way of the coordinator in the JobMaster, which spools and
+acknowledges them.
 
-At most `WINDOW` chunks are under way, and kept here until they are acknowledged: they may have to be sent again. With
-the window full the operator waits for an acknowledgement, running the task's mails while it does, so a cancellation
-reaches it.
+At most `WINDOW` chunks are under way, and kept here until they are acknowledged: they may have to
+be sent again. With the window full the operator waits for an acknowledgement, running the task's
+mails while it does, so a cancellation reaches it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class CollectWriter(StreamOperator):
                 writer.write_batch(batch)
         self._gathered, self._gathered_bytes = [], 0
         self._wait_until(WINDOW - 1)
-        chunk = tasks_pb2.CollectChunk(sequence=self._next_sequence, ipc_stream=sink.getvalue().to_pybytes())
+        chunk = tasks_pb2.CollectChunk(
+            sequence=self._next_sequence, ipc_stream=sink.getvalue().to_pybytes()
+        )
         self._unacknowledged.append(chunk)
         self._next_sequence += 1
         self.context.send_to_coordinator(chunk)
@@ -67,12 +70,21 @@ class CollectWriter(StreamOperator):
                 for chunk in tuple(self._unacknowledged):
                     self.context.send_to_coordinator(chunk)
             case _:
-                raise FiresteelError(f"unexpected event {type(event).__name__} from the collect coordinator")
+                raise FiresteelError(
+                    f"unexpected event {type(event).__name__} from the collect coordinator"
+                )
 
     def finish(self) -> None:
         schema = self.context.input_schemas[0]
-        if schema is not None and self._next_sequence == 0 and not self._gathered and self.context.task.subtask == 0:
-            self._gathered.append(pa.RecordBatch.from_pylist([], schema=schema))  # no rows have columns, too
+        if (
+            schema is not None
+            and self._next_sequence == 0
+            and not self._gathered
+            and self.context.task.subtask == 0
+        ):
+            self._gathered.append(
+                pa.RecordBatch.from_pylist([], schema=schema)
+            )  # no rows have columns, too
         self.flush()
         self._wait_until(0)  # the job is not finished before its rows are safe
 

@@ -5,10 +5,11 @@
 
 No two writers share a name, not even two sinks of one task with the same path.
 
-A subtask without rows writes no file. A failed or cancelled task removes what it has not completed; what one that was killed
-has left is removed when the sink is opened again. A file that is being written is locked by its task's process, so that
-nobody else's, who writes to the same folder with the same program, is taken for such. (Which complete files of an earlier
-attempt count is decided when a job has checkpoints.)
+A subtask without rows writes no file. A failed or cancelled task removes what it has not completed;
+what one that was killed has left is removed when the sink is opened again. A file that is being
+written is locked by its task's process, so that nobody else's, who writes to the same folder with
+the same program, is taken for such. (Which complete files of an earlier attempt count is decided
+when a job has checkpoints.)
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ GROUP_ROWS = 2**20
 class FileWriter(StreamOperator):
     def __init__(self, sink: FileSink) -> None:
         if sink.format not in FORMATS:
-            raise FiresteelError(f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}")
+            raise FiresteelError(
+                f"FileSink cannot write format {sink.format!r}; allowed: {', '.join(FORMATS)}"
+            )
         self._sink = sink
         self._count = 0
         self._file: _PartFile | None = None
@@ -50,7 +53,9 @@ class FileWriter(StreamOperator):
         self._gathered_bytes = self._gathered_rows = 0
         self._limit_bytes, self._interval_s = sink.rolling_size_bytes, sink.rolling_interval_s
         self._group_bytes = min(GROUP_BYTES, self._limit_bytes or GROUP_BYTES)
-        self._deadline_ms: int | None = None  # of what has been gathered and written since the last file was completed
+        self._deadline_ms: int | None = (
+            None  # of what has been gathered and written since the last file was completed
+        )
 
     def open(self) -> None:
         with _explained(Path(self._sink.path)):
@@ -75,11 +80,17 @@ class FileWriter(StreamOperator):
             self.context.timers.register_processing_time(self._deadline_ms)
         if self._gathered_bytes >= self._group_bytes or self._gathered_rows >= GROUP_ROWS:
             self._write_gathered()
-            if self._limit_bytes is not None and self._file is not None and self._file.size_bytes >= self._limit_bytes:
+            if (
+                self._limit_bytes is not None
+                and self._file is not None
+                and self._file.size_bytes >= self._limit_bytes
+            ):
                 self._roll()
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
-        if timestamp_ms == self._deadline_ms:  # else the file has been rolled for its size meanwhile
+        if (
+            timestamp_ms == self._deadline_ms
+        ):  # else the file has been rolled for its size meanwhile
             self._write_gathered()
             self._roll()
 
@@ -179,7 +190,9 @@ def _create_locked(path: Path) -> BinaryIO:
     """Locked as long as it is open, or its process lives."""
     while True:
         stream = open(path, "xb")  # noqa: SIM115 - closed by finish or discard
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is ever removed there
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: nothing is ever removed there
             fcntl.flock(stream, fcntl.LOCK_EX)
         if path.exists():
             return stream
@@ -201,7 +214,9 @@ class _TableWriter(Protocol):
 
 
 def _parquet(stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> _TableWriter:
-    writer: _TableWriter = pq.ParquetWriter(stream, schema, compression=options.get("compression", "snappy"))
+    writer: _TableWriter = pq.ParquetWriter(
+        stream, schema, compression=options.get("compression", "snappy")
+    )
     return writer
 
 
@@ -215,7 +230,9 @@ class _CsvWriter:
         self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
 
     def write_table(self, table: pa.Table) -> None:
-        self._writer.write_table(pa.table([_csv_column(c) for c in table.columns], schema=self._schema))
+        self._writer.write_table(
+            pa.table([_csv_column(c) for c in table.columns], schema=self._schema)
+        )
 
     def close(self) -> None:
         self._writer.close()
@@ -224,7 +241,9 @@ class _CsvWriter:
 def csv_field(field: pa.Field) -> pa.Field:
     """What is written for a column. Raises FiresteelError if CSV cannot hold it."""
     if pa.types.is_nested(field.type):
-        raise FiresteelError(f"FileSink csv: column {field.name!r} is {field.type}, which CSV cannot hold; use parquet or json")
+        raise FiresteelError(
+            f"FileSink csv: column {field.name!r} is {field.type}, which CSV cannot hold; use parquet or json"
+        )
     return pa.field(field.name, pa.string()) if pa.types.is_timestamp(field.type) else field
 
 
@@ -243,7 +262,9 @@ class _JsonWriter:
 
     def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
         self._stream = stream
-        self._forms = {field.name: form for field in schema if (form := json_form(field.type)) is not None}
+        self._forms = {
+            field.name: form for field in schema if (form := json_form(field.type)) is not None
+        }
 
     def write_table(self, table: pa.Table) -> None:
         for row in table.to_pylist():

@@ -1,7 +1,7 @@
 """foreach_batch: a function of the user's gets a stream's rows as DataFrames of the slot's Spark.
 
-Rows are gathered while Spark is busy, up to the bundle limit; so little traffic makes small batches, soon, and much traffic
-large ones.
+Rows are gathered while Spark is busy, up to the bundle limit; so little traffic makes small
+batches, soon, and much traffic large ones.
 """
 
 from __future__ import annotations
@@ -49,13 +49,19 @@ class ForeachBatch(StreamOperator):
             return
         rows, self._rows, self._size_bytes = self._rows, [], 0
         if self._way is None:
-            self._way = BundleWay(self._engine.session, self._engine.bundles, self.context.input_schemas[0] or rows[0].schema)
+            self._way = BundleWay(
+                self._engine.session,
+                self._engine.bundles,
+                self.context.input_schemas[0] or rows[0].schema,
+            )
         task = self.context.task
         count = self._next[0] if self._next else 0
         description = f"{task.job_name}: {task.task_name_with_subtask}"
         with (
             self.context.time("spark"),
-            self._engine.job_group(f"firesteel-{task.attempt_id}", description, lambda: self.context.cancelled),
+            self._engine.job_group(
+                f"firesteel-{task.attempt_id}", description, lambda: self.context.cancelled
+            ),
             self._way.dataframe(rows) as frame,
         ):
             self._sink.function(frame, count * task.parallelism + task.subtask)

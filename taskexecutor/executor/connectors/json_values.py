@@ -1,4 +1,6 @@
-"""Arrow's values in JSON, as Spark writes and reads them: maps are objects, decimals texts, bytes base64, times ISO 8601."""
+"""Arrow's values in JSON, as Spark writes and reads them: maps are objects, decimals texts, bytes
+base64, times ISO 8601.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,38 @@ Form = Callable[[Any], Any]
 
 
 def json_form(kind: pa.DataType) -> Form | None:
-    """From Arrow's Python value of the type, which is not None, to one that JSON has; None if they are all the same."""
+    """From Arrow's Python value of the type, which is not None, to one that JSON has; None if they
+    are all the same.
+    """
     if pa.types.is_dictionary(kind):
         return json_form(kind.value_type)
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    ):
         return None
     if pa.types.is_floating(kind):
         return _float
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
         return lambda value: base64.b64encode(value).decode()
     if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         return lambda value: value.isoformat()
     if pa.types.is_map(kind):
         keys, values = json_form(kind.key_type), or_none(json_form(kind.item_type))
-        return lambda pairs: {str(keys(key) if keys else key): values(value) for key, value in pairs}
+        return lambda pairs: {
+            str(keys(key) if keys else key): values(value) for key, value in pairs
+        }
     if pa.types.is_struct(kind):
-        parts = {kind.field(index).name: or_none(json_form(kind.field(index).type)) for index in range(kind.num_fields)}
+        parts = {
+            kind.field(index).name: or_none(json_form(kind.field(index).type))
+            for index in range(kind.num_fields)
+        }
         return lambda value: {name: form(value[name]) for name, form in parts.items()}
     if pa.types.is_nested(kind):
         items = or_none(json_form(kind.value_type))

@@ -1,9 +1,13 @@
-"""How many rows a rate-limited source may emit, and when to look again (pure: time is an argument, in seconds)."""
+"""How many rows a rate-limited source may emit, and when to look again (pure: time is an argument,
+in seconds).
+"""
 
 from __future__ import annotations
 
 INTERVAL_S = 0.01  # rows are let go in groups so far apart: low latency, and no busy loop
-MAX_BEHIND_S = 1.0  # what could not be emitted for longer, because of back-pressure, is not made up for
+MAX_BEHIND_S = (
+    1.0  # what could not be emitted for longer, because of back-pressure, is not made up for
+)
 
 
 class Pace:
@@ -31,4 +35,6 @@ class Pace:
     def wait_s(self, now: float) -> float:
         """How long until something is due."""
         next_row = self._begin + (self._emitted + 1) / self._rows_per_s
-        return max(0.0, self._not_before - now, next_row - now) + 1e-4  # the clock must have passed it
+        return (
+            max(0.0, self._not_before - now, next_row - now) + 1e-4
+        )  # the clock must have passed it

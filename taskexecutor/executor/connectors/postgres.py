@@ -1,7 +1,7 @@
 """PostgresSink: rows into a table by COPY, each batch in a transaction of its own.
 
-Upserts go by way of a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with the last row per key.
-(With checkpoints, a transaction per checkpoint makes it exactly once.)
+Upserts go by way of a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with
+the last row per key. (With checkpoints, a transaction per checkpoint makes it exactly once.)
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ class PostgresWriter(StreamOperator):
             return
         table = pa.Table.from_batches(self._rows)
         self._rows, self._count, self._size_bytes = [], 0, 0
-        with self.context.time("python"), _explained(self._sink), self._connection, self._connection.cursor() as cursor:
+        with (
+            self.context.time("python"),
+            _explained(self._sink),
+            self._connection,
+            self._connection.cursor() as cursor,
+        ):
             if self._sink.mode == "append":
                 _copy(cursor, _identifier(self._sink.table), table)
             else:
@@ -86,30 +91,50 @@ class PostgresWriter(StreamOperator):
                 "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {}, 0::bigint AS {} FROM {} WITH NO DATA"
             ).format(staging, listed, sql.Identifier(_ORDER), target)
         )
-        _copy(cursor, staging, table.append_column(_ORDER, pa.array(range(table.num_rows), pa.int64())))
+        _copy(
+            cursor,
+            staging,
+            table.append_column(_ORDER, pa.array(range(table.num_rows), pa.int64())),
+        )
         change = (
             sql.SQL("DO UPDATE SET {}").format(
-                sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
+                sql.SQL(", ").join(
+                    sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others
+                )
             )
             if others
             else sql.SQL("DO NOTHING")
         )
-        # Sorted by key: writers that share rows lock them in the same order, so they cannot block each other for ever.
+        # Sorted by key: writers that share rows lock them in the same order, so they cannot block
+        # each other for ever.
         cursor.execute(
             sql.SQL(
                 "INSERT INTO {target} ({listed}) SELECT DISTINCT ON ({keys}) {listed} FROM {staging} "
                 "ORDER BY {keys}, {order} DESC ON CONFLICT ({keys}) {change}"
-            ).format(target=target, listed=listed, keys=key_list, staging=staging, order=sql.Identifier(_ORDER), change=change)
+            ).format(
+                target=target,
+                listed=listed,
+                keys=key_list,
+                staging=staging,
+                order=sql.Identifier(_ORDER),
+                change=change,
+            )
         )
 
 
 def check_sink(sink: PostgresSink, schema: pa.Schema | None) -> None:
-    """Before data flows: the database answers, the table is there or can be, and its columns fit. Raises FiresteelError."""
+    """Before data flows: the database answers, the table is there or can be, and its columns fit.
+    Raises FiresteelError.
+    """
     if schema is None:
-        raise FiresteelError("PostgresSink: the schema of its input is not known; declare one on the operator before it")
+        raise FiresteelError(
+            "PostgresSink: the schema of its input is not known; declare one on the operator before it"
+        )
     for name in sink.key:
         if name not in schema.names:
-            raise FiresteelError(f"PostgresSink: key column {name!r} is not in the stream, which has: {', '.join(schema.names)}")
+            raise FiresteelError(
+                f"PostgresSink: key column {name!r} is not in the stream, which has: {', '.join(schema.names)}"
+            )
     connection = connect(sink)
     try:
         with _explained(sink), connection:
@@ -126,19 +151,27 @@ def connect(sink: PostgresSink) -> Any:
             raise ValueError(f"{url.get_backend_name()} is not PostgreSQL")
         arguments = url.set(drivername="postgresql").render_as_string(hide_password=False)
     except Exception as error:  # SQLAlchemy's own message shows the text, password and all
-        reason = str(error) if isinstance(error, ValueError) and "is not PostgreSQL" in str(error) else "it does not parse"
+        reason = (
+            str(error)
+            if isinstance(error, ValueError) and "is not PostgreSQL" in str(error)
+            else "it does not parse"
+        )
         raise FiresteelError(
             f"PostgresSink: the url is not one of PostgreSQL ({reason}); write postgresql://user@host/db"
         ) from None
     try:
-        connection = psycopg2.connect(arguments, connect_timeout=CONNECT_TIMEOUT_S, application_name="firesteel")
+        connection = psycopg2.connect(
+            arguments, connect_timeout=CONNECT_TIMEOUT_S, application_name="firesteel"
+        )
         connection.set_client_encoding("UTF8")
         with connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION TIME ZONE 'UTC'")
         return connection
     except psycopg2.OperationalError as error:
         shown = url.render_as_string(hide_password=True)
-        raise FiresteelError(f"PostgresSink: cannot connect to {shown}: {str(error).strip()}") from None
+        raise FiresteelError(
+            f"PostgresSink: cannot connect to {shown}: {str(error).strip()}"
+        ) from None
 
 
 def _prepare(connection: Any, sink: PostgresSink, schema: pa.Schema) -> None:
@@ -190,10 +223,16 @@ def _has_unique_index(connection: Any, cursor: Any, sink: PostgresSink) -> bool:
 
 
 def _create_table(sink: PostgresSink, schema: pa.Schema) -> sql.Composable:
-    columns = [sql.SQL("{} " + _type_of(field)).format(sql.Identifier(field.name)) for field in schema]
+    columns = [
+        sql.SQL("{} " + _type_of(field)).format(sql.Identifier(field.name)) for field in schema
+    ]
     if sink.key:
-        columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, sink.key))))
-    return sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(_identifier(sink.table), sql.SQL(", ").join(columns))
+        columns.append(
+            sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, sink.key)))
+        )
+    return sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
+        _identifier(sink.table), sql.SQL(", ").join(columns)
+    )
 
 
 def _identifier(table: str) -> sql.Identifier:
@@ -204,7 +243,9 @@ def _identifier(table: str) -> sql.Identifier:
 
 
 def _type_of(field: pa.Field) -> str:
-    """The PostgreSQL type that holds all values of the column. Raises FiresteelError if there is none."""
+    """The PostgreSQL type that holds all values of the column. Raises FiresteelError if there is
+    none.
+    """
     kind = field.type
     if pa.types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"
@@ -213,7 +254,9 @@ def _type_of(field: pa.Field) -> str:
     for check, name in _TYPES:
         if check(kind):
             return name
-    raise FiresteelError(f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; cast or drop it")
+    raise FiresteelError(
+        f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; cast or drop it"
+    )
 
 
 _TYPES: tuple[tuple[Any, str], ...] = (
@@ -234,18 +277,26 @@ _TEXTS = ("text", "character", "varchar", "citext", "uuid", "json", "inet", "USE
 
 
 def _fits(field: pa.Field, declared: str) -> bool:
-    """Whether PostgreSQL can take the column's values as texts of type `declared`, as far as one can tell from the types."""
+    """Whether PostgreSQL can take the column's values as texts of type `declared`, as far as one
+    can tell from the types.
+    """
     ours = _type_of(field).split("(", 1)[0]
     theirs = declared.split("(", 1)[0]
     if ours in _NUMBERS:
         # A value that is too large is told when it comes.
-        return theirs in _NUMBERS if ours in ("numeric", "real", "double precision") else theirs in (*_NUMBERS, "oid")
+        return (
+            theirs in _NUMBERS
+            if ours in ("numeric", "real", "double precision")
+            else theirs in (*_NUMBERS, "oid")
+        )
     if ours.startswith("timestamp"):
         return theirs.startswith("timestamp")
     if ours == "jsonb":
         return theirs in ("json", "jsonb", "text")
     if ours == "text":
-        return theirs not in (*_NUMBERS, "boolean", "bytea", "date") and not theirs.startswith("timestamp")
+        return theirs not in (*_NUMBERS, "boolean", "bytea", "date") and not theirs.startswith(
+            "timestamp"
+        )
     return ours == theirs or (ours == "date" and theirs.startswith("timestamp"))
 
 
@@ -256,16 +307,27 @@ def _copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, table.column_names))
     statement = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT csv)").format(target, columns)
     text = pa.BufferOutputStream()
-    pa_csv.write_csv(_as_texts(table), text, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
+    pa_csv.write_csv(
+        _as_texts(table), text, pa_csv.WriteOptions(include_header=False, quoting_style="needed")
+    )
     cursor.copy_expert(statement, io.BytesIO(text.getvalue()))
 
 
 def _as_texts(table: pa.Table) -> pa.Table:
     """Columns that Arrow's CSV writer does not write as PostgreSQL reads them, as strings."""
     for index, field in enumerate(table.schema):
-        convert = _json_text(field.type) if pa.types.is_nested(field.type) else _hex_text if _is_binary(field.type) else None
+        convert = (
+            _json_text(field.type)
+            if pa.types.is_nested(field.type)
+            else _hex_text
+            if _is_binary(field.type)
+            else None
+        )
         if convert is not None:
-            texts = [None if value is None else convert(value) for value in table.column(index).to_pylist()]
+            texts = [
+                None if value is None else convert(value)
+                for value in table.column(index).to_pylist()
+            ]
             table = table.set_column(index, field.name, pa.array(texts, pa.string()))
     return table
 
@@ -291,4 +353,6 @@ def _explained(sink: PostgresSink) -> Iterator[None]:
     except psycopg2.Error as error:
         said = error.diag.message_primary or str(error).strip()
         more = "; ".join(part for part in (error.diag.message_detail, error.diag.context) if part)
-        raise FiresteelError(f"PostgresSink: table {sink.table}: {said}" + (f" ({more[:500]})" if more else "")) from error
+        raise FiresteelError(
+            f"PostgresSink: table {sink.table}: {said}" + (f" ({more[:500]})" if more else "")
+        ) from error

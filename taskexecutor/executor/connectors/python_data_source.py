@@ -1,4 +1,6 @@
-"""PySpark's Python DataSource, as it is: what is common to its stream readers and writers here. User code: runs in slots only."""
+"""PySpark's Python DataSource, as it is: what is common to its stream readers and writers here.
+User code: runs in slots only.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
 
 _WRITER = b"firesteel.writer"
 BATCH_ROWS = 10_000  # rows of a reader go on in batches of so many, as in Spark
-PARTITION_SCHEMA = pa.schema([("partition", pa.binary())])  # pickled InputPartitions, on their way to the readers
-MESSAGE_SCHEMA = pa.schema([("subtask", pa.int32()), ("message", pa.binary())])  # pickled WriterCommitMessages
+PARTITION_SCHEMA = pa.schema(
+    [("partition", pa.binary())]
+)  # pickled InputPartitions, on their way to the readers
+MESSAGE_SCHEMA = pa.schema(
+    [("subtask", pa.int32()), ("message", pa.binary())]
+)  # pickled WriterCommitMessages
 
 
 def create(source: PythonSource | PythonSink) -> DataSource:
@@ -35,7 +41,9 @@ def create(source: PythonSource | PythonSink) -> DataSource:
 
 
 def schema_of(source: PythonSource, data_source: DataSource) -> StructType:
-    """The one the program gives, or else what the DataSource says. Raises FiresteelError if there is none."""
+    """The one the program gives, or else what the DataSource says. Raises FiresteelError if there
+    is none.
+    """
     from pyspark.sql.types import StructType
 
     schema = source.schema
@@ -43,18 +51,24 @@ def schema_of(source: PythonSource, data_source: DataSource) -> StructType:
         try:
             schema = data_source.schema()
         except NotImplementedError as error:
-            raise FiresteelError(f"{source.name} has no schema(): give PythonSource a schema, or implement it") from error
+            raise FiresteelError(
+                f"{source.name} has no schema(): give PythonSource a schema, or implement it"
+            ) from error
     if isinstance(schema, str):
         schema = from_ddl(schema)
     if isinstance(schema, pa.Schema):
         schema = to_spark(schema)
     if not isinstance(schema, StructType):
-        raise FiresteelError(f"the schema of {source.name} is {schema!r}; it must be a DDL string or a StructType")
+        raise FiresteelError(
+            f"the schema of {source.name} is {schema!r}; it must be a DDL string or a StructType"
+        )
     return schema
 
 
 def stream_reader(source: PythonSource, data_source: DataSource, schema: StructType) -> Any:
-    """A DataSourceStreamReader, or a SimpleDataSourceStreamReader where the program relies on that. Raises FiresteelError."""
+    """A DataSourceStreamReader, or a SimpleDataSourceStreamReader where the program relies on that.
+    Raises FiresteelError.
+    """
     from pyspark.sql.datasource import DataSourceStreamReader, SimpleDataSourceStreamReader
 
     made: Any
@@ -63,11 +77,15 @@ def stream_reader(source: PythonSource, data_source: DataSource, schema: StructT
     else:
         made, kind = data_source.streamReader(schema), DataSourceStreamReader  # type: ignore[assignment]
     if not isinstance(made, kind):
-        raise FiresteelError(f"{source.name} made a {type(made).__name__} to read the stream; it must be a {kind.__name__}")
+        raise FiresteelError(
+            f"{source.name} made a {type(made).__name__} to read the stream; it must be a {kind.__name__}"
+        )
     return made
 
 
-def stream_writer(sink: PythonSink, data_source: DataSource, schema: StructType) -> DataSourceStreamWriter:
+def stream_writer(
+    sink: PythonSink, data_source: DataSource, schema: StructType
+) -> DataSourceStreamWriter:
     from pyspark.sql.datasource import DataSourceStreamWriter
 
     made = data_source.streamWriter(schema, sink.overwrite)
@@ -90,16 +108,21 @@ def check_source(source: PythonSource) -> pa.Schema:
 def check_sink(sink: PythonSink, schema: pa.Schema | None) -> pa.Schema:
     """Before data flows: it can be made, and so can its writer.
 
-    One writer is made, here, and copied to all who write and commit, as Spark's driver does it: what it holds may be drawn
-    by lot, such as the name of a folder, and they must agree on it. The copies travel with the schema of the commit messages.
+    One writer is made, here, and copied to all who write and commit, as Spark's driver does it:
+    what it holds may be drawn by lot, such as the name of a folder, and they must agree on it. The
+    copies travel with the schema of the commit messages.
     """
     if schema is None:
-        raise FiresteelError(f"{sink.name}: the schema of its input is not known; declare one on the operator before it")
+        raise FiresteelError(
+            f"{sink.name}: the schema of its input is not known; declare one on the operator before it"
+        )
     writer = stream_writer(sink, create(sink), to_spark(schema))
     try:
         pickled = cloudpickle.dumps(writer)
     except Exception as error:
-        raise FiresteelError(f"{sink.name}: its writer cannot be pickled ({error}); open what it needs in write()") from error
+        raise FiresteelError(
+            f"{sink.name}: its writer cannot be pickled ({error}); open what it needs in write()"
+        ) from error
     return MESSAGE_SCHEMA.with_metadata({_WRITER: pickled})
 
 
@@ -108,8 +131,12 @@ def writer_in(schema: pa.Schema | None) -> Any:
     return cloudpickle.loads(schema.metadata[_WRITER])
 
 
-def batches_of(rows: Any, schema: StructType, data_source: DataSource, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """What a reader yields - tuples, Rows or RecordBatches - checked and converted as PySpark does it."""
+def batches_of(
+    rows: Any, schema: StructType, data_source: DataSource, arrow_schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """What a reader yields - tuples, Rows or RecordBatches - checked and converted as PySpark does
+    it.
+    """
     from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
     for batch in records_to_arrow_batches(iter(rows), BATCH_ROWS, schema, data_source):
@@ -118,7 +145,9 @@ def batches_of(rows: Any, schema: StructType, data_source: DataSource, arrow_sch
 
 
 def latest_offset(reader: Any, start: Any) -> Any:
-    """Of a DataSourceStreamReader, with its own read limit; also of the older kind whose latestOffset takes no arguments."""
+    """Of a DataSourceStreamReader, with its own read limit; also of the older kind whose
+    latestOffset takes no arguments.
+    """
     if inspect.signature(reader.latestOffset).parameters:
         return reader.latestOffset(start, reader.getDefaultReadLimit())
     return reader.latestOffset()
@@ -129,12 +158,16 @@ def offset_text(offset: Any, name: str) -> str:
     try:
         return json.dumps(offset)
     except TypeError as error:
-        raise FiresteelError(f"{name}: the offset {offset!r} is not JSON ({error}); use dicts of strings and numbers") from error
+        raise FiresteelError(
+            f"{name}: the offset {offset!r} is not JSON ({error}); use dicts of strings and numbers"
+        ) from error
 
 
 @contextlib.contextmanager
 def user_code(context: RuntimeContext, *, timed: bool = True) -> Iterator[None]:
-    """In it, `TaskContext.get()` tells the subtask as partition, as it does in Spark's Python workers."""
+    """In it, `TaskContext.get()` tells the subtask as partition, as it does in Spark's Python
+    workers.
+    """
     before = getattr(_current, "context", None)
     _current.context = context
     _count_users(1)
@@ -152,7 +185,9 @@ _users_lock = threading.Lock()
 
 
 def _count_users(change: int) -> None:
-    """The TaskContext is there only while somebody may ask for it: by it, PySpark tells a worker from a driver."""
+    """The TaskContext is there only while somebody may ask for it: by it, PySpark tells a worker
+    from a driver.
+    """
     global _users
     from pyspark import TaskContext
 
@@ -166,7 +201,9 @@ def _count_users(change: int) -> None:
 
 @functools.cache
 def _by_thread() -> type:
-    """PySpark has one TaskContext per process, but here tasks share one: it answers according to the thread."""
+    """PySpark has one TaskContext per process, but here tasks share one: it answers according to
+    the thread.
+    """
     from pyspark import TaskContext
 
     class ThreadTaskContext(TaskContext):

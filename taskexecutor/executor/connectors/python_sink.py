@@ -2,11 +2,13 @@
 
     writers (any number)  --commit messages-->  committer (one subtask)
 
-A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, so it runs in a thread of its own, which the
-task feeds. What it returns travels as a row to the committer, which calls `commit` with all of them, or `abort` if the
-task fails or is cancelled before. A job's rows are one epoch, whose end is the end of the input. With a commit interval, each
-writer ends one when it has been open for so long, and the committer commits what it has when no more is under way. (With
-checkpoints each of them ends one: its barrier is behind the messages, and its completion commits them.)
+A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, so it runs in a
+thread of its own, which the task feeds. What it returns travels as a row to the committer, which
+calls `commit` with all of them, or `abort` if the task fails or is cancelled before. A job's rows
+are one epoch, whose end is the end of the input. With a commit interval, each writer ends one when
+it has been open for so long, and the committer commits what it has when no more is under way. (With
+checkpoints each of them ends one: its barrier is behind the messages, and its completion commits
+them.)
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class EpochWriter(StreamOperator):
         if self._epoch is None:
             assert self._interval_s is not None
             self._begin()
-            self.context.timers.register_processing_time(time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000)))
+            self.context.timers.register_processing_time(
+                time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000))
+            )
         assert self._epoch is not None
         with self.context.time("python"):
             self._epoch.put(batch, self)
@@ -79,14 +83,19 @@ class EpochWriter(StreamOperator):
         with self.context.time("python"):
             message = epoch.end(self)
         self._epoch = None
-        row = [pa.array([self.context.task.subtask], pa.int32()), pa.array([cloudpickle.dumps(message)], pa.binary())]
+        row = [
+            pa.array([self.context.task.subtask], pa.int32()),
+            pa.array([cloudpickle.dumps(message)], pa.binary()),
+        ]
         self.output.emit(pa.RecordBatch.from_arrays(row, schema=MESSAGE_SCHEMA))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Any:
         from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
         arrow = isinstance(self._writer, DataSourceStreamArrowWriter)
-        with user_code(self.context, timed=False):  # not on the task's thread, whose waiting is timed
+        with user_code(
+            self.context, timed=False
+        ):  # not on the task's thread, whose waiting is timed
             message = self._writer.write(batches if arrow else self._rows(batches))
         if not isinstance(message, WriterCommitMessage):
             raise FiresteelError(
@@ -98,7 +107,9 @@ class EpochWriter(StreamOperator):
         from pyspark.sql.conversion import ArrowTableToRowsConversion
 
         for batch in batches:
-            yield from ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), self._schema)
+            yield from ArrowTableToRowsConversion.convert(
+                pa.Table.from_batches([batch]), self._schema
+            )
 
 
 class _Abandoned(Exception):
@@ -118,7 +129,9 @@ class _Epoch:
         self._thread.start()
 
     def put(self, batch: pa.RecordBatch | None, operator: StreamOperator) -> None:
-        """Waits while the user's code is behind. Rows that it does not want any more are dropped, as in Spark."""
+        """Waits while the user's code is behind. Rows that it does not want any more are dropped,
+        as in Spark.
+        """
         while True:
             self._check(operator)
             if not self._thread.is_alive():
@@ -140,7 +153,9 @@ class _Epoch:
         self._abandoned = True
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
-        self._thread.join(_CLOSE_S)  # user code that does not come back is left alone: it is a daemon
+        self._thread.join(
+            _CLOSE_S
+        )  # user code that does not come back is left alone: it is a daemon
 
     def _check(self, operator: StreamOperator) -> None:
         if operator.context.cancelled:

@@ -2,16 +2,18 @@
 
     planner (one subtask)  --partitions-->  readers (any number)
 
-The planner holds the offset and asks the DataSourceStreamReader what is new; the partitions that it plans travel as rows to
-the readers, which turn each into its rows. So the plan is part of the stream: a barrier that has passed both has the offset in
-one's state and nothing left between them. A SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
+The planner holds the offset and asks the DataSourceStreamReader what is new; the partitions that it
+plans travel as rows to the readers, which turn each into its rows. So the plan is part of the
+stream: a barrier that has passed both has the offset in one's state and nothing left between them.
+A SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
 
-Partitions of one plan may be of the same time, and a reader has several of them before it. So where the source has event time,
-the planner sends a mark, a watermark that counts the plans, behind each of them, and the operator that finds event time behind
-the reader (AssignWatermarks) lets it advance only there.
+Partitions of one plan may be of the same time, and a reader has several of them before it. So where
+the source has event time, the planner sends a mark, a watermark that counts the plans, behind each
+of them, and the operator that finds event time behind the reader (AssignWatermarks) lets it advance
+only there.
 
-`commit(end)` promises a reader that nothing before `end` will be asked for again, so it is called when a completed checkpoint
-has that offset, and only then.
+`commit(end)` promises a reader that nothing before `end` will be asked for again, so it is called
+when a completed checkpoint has that offset, and only then.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class _OffsetSource(SourceOperator):
         self._reader: Any = None  # None: not the subtask that reads
         self._offset: Any = None
         self._kept: list[str] = []  # operator list state: the offset, as JSON
-        self._by_checkpoint: dict[int, Any] = {}  # offsets to commit when their checkpoint is complete
+        self._by_checkpoint: dict[
+            int, Any
+        ] = {}  # offsets to commit when their checkpoint is complete
         self._ended = False
         self.poll_interval_s = source.poll_interval_s
 
@@ -98,7 +102,9 @@ class _OffsetSource(SourceOperator):
         if checkpoint_id not in self._by_checkpoint:
             return
         offset = self._by_checkpoint[checkpoint_id]
-        self._by_checkpoint = {later: o for later, o in self._by_checkpoint.items() if later > checkpoint_id}
+        self._by_checkpoint = {
+            later: o for later, o in self._by_checkpoint.items() if later > checkpoint_id
+        }
         with user_code(self.context):
             self._reader.commit(offset)
 
@@ -124,9 +130,16 @@ class PartitionPlanner(_OffsetSource):
             end = latest_offset(self._reader, self._offset)
             if offset_text(end, self._source.name) == self._text:
                 return end
-            partitions = [cloudpickle.dumps(partition) for partition in self._reader.partitions(self._offset, end)]
+            partitions = [
+                cloudpickle.dumps(partition)
+                for partition in self._reader.partitions(self._offset, end)
+            ]
         for partition in partitions:  # a batch each: they are spread evenly over the readers
-            self.output.emit(pa.RecordBatch.from_arrays([pa.array([partition], pa.binary())], schema=PARTITION_SCHEMA))
+            self.output.emit(
+                pa.RecordBatch.from_arrays(
+                    [pa.array([partition], pa.binary())], schema=PARTITION_SCHEMA
+                )
+            )
         if self._marks is not None:
             self._marks += 1
             self.output.emit_watermark(Watermark(self._marks))

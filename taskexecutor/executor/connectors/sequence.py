@@ -26,7 +26,10 @@ class SequenceReader(SourceOperator):
     """
 
     def __init__(
-        self, source: SequenceSource, watermarks: WatermarkSpec | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        source: SequenceSource,
+        watermarks: WatermarkSpec | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if watermarks is not None:
             raise FiresteelError(

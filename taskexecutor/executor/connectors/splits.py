@@ -14,8 +14,9 @@ from firesteel.operator import RuntimeContext
 class Splits:
     """The splits a source was assigned and has not begun yet.
 
-    One is asked for at a time. Messages may be lost or doubled when the JobMaster is away for a moment: it then asks
-    for what is not answered, and the number of a split tells whether it is here already.
+    One is asked for at a time. Messages may be lost or doubled when the JobMaster is away for a
+    moment: it then asks for what is not answered, and the number of a split tells whether it is
+    here already.
     """
 
     def __init__(self) -> None:
@@ -44,4 +45,6 @@ class Splits:
                     self._requested = False
                     self.ask(context)
             case _:
-                raise FiresteelError(f"{context.operator_name}: unexpected event {type(event).__name__} from its coordinator")
+                raise FiresteelError(
+                    f"{context.operator_name}: unexpected event {type(event).__name__} from its coordinator"
+                )

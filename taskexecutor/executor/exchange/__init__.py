@@ -1,40 +1,48 @@
-"""The exchange between the slots' processes: Arrow record batches and events, with credit, over Arrow Flight.
+"""The exchange between the slots' processes: Arrow record batches and events, with credit, over
+Arrow Flight.
 
 Theory of operation
 ===================
 
-A JobEdge has one result; each producer subtask (attempt) has one `ResultPartition` of it, each consumer subtask one
-`InputGate`. Between a producer and a consumer that it feeds runs a logical *channel*:
+A JobEdge has one result; each producer subtask (attempt) has one `ResultPartition` of it, each
+consumer subtask one `InputGate`. Between a producer and a consumer that it feeds runs a logical
+*channel*:
 
     task ─▶ ResultPartition ─▶ SenderChannel ═══▶ ReceiverChannel ─▶ InputGate ─▶ task
              partitioners.py      channel.py  ◀─── channel.py          gate.py
              partition.py                   credit
 
-* Both halves of a channel are pure state (channel.py: states with their TRANSITIONS, credit, numbering, coalescing).
-  What carries elements between them is a thin shell: a Flight stream between processes (server.py, client.py,
-  wire.py), a call within one process (`LocalChannel`), or a test.
-* The consumer opens a channel. Its process holds one connection to each producing process, and on it one DoExchange
-  stream per job and result; all channels of that result between the two processes share the stream. A partition that
-  is not there yet is waited for (registry.py). What a producer emits meanwhile waits in its channels' windows.
-* Order: the elements of a channel (batches and events) are numbered without a gap and arrive in order, once. There is
-  no order between channels. A gap is an error, never repaired: a broken stream fails the channels on it, and recovery
-  is the JobMaster's.
-* Credit: per channel, a producer may be `window_bytes` ahead of what its consumer has taken. `emit` blocks for credit
-  only, never for the network; so memory is bounded by channels times window, and a slow consumer stops its producer
-  but not the other channels of the stream.
-* Batches: rows are cut to `batch_rows`; small batches that wait behind each other are put together, so that a message
-  costs what it carries. When nothing waits, what is emitted leaves at once. A stream has one schema, its first batch's.
-* End: EndOfPartition, taken by the consumer, is acknowledged; `ResultPartition.finish` waits for that of every channel.
-* Failure: a producer that aborts, dies, or does not appear in time is `PartitionFailed` at the gate, before anything
-  still queued; a consumer that closes its gate or dies is `PartitionAbandoned` at the producer's next, or waiting,
-  emit. A process' death is told by the operating system, which closes its connections; a machine that falls silent is
-  the matter of the masters' heartbeats.
-* Threads: per stream, one that reads at the consumer; one that reads and one that writes at the producer. A task's
-  thread partitions and queues, polls, and sends credit. Locks are taken in the order partition, gate; callbacks are
-  made with none held.
+* Both halves of a channel are pure state (channel.py: states with their TRANSITIONS, credit,
+  numbering, coalescing). What carries elements between them is a thin shell: a Flight stream
+  between processes (server.py, client.py, wire.py), a call within one process (`LocalChannel`), or
+  a test.
+* The consumer opens a channel. Its process holds one connection to each producing process, and on
+  it one DoExchange stream per job and result; all channels of that result between the two processes
+  share the stream. A partition that is not there yet is waited for (registry.py). What a producer
+  emits meanwhile waits in its channels' windows.
+* Order: the elements of a channel (batches and events) are numbered without a gap and arrive in
+  order, once. There is no order between channels. A gap is an error, never repaired: a broken
+  stream fails the channels on it, and recovery is the JobMaster's.
+* Credit: per channel, a producer may be `window_bytes` ahead of what its consumer has taken. `emit`
+  blocks for credit only, never for the network; so memory is bounded by channels times window, and
+  a slow consumer stops its producer but not the other channels of the stream.
+* Batches: rows are cut to `batch_rows`; small batches that wait behind each other are put together,
+  so that a message costs what it carries. When nothing waits, what is emitted leaves at once. A
+  stream has one schema, its first batch's.
+* End: EndOfPartition, taken by the consumer, is acknowledged; `ResultPartition.finish` waits for
+  that of every channel.
+* Failure: a producer that aborts, dies, or does not appear in time is `PartitionFailed` at the
+  gate, before anything still queued; a consumer that closes its gate or dies is
+  `PartitionAbandoned` at the producer's next, or waiting, emit. A process' death is told by the
+  operating system, which closes its connections; a machine that falls silent is the matter of the
+  masters' heartbeats.
+* Threads: per stream, one that reads at the consumer; one that reads and one that writes at the
+  producer. A task's thread partitions and queues, polls, and sends credit. Locks are taken in the
+  order partition, gate; callbacks are made with none held.
 
-Unaligned checkpoints will find a channel's waiting elements in `queued` of both halves, and `InputGate.block` holds
-single channels. Blocking results are not served here but by the TaskExecutor.
+Unaligned checkpoints will find a channel's waiting elements in `queued` of both halves, and
+`InputGate.block` holds single channels. Blocking results are not served here but by the
+TaskExecutor.
 """
 
 from .errors import (

@@ -1,8 +1,9 @@
 """The two halves of a logical channel: pure state, no I/O, no locks, no clock.
 
-A channel leads from one producer subtask (and attempt) to one consumer subtask. `SenderChannel` lives in the
-producer's `ResultPartition`, `ReceiverChannel` in the consumer's `InputGate`. Shells carry what one half gives to the
-other: over Arrow Flight (server.py, client.py) or by a call (partition.py, when both are in one process).
+A channel leads from one producer subtask (and attempt) to one consumer subtask. `SenderChannel`
+lives in the producer's `ResultPartition`, `ReceiverChannel` in the consumer's `InputGate`. Shells
+carry what one half gives to the other: over Arrow Flight (server.py, client.py) or by a call
+(partition.py, when both are in one process).
 
 Sender:
 
@@ -18,15 +19,17 @@ Receiver:
        ├──────────fail───────────┴──▶ FAILED ◀── (never from ENDED: all was received, the producer may go)
        └──────────close──────────┴──────────close──────────────────┴──▶ CLOSED
 
-Credit: a sender may be `window_bytes` ahead of its consumer: the bytes of everything offered and not yet granted
-back stay within the window. A batch larger than the window is admitted when nothing is outstanding. Events have a
-credit of their own, counted in elements, so that a barrier is not held up by data that it does not need to wait for,
-and a flood of watermarks is bounded all the same. What waits, travels or lies in the receiver's queue counts alike;
-so memory is bounded by channels times window, wherever the elements are.
+Credit: a sender may be `window_bytes` ahead of its consumer: the bytes of everything offered and
+not yet granted back stay within the window. A batch larger than the window is admitted when nothing
+is outstanding. Events have a credit of their own, counted in elements, so that a barrier is not
+held up by data that it does not need to wait for, and a flood of watermarks is bounded all the
+same. What waits, travels or lies in the receiver's queue counts alike; so memory is bounded by
+channels times window, wherever the elements are.
 
-The receiver grants when an element is taken: in steps of a quarter of the window, and all that is due whenever its
-queue runs empty. The latter makes sure that a sender which needs the whole window for one large batch gets it. All that
-is due is granted at EndOfData too: its producer waits until all data was taken (spec 001).
+The receiver grants when an element is taken: in steps of a quarter of the window, and all that is
+due whenever its queue runs empty. The latter makes sure that a sender which needs the whole window
+for one large batch gets it. All that is due is granted at EndOfData too: its producer waits until
+all data was taken (spec 001).
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ from firesteel.elements import EndOfData, EndOfPartition, StreamElement, StreamE
 
 from .errors import LocalProtocolError, RemoteProtocolError
 
-MAX_WAITING_EVENTS = 1024  # per channel; a sender that is that many events ahead of its consumer must wait
+MAX_WAITING_EVENTS = (
+    1024  # per channel; a sender that is that many events ahead of its consumer must wait
+)
 
 
 class SenderState(Enum):
@@ -127,7 +132,9 @@ State = TypeVar("State", SenderState, ReceiverState)
 
 def _checked(name: str, table: dict[State, frozenset[State]], old: State, new: State) -> State:
     if new not in table[old]:
-        raise LocalProtocolError(f"channel {name}: {old.name} -> {new.name} is not a legal transition")
+        raise LocalProtocolError(
+            f"channel {name}: {old.name} -> {new.name} is not a legal transition"
+        )
     return new
 
 
@@ -142,7 +149,9 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """What the sender hands over next: one event, or one batch, or several small batches to be sent as one."""
+    """What the sender hands over next: one event, or one batch, or several small batches to be sent
+    as one.
+    """
 
     sequence: int  # number of the first element
     count: int  # elements in it
@@ -160,7 +169,9 @@ class Grant:
 
 
 class SenderChannel:
-    """The producer's half. `offer*` are for the task, the rest for whoever carries elements and grants."""
+    """The producer's half. `offer*` are for the task, the rest for whoever carries elements and
+    grants.
+    """
 
     __slots__ = (
         "_batch_rows", "_coalesce_bytes", "_end_offered", "_name", "_outstanding_bytes", "_outstanding_events", "_queue",
@@ -173,7 +184,8 @@ class SenderChannel:
         self._name = name
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
-        # Larger parcels would cost the copy and gain nothing; smaller ones keep several in flight within the window.
+        # Larger parcels would cost the copy and gain nothing; smaller ones keep several in flight
+        # within the window.
         self._coalesce_bytes = max(1, window_bytes // 4)
         self._queue: deque[Queued] = deque()
         self._sequence = 0  # of the first element in the queue
@@ -211,11 +223,15 @@ class SenderChannel:
     def open(self) -> None:
         """The consumer asks for the channel: what waits may go."""
         if self.state is not SenderState.WAITING:
-            raise RemoteProtocolError(f"channel {self._name}: opened a second time (it is {self.state.name})")
+            raise RemoteProtocolError(
+                f"channel {self._name}: opened a second time (it is {self.state.name})"
+            )
         self._become(SenderState.OPEN)
 
     def take(self, *, coalesce: bool = True) -> Parcel | None:
-        """What goes to the consumer next, small batches that wait behind each other together; None: nothing waits."""
+        """What goes to the consumer next, small batches that wait behind each other together; None:
+        nothing waits.
+        """
         if not self._queue or self.state is not SenderState.OPEN:
             return None
         first = self._queue.popleft()
@@ -239,13 +255,20 @@ class SenderChannel:
             rows += following.rows
             size_bytes += following.size_bytes
         self._sequence += len(batches) - 1
-        return Parcel(sequence=sequence, count=len(batches), size_bytes=size_bytes, batches=tuple(batches))
+        return Parcel(
+            sequence=sequence, count=len(batches), size_bytes=size_bytes, batches=tuple(batches)
+        )
 
     def granted(self, size_bytes: int, events: int) -> None:
-        """The consumer has taken this much. Late grants for a channel that is over are nobody's fault."""
+        """The consumer has taken this much. Late grants for a channel that is over are nobody's
+        fault.
+        """
         if self.over:
             return
-        if not 0 <= size_bytes <= self._outstanding_bytes or not 0 <= events <= self._outstanding_events:
+        if (
+            not 0 <= size_bytes <= self._outstanding_bytes
+            or not 0 <= events <= self._outstanding_events
+        ):
             raise RemoteProtocolError(
                 f"channel {self._name}: {size_bytes} bytes and {events} events granted, but only"
                 f" {self._outstanding_bytes} and {self._outstanding_events} are outstanding"
@@ -258,7 +281,9 @@ class SenderChannel:
         if self.state in (SenderState.ABORTED, SenderState.ABANDONED):
             return
         if self.state is not SenderState.ENDED:
-            raise RemoteProtocolError(f"channel {self._name}: acknowledged as consumed while {self.state.name}")
+            raise RemoteProtocolError(
+                f"channel {self._name}: acknowledged as consumed while {self.state.name}"
+            )
         self._outstanding_bytes = self._outstanding_events = 0
         self._become(SenderState.FINISHED)
 
@@ -279,8 +304,12 @@ class SenderChannel:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the consumer has taken all that was offered. Certain to become true only behind EndOfData or EndOfPartition."""
-        return self.state is SenderState.FINISHED or not (self._queue or self._outstanding_bytes or self._outstanding_events)
+        """Whether the consumer has taken all that was offered. Certain to become true only behind
+        EndOfData or EndOfPartition.
+        """
+        return self.state is SenderState.FINISHED or not (
+            self._queue or self._outstanding_bytes or self._outstanding_events
+        )
 
     @property
     def outstanding_bytes(self) -> int:
@@ -293,7 +322,9 @@ class SenderChannel:
 
     def _check_writable(self) -> None:
         if self._end_offered or self.over:
-            raise LocalProtocolError(f"channel {self._name}: nothing may be sent after its end (it is {self.state.name})")
+            raise LocalProtocolError(
+                f"channel {self._name}: nothing may be sent after its end (it is {self.state.name})"
+            )
 
     def _give_up(self, state: SenderState, reason: str) -> None:
         if self.over:
@@ -308,7 +339,9 @@ class SenderChannel:
 
 
 class ReceiverChannel:
-    """The consumer's half. `take`, `blocked` and `close` are for the task, the rest for whoever carries elements."""
+    """The consumer's half. `take`, `blocked` and `close` are for the task, the rest for whoever
+    carries elements.
+    """
 
     __slots__ = (
         "_due_bytes", "_due_events", "_expected", "_grant_step_bytes", "_name", "_queue", "_queued_bytes", "blocked", "reason",
@@ -329,12 +362,18 @@ class ReceiverChannel:
 
     # -- the carrier's side
 
-    def receive(self, element: StreamElement, *, sequence: int, count: int, size_bytes: int) -> None:
-        """Elements `sequence` to `sequence + count - 1`, the batches among them put together into one."""
+    def receive(
+        self, element: StreamElement, *, sequence: int, count: int, size_bytes: int
+    ) -> None:
+        """Elements `sequence` to `sequence + count - 1`, the batches among them put together into
+        one.
+        """
         if self.over:
             return  # it was under way when this side gave up
         if self.state is ReceiverState.ENDED:
-            raise RemoteProtocolError(f"channel {self._name}: element {sequence} was sent after EndOfPartition")
+            raise RemoteProtocolError(
+                f"channel {self._name}: element {sequence} was sent after EndOfPartition"
+            )
         if sequence != self._expected or count < 1:
             raise RemoteProtocolError(
                 f"channel {self._name}: element {self._expected} was expected, {sequence} came ({count} of them)"
@@ -345,7 +384,11 @@ class ReceiverChannel:
         if isinstance(element, EndOfPartition):
             self._become(ReceiverState.ENDED)
         self._queued_bytes += size_bytes
-        self._queue.append(Queued(element, size_bytes, element.num_rows if isinstance(element, pa.RecordBatch) else -1))
+        self._queue.append(
+            Queued(
+                element, size_bytes, element.num_rows if isinstance(element, pa.RecordBatch) else -1
+            )
+        )
 
     def fail(self, reason: str) -> bool:
         """The producer is lost; False: that does no harm (all was received) or is known already."""
@@ -365,14 +408,18 @@ class ReceiverChannel:
         if queued.rows < 0:
             self._due_events += 1
             if isinstance(queued.element, EndOfPartition):
-                self._become(ReceiverState.FINISHED)  # the carrier says "consumed" instead of granting
+                self._become(
+                    ReceiverState.FINISHED
+                )  # the carrier says "consumed" instead of granting
                 return queued.element, None
         self._due_bytes += queued.size_bytes
         if (
             self._due_bytes >= self._grant_step_bytes
             or self._due_events >= MAX_WAITING_EVENTS // 4
             or (self._due_bytes and not self._queue)
-            or isinstance(queued.element, EndOfData)  # its producer waits to hear that all data was taken
+            or isinstance(
+                queued.element, EndOfData
+            )  # its producer waits to hear that all data was taken
         ):
             grant = Grant(size_bytes=self._due_bytes, events=self._due_events)
             self._due_bytes = self._due_events = 0
@@ -403,7 +450,9 @@ class ReceiverChannel:
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """What was received and not taken, oldest first: what an unaligned checkpoint stores of this side."""
+        """What was received and not taken, oldest first: what an unaligned checkpoint stores of
+        this side.
+        """
         return tuple(q.element for q in self._queue)
 
     def _drop(self) -> None:

@@ -1,7 +1,9 @@
-"""The consumers' side on the network: one connection per producing process, one stream per result and process.
+"""The consumers' side on the network: one connection per producing process, one stream per result
+and process.
 
-A stream has one thread, which connects and then reads; the tasks' threads write their channels' few records (open,
-credit, close) themselves. The producer's process always reads, so these writes do not wait.
+A stream has one thread, which connects and then reads; the tasks' threads write their channels' few
+records (open, credit, close) themselves. The producer's process always reads, so these writes do
+not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Connections:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clients: dict[str, tuple[Any, int]] = {}  # by address: Flight client, streams that use it
+        self._clients: dict[
+            str, tuple[Any, int]
+        ] = {}  # by address: Flight client, streams that use it
         # By address, job and result: the streams that may get more channels.
         self._streams: dict[tuple[str, str, str], ConsumerStream] = {}
         self._running: set[ConsumerStream] = set()  # those whose thread has not ended
@@ -40,7 +44,9 @@ class Connections:
             key = (address, gate.job_id, gate.result_id)
             stream = self._streams.get(key)
             if stream is None or not stream.add(gate, index):
-                stream = self._streams[key] = ConsumerStream(self, address, gate.job_id, gate.result_id)
+                stream = self._streams[key] = ConsumerStream(
+                    self, address, gate.job_id, gate.result_id
+                )
                 self._running.add(stream)
                 stream.add(gate, index)
                 stream.start()
@@ -57,7 +63,10 @@ class Connections:
     def client(self, address: str) -> Any:
         """The connection to a process, for one more stream."""
         with self._lock:
-            client, users = self._clients.get(address) or (flight.FlightClient(f"grpc://{address}"), 0)
+            client, users = self._clients.get(address) or (
+                flight.FlightClient(f"grpc://{address}"),
+                0,
+            )
             self._clients[address] = (client, users + 1)
             return client
 
@@ -92,7 +101,9 @@ class RemoteUpstream:
         self._number = number
 
     def grant(self, size_bytes: int, events: int) -> None:
-        self._stream.send(wire.GrantCredit(channel=self._number, size_bytes=size_bytes, events=events))
+        self._stream.send(
+            wire.GrantCredit(channel=self._number, size_bytes=size_bytes, events=events)
+        )
 
     def consumed(self) -> None:
         self._stream.send_last(wire.Consumed(channel=self._number))
@@ -113,7 +124,9 @@ class ConsumerStream(threading.Thread):
         self._lock = threading.Lock()  # guards everything below, and orders what is written
         self._channels: dict[int, tuple[InputGate, int]] = {}
         self._next_number = 0
-        self._unsent: bytearray | None = bytearray()  # until the stream is there; None: it is, or was
+        self._unsent: bytearray | None = (
+            bytearray()
+        )  # until the stream is there; None: it is, or was
         self._writer: Any = None
         self._reader: Any = None
         self._ending = False  # takes no more channels; what is written now is lost
@@ -133,7 +146,12 @@ class ConsumerStream(threading.Thread):
             gate.connect(index, RemoteUpstream(self, number))
             self._put(
                 wire.encode_to_producer(
-                    wire.Open(channel=number, producer=producer.subtask, attempt=producer.attempt, consumer=gate.consumer)
+                    wire.Open(
+                        channel=number,
+                        producer=producer.subtask,
+                        attempt=producer.attempt,
+                        consumer=gate.consumer,
+                    )
                 )
             )
             return True
@@ -174,14 +192,23 @@ class ConsumerStream(threading.Thread):
                     message = reader.read_chunk()
                 except StopIteration:
                     break
-                self._handle(message.data, message.app_metadata.to_pybytes() if message.app_metadata else b"")
+                self._handle(
+                    message.data, message.app_metadata.to_pybytes() if message.app_metadata else b""
+                )
         except RemoteProtocolError as error:
             reason = f"its process broke the protocol: {error}"
-            log.error("exchange stream broken off", result_id=self.result_id, address=self.address, reason=str(error))
+            log.error(
+                "exchange stream broken off",
+                result_id=self.result_id,
+                address=self.address,
+                reason=str(error),
+            )
             self.cancel()
         except TRANSPORT_ERRORS as error:
             reason = f"its process is gone ({str(error).splitlines()[0][:300]})"
-        except Exception as error:  # a gate must learn of its producer's loss whatever is wrong here
+        except (
+            Exception
+        ) as error:  # a gate must learn of its producer's loss whatever is wrong here
             log.exception("exchange stream failed", result_id=self.result_id, address=self.address)
             reason = f"the stream could not be read: {error!r}"
             self.cancel()
@@ -190,7 +217,8 @@ class ConsumerStream(threading.Thread):
             self._connections.ended(self, connected)
 
     def _began(self, writer: Any, reader: Any) -> None:
-        """Sends what was written so far. The first write waits for the connection, which a silent address may delay for
+        """Sends what was written so far. The first write waits for the connection, which a silent
+        address may delay for
         long: so it is not made under the lock, which tasks take."""
         with self._lock:
             self._reader = reader
@@ -214,7 +242,9 @@ class ConsumerStream(threading.Thread):
             channel = self._channels.get(record.channel)
             if channel is None:
                 if record.channel >= self._next_number:
-                    raise RemoteProtocolError(f"something was sent on channel {record.channel}, which nobody opened")
+                    raise RemoteProtocolError(
+                        f"something was sent on channel {record.channel}, which nobody opened"
+                    )
                 if isinstance(record, wire.BatchHeader):
                     batch = None
                 continue  # under way when the channel was closed
@@ -222,11 +252,21 @@ class ConsumerStream(threading.Thread):
             match record:
                 case wire.BatchHeader():
                     if batch is None:
-                        raise RemoteProtocolError(f"a batch header without a batch on channel {record.channel}")
-                    wake = gate.receive(index, batch, sequence=record.sequence, count=record.count, size_bytes=record.size_bytes)
+                        raise RemoteProtocolError(
+                            f"a batch header without a batch on channel {record.channel}"
+                        )
+                    wake = gate.receive(
+                        index,
+                        batch,
+                        sequence=record.sequence,
+                        count=record.count,
+                        size_bytes=record.size_bytes,
+                    )
                     batch = None
                 case wire.EventRecord():
-                    wake = gate.receive(index, record.event, sequence=record.sequence, count=1, size_bytes=0)
+                    wake = gate.receive(
+                        index, record.event, sequence=record.sequence, count=1, size_bytes=0
+                    )
                 case wire.Failed():
                     wake = gate.fail(index, record.reason)
                     self._drop(record.channel)

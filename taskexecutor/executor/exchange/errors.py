@@ -7,7 +7,11 @@ import pyarrow.flight as flight
 
 from firesteel.errors import FiresteelError
 
-TRANSPORT_ERRORS = (pa.ArrowException, flight.FlightError, OSError)  # what Flight raises when a peer is gone
+TRANSPORT_ERRORS = (
+    pa.ArrowException,
+    flight.FlightError,
+    OSError,
+)  # what Flight raises when a peer is gone
 
 
 class ExchangeError(FiresteelError):
@@ -19,9 +23,13 @@ class ExchangeClosed(ExchangeError):
 
 
 class PartitionFailed(ExchangeError):
-    """A producer aborted, died, or never appeared: what was not yet received of its partition is lost."""
+    """A producer aborted, died, or never appeared: what was not yet received of its partition is
+    lost.
+    """
 
-    def __init__(self, *, result_id: str, producer: int, attempt: int, address: str, reason: str) -> None:
+    def __init__(
+        self, *, result_id: str, producer: int, attempt: int, address: str, reason: str
+    ) -> None:
         super().__init__(
             f"lost the input from producer subtask {producer}, attempt {attempt}, of result {result_id} at {address}: {reason}"
         )

@@ -30,7 +30,9 @@ class Locations:
 class Exchange:
     """One per PySpark executor process. Every method may be called from any thread."""
 
-    def __init__(self, *, host: str, window_bytes: int, batch_rows: int, partition_timeout_s: float) -> None:
+    def __init__(
+        self, *, host: str, window_bytes: int, batch_rows: int, partition_timeout_s: float
+    ) -> None:
         """Serves at once, on any free port of `host`."""
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
@@ -41,7 +43,9 @@ class Exchange:
         self._closed = False
         self._server = ExchangeServer(self._registry, host)
         self.address: str = self._server.address
-        atexit.register(self.close)  # an interpreter that ends while Flight's threads still run would hang
+        atexit.register(
+            self.close
+        )  # an interpreter that ends while Flight's threads still run would hang
 
     def create_partition(
         self,
@@ -56,7 +60,9 @@ class Exchange:
         max_parallelism: int,
         key_columns: Sequence[str],
     ) -> ResultPartition:
-        """The producer's end of an edge; from now on its consumers find it. `max_parallelism` is the consumers'."""
+        """The producer's end of an edge; from now on its consumers find it. `max_parallelism` is
+        the consumers'.
+        """
         routing = make_routing(
             partitioner,
             producer=producer,
@@ -90,13 +96,19 @@ class Exchange:
     ) -> InputGate:
         """The consumer's end of an edge: connects to its producers, without waiting for them."""
         pointwise = pattern is DistributionPattern.POINTWISE
-        subtasks = pointwise_producers(consumer, producers, consumers) if pointwise else range(producers)
+        subtasks = (
+            pointwise_producers(consumer, producers, consumers) if pointwise else range(producers)
+        )
         gate = InputGate(
             job_id=job_id,
             result_id=result_id,
             consumer=consumer,
             producers=[
-                Producer(subtask=p, attempt=locations.attempts[p], address=locations.addresses[locations.address_index[p]])
+                Producer(
+                    subtask=p,
+                    attempt=locations.attempts[p],
+                    address=locations.addresses[locations.address_index[p]],
+                )
                 for p in subtasks
             ],
             window_bytes=self._window_bytes,
@@ -111,7 +123,9 @@ class Exchange:
             if producer.address == self.address:
                 channel = LocalChannel(self._registry, gate, index)
                 gate.connect(index, channel)
-                self._registry.ask(PartitionId(job_id, result_id, producer.subtask, producer.attempt), channel)
+                self._registry.ask(
+                    PartitionId(job_id, result_id, producer.subtask, producer.attempt), channel
+                )
             else:
                 self._connections.open_channel(producer.address, gate, index)
         if gate.closed:  # by release_job, in between
@@ -157,7 +171,9 @@ class Exchange:
 
 
 class LocalChannel:
-    """A channel within this process: the same two halves, joined by calls; the very batch that is emitted is polled."""
+    """A channel within this process: the same two halves, joined by calls; the very batch that is
+    emitted is polled.
+    """
 
     __slots__ = ("_gate", "_gate_index", "_index", "_partition", "_registry")
 
@@ -199,7 +215,11 @@ class LocalChannel:
         while (parcel := partition.take_locked(self._index)) is not None:
             element = parcel.event if parcel.event is not None else parcel.batches[0]
             wake |= self._gate.receive(
-                self._gate_index, element, sequence=parcel.sequence, count=parcel.count, size_bytes=parcel.size_bytes
+                self._gate_index,
+                element,
+                sequence=parcel.sequence,
+                count=parcel.count,
+                size_bytes=parcel.size_bytes,
             )
         if (reason := partition.abort_reason(self._index)) is not None:
             wake |= self._gate.fail(self._gate_index, reason)

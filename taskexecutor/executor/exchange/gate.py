@@ -1,7 +1,8 @@
 """The consumer's end of one edge: what has arrived on each channel, taken by the task in turn.
 
-The task's thread polls; carriers (a Flight stream's reader, or a producer's task in this process) deliver. One lock
-guards the receiver halves. Nobody is called under it: credit goes back, and `on_available` is called, after it is free.
+The task's thread polls; carriers (a Flight stream's reader, or a producer's task in this process)
+deliver. One lock guards the receiver halves. Nobody is called under it: credit goes back, and
+`on_available` is called, after it is free.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Producer:
 
 
 class Upstream(Protocol):
-    """The way back to one channel's producer. Nothing here blocks or raises because the producer is gone."""
+    """The way back to one channel's producer. Nothing here blocks or raises because the producer is
+    gone.
+    """
 
     def grant(self, size_bytes: int, events: int) -> None: ...
 
@@ -87,13 +90,16 @@ class InputGate:
     def poll(self) -> tuple[int, StreamElement] | None:
         """The next element with its channel, or None if nothing is there now; channels take turns.
 
-        Raises PartitionFailed as soon as a producer is lost, before what is still queued; ExchangeClosed after close().
+        Raises PartitionFailed as soon as a producer is lost, before what is still queued;
+        ExchangeClosed after close().
         """
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             if self._closed:
-                raise ExchangeClosed(f"the gate of consumer subtask {self.consumer} to result {self.result_id} is closed")
+                raise ExchangeClosed(
+                    f"the gate of consumer subtask {self.consumer} to result {self.result_id} is closed"
+                )
             while self._ready:
                 index = self._ready.popleft()
                 self._in_ready[index] = False
@@ -114,7 +120,9 @@ class InputGate:
         return index, element
 
     def block(self, channel: int) -> None:
-        """Holds a channel back (barrier alignment); its producer may go on until the window is full."""
+        """Holds a channel back (barrier alignment); its producer may go on until the window is
+        full.
+        """
         with self._lock:
             self._channels[channel].blocked = True
 
@@ -137,7 +145,9 @@ class InputGate:
                 return
             self._closed = True
             unfinished = [i for i, channel in enumerate(self._channels) if channel.close()]
-            upstreams = [upstream for i in unfinished if (upstream := self._upstreams[i]) is not None]
+            upstreams = [
+                upstream for i in unfinished if (upstream := self._upstreams[i]) is not None
+            ]
             self._ready.clear()
         for upstream in upstreams:
             upstream.close()
@@ -145,13 +155,19 @@ class InputGate:
 
     @property
     def in_pool_usage(self) -> float:
-        """Share of all windows that lies here, 0 to 1 (more while a single batch larger than its window does)."""
-        return sum(channel.queued_bytes for channel in self._channels) / (len(self._channels) * self._window_bytes or 1)
+        """Share of all windows that lies here, 0 to 1 (more while a single batch larger than its
+        window does).
+        """
+        return sum(channel.queued_bytes for channel in self._channels) / (
+            len(self._channels) * self._window_bytes or 1
+        )
 
     # -- the carriers' side
 
     def disconnect(self) -> None:
-        """Tells all producers that this gate is closed, once more for those that were connected only after it was."""
+        """Tells all producers that this gate is closed, once more for those that were connected
+        only after it was.
+        """
         for upstream in self._upstreams:
             if upstream is not None:
                 upstream.close()
@@ -160,8 +176,12 @@ class InputGate:
         """The way back for a channel; set before its first element arrives."""
         self._upstreams[index] = upstream
 
-    def receive(self, index: int, element: StreamElement, *, sequence: int, count: int, size_bytes: int) -> bool:
-        """Takes what arrived; True: the caller now owes a call of `on_available`. Raises RemoteProtocolError."""
+    def receive(
+        self, index: int, element: StreamElement, *, sequence: int, count: int, size_bytes: int
+    ) -> bool:
+        """Takes what arrived; True: the caller now owes a call of `on_available`. Raises
+        RemoteProtocolError.
+        """
         with self._lock:
             channel = self._channels[index]
             channel.receive(element, sequence=sequence, count=count, size_bytes=size_bytes)

@@ -1,6 +1,8 @@
-"""Hash values of key columns: murmur3_x86_32, seed 0, over each value's key bytes. Pure and vectorised.
+"""Hash values of key columns: murmur3_x86_32, seed 0, over each value's key bytes. Pure and
+vectorised.
 
-State is found by these values, on every machine and in every release: they never change (tests hold golden values).
+State is found by these values, on every machine and in every release: they never change (tests hold
+golden values).
 
     value                            key bytes, hashed as `mmh3.hash(key_bytes, 0, signed=False)` does
     -----------------------------    -----------------------------------------------------------------
@@ -15,7 +17,8 @@ State is found by these values, on every machine and in every release: they neve
     null of any type                 no bytes, so the value 0
     dictionary, extension            the value it stands for, the storage's value
 
-One key column: the hash of the value. Several: the hash of their hashes, each as four little-endian bytes, in order.
+One key column: the hash of the value. Several: the hash of their hashes, each as four little-endian
+bytes, in order.
 """
 
 from __future__ import annotations
@@ -71,7 +74,9 @@ def hash_int64(values: npt.NDArray[np.int64]) -> Hashes:
 
 
 def hash_blocks(blocks: Sequence[npt.NDArray[np.uint32]]) -> Hashes:
-    """murmur3_x86_32 of keys that all are `len(blocks)` four-byte blocks long; `blocks[i]` has every key's block i."""
+    """murmur3_x86_32 of keys that all are `len(blocks)` four-byte blocks long; `blocks[i]` has
+    every key's block i.
+    """
     hashes = np.zeros(len(blocks[0]), np.uint32)
     for block in blocks:
         mixed = block * _C1
@@ -97,7 +102,12 @@ def _rotated(values: Hashes, bits: int) -> Hashes:
 
 
 def _fixed_width(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_temporal(kind))
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_temporal(kind)
+    )
 
 
 def _zero(kind: pa.DataType) -> pa.Scalar:
@@ -112,7 +122,9 @@ def _hash_valid(array: pa.Array) -> Hashes:
     if types.is_integer(kind):
         return hash_int64(_numbers(array).astype(np.int64, copy=False))  # uint64: its bits
     if types.is_boolean(kind):
-        table = np.array([mmh3.hash(b"\x00", 0, signed=False), mmh3.hash(b"\x01", 0, signed=False)], np.uint32)
+        table = np.array(
+            [mmh3.hash(b"\x00", 0, signed=False), mmh3.hash(b"\x01", 0, signed=False)], np.uint32
+        )
         bools: Hashes = table[array.to_numpy(zero_copy_only=False).astype(np.intp)]
         return bools
     if types.is_floating(kind):
@@ -120,10 +132,14 @@ def _hash_valid(array: pa.Array) -> Hashes:
         floats[np.isnan(floats)] = np.nan  # one of its many bit patterns
         return hash_int64(floats.view(np.int64))
     if types.is_date(kind):
-        days = _numbers(array.view(pa.int32() if types.is_date32(kind) else pa.int64())).astype(np.int64)
+        days = _numbers(array.view(pa.int32() if types.is_date32(kind) else pa.int64())).astype(
+            np.int64
+        )
         return hash_int64(days if types.is_date32(kind) else days // _MS_PER_DAY)
     if types.is_temporal(kind) and not types.is_interval(kind):
-        ticks = _numbers(array.view(pa.int32() if kind.bit_width == 32 else pa.int64())).astype(np.int64, copy=False)
+        ticks = _numbers(array.view(pa.int32() if kind.bit_width == 32 else pa.int64())).astype(
+            np.int64, copy=False
+        )
         times, divided_by = _MICROSECONDS[kind.unit]
         return hash_int64(ticks * times if divided_by == 1 else ticks // divided_by)
     return _hash_distinct(array)
@@ -138,10 +154,19 @@ def _hash_distinct(array: pa.Array) -> Hashes:
     """Values of variable width: each distinct one is hashed once."""
     kind = array.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        array = array.cast(pa.large_binary()) if not types.is_string_view(kind) else array.cast(pa.string()).cast(pa.binary())
+        array = (
+            array.cast(pa.large_binary())
+            if not types.is_string_view(kind)
+            else array.cast(pa.string()).cast(pa.binary())
+        )
     elif types.is_binary_view(kind):
         array = array.cast(pa.binary())
-    elif not (types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind)):
+    elif not (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_decimal(kind)
+    ):
         raise UnsupportedKey(
             f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries, booleans, dates or times"
         )
@@ -149,7 +174,9 @@ def _hash_distinct(array: pa.Array) -> Hashes:
     distinct = encoded.dictionary.to_pylist()
     if types.is_decimal(kind):
         distinct = [_decimal_text(value) for value in distinct]
-    hashes = np.fromiter((mmh3.hash(value, 0, signed=False) for value in distinct), np.uint32, len(distinct))
+    hashes = np.fromiter(
+        (mmh3.hash(value, 0, signed=False) for value in distinct), np.uint32, len(distinct)
+    )
     return _by_index(hashes, encoded.indices)
 
 

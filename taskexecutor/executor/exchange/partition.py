@@ -1,8 +1,10 @@
-"""The producer's end of one edge: partitions what the task emits, and holds it until its consumers have taken it.
+"""The producer's end of one edge: partitions what the task emits, and holds it until its consumers
+have taken it.
 
-The task's thread calls `emit`, `emit_event`, `finish`; any thread `abort` and `close`; carriers (a Flight stream, or
-the consumer's gate in this very process) call the rest. One lock guards the sender halves of all channels. It may be
-held while a gate's lock is taken, never the other way round; and nobody is called back under it.
+The task's thread calls `emit`, `emit_event`, `finish`; any thread `abort` and `close`; carriers (a
+Flight stream, or the consumer's gate in this very process) call the rest. One lock guards the
+sender halves of all channels. It may be held while a gate's lock is taken, never the other way
+round; and nobody is called back under it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ import pyarrow.types as types
 from firesteel.elements import StreamElement, StreamEvent
 
 from .channel import Parcel, SenderChannel, SenderState
-from .errors import ExchangeClosed, ExchangeError, PartitionAbandoned, RemoteProtocolError, SchemaChanged
+from .errors import (
+    ExchangeClosed,
+    ExchangeError,
+    PartitionAbandoned,
+    RemoteProtocolError,
+    SchemaChanged,
+)
 from .partitioners import Routing
 
 MIN_BATCH_BYTES = 64  # what even an empty batch weighs, so that a window bounds their number too
@@ -42,7 +50,8 @@ class Carrier(Protocol):
     """Brings one channel's elements to its consumer."""
 
     def ready(self, wakeups: list[Wakeup]) -> None:
-        """Something waits in the channel, or it was aborted. Called under the partition's lock: only take note.
+        """Something waits in the channel, or it was aborted. Called under the partition's lock:
+        only take note.
         What has to be called once the lock is free goes into `wakeups`."""
 
 
@@ -69,19 +78,26 @@ class ResultPartition:
         self._routing = routing
         self._window_bytes = window_bytes
         self._on_close = on_close
-        # Waiting for credit: the time of all waits that are over, and when the present one began (0: it does not wait). One
-        # tuple, so that whoever reads it sees both as they were at one moment.
+        # Waiting for credit: the time of all waits that are over, and when the present one began
+        # (0: it does not wait). One tuple, so that whoever reads it sees both as they were at one
+        # moment.
         self._blocked: tuple[int, int] = (0, 0)
         self._schema: pa.Schema | None = None
         self._row_bits: int | None = None
         self._coalesce = False
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # credit came, a channel ended, or the partition broke
+        self._changed = threading.Condition(
+            self._lock
+        )  # credit came, a channel ended, or the partition broke
         self._changes = 0
         self._broken: ExchangeError | None = None  # what every further emit raises
         self._indices = {consumer: index for index, consumer in enumerate(routing.targets)}
         self._channels = [
-            SenderChannel(f"{partition_id} to consumer subtask {consumer}", window_bytes=window_bytes, batch_rows=batch_rows)
+            SenderChannel(
+                f"{partition_id} to consumer subtask {consumer}",
+                window_bytes=window_bytes,
+                batch_rows=batch_rows,
+            )
             for consumer in routing.targets
         ]
         self._carriers: list[Carrier | None] = [None] * len(self._channels)
@@ -89,39 +105,55 @@ class ResultPartition:
     # -- the task's side
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Partitions a batch and hands it over; blocks while a channel that gets a part of it has no credit.
+        """Partitions a batch and hands it over; blocks while a channel that gets a part of it has
+        no credit.
 
-        Raises ExchangeClosed after abort(), PartitionAbandoned when a consumer is gone, SchemaChanged.
+        Raises ExchangeClosed after abort(), PartitionAbandoned when a consumer is gone,
+        SchemaChanged.
         """
         started_ns = time.perf_counter_ns()
         blocked_before_ns, _ = self._blocked
         self._check_schema(batch)
-        offers = [(index, piece, self._size_bytes(piece)) for index, piece in self._routing.route(batch)]
+        offers = [
+            (index, piece, self._size_bytes(piece)) for index, piece in self._routing.route(batch)
+        ]
         self._offer_all(offers)
         self.records_out += batch.num_rows
         self.bytes_out += sum(size_bytes for _, _, size_bytes in offers)
-        self.write_ns += time.perf_counter_ns() - started_ns - (self._blocked[0] - blocked_before_ns)
+        self.write_ns += (
+            time.perf_counter_ns() - started_ns - (self._blocked[0] - blocked_before_ns)
+        )
 
     def emit_event(self, event: StreamEvent) -> None:
         """Sends an event to every channel, behind what was emitted before. Raises as `emit` does."""
         self._offer_all([(index, event, -1) for index in range(len(self._channels))])
 
     def await_acknowledged(self) -> None:
-        """After EndOfData: returns when every consumer has taken it, and so all data. Raises as `emit` does."""
+        """After EndOfData: returns when every consumer has taken it, and so all data. Raises as
+        `emit` does.
+        """
         with self._lock:
-            while self._broken is None and not all(channel.acknowledged for channel in self._channels):
+            while self._broken is None and not all(
+                channel.acknowledged for channel in self._channels
+            ):
                 self._changed.wait()
             self._raise_if_broken()
 
     def finish(self) -> None:
-        """After EndOfPartition: returns when every consumer has taken everything. Raises as `emit` does."""
+        """After EndOfPartition: returns when every consumer has taken everything. Raises as `emit`
+        does.
+        """
         with self._lock:
-            while self._broken is None and not all(channel.state is SenderState.FINISHED for channel in self._channels):
+            while self._broken is None and not all(
+                channel.state is SenderState.FINISHED for channel in self._channels
+            ):
                 self._changed.wait()
             self._raise_if_broken()
 
     def abort(self, reason: str = "its task failed or was cancelled") -> None:
-        """From any thread: unblocks the task, and tells the consumers that the rest will never come."""
+        """From any thread: unblocks the task, and tells the consumers that the rest will never
+        come.
+        """
         self._break(ExchangeClosed(f"{self.id} was aborted: {reason}"), reason)
 
     def close(self) -> None:
@@ -133,7 +165,14 @@ class ResultPartition:
     def aborted_because(self) -> str | None:
         """Why consumers that come now will get nothing."""
         with self._lock:
-            return next((channel.reason for channel in self._channels if channel.state is SenderState.ABORTED), None)
+            return next(
+                (
+                    channel.reason
+                    for channel in self._channels
+                    if channel.state is SenderState.ABORTED
+                ),
+                None,
+            )
 
     @property
     def blocked_ns(self) -> int:
@@ -152,8 +191,12 @@ class ResultPartition:
 
     @property
     def out_pool_usage(self) -> float:
-        """Share of all windows that is in use, 0 to 1 (more while a single batch larger than its window is under way)."""
-        return sum(channel.outstanding_bytes for channel in self._channels) / (len(self._channels) * self._window_bytes or 1)
+        """Share of all windows that is in use, 0 to 1 (more while a single batch larger than its
+        window is under way).
+        """
+        return sum(channel.outstanding_bytes for channel in self._channels) / (
+            len(self._channels) * self._window_bytes or 1
+        )
 
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
         """What waits in a channel and has not been sent, oldest first."""
@@ -162,8 +205,12 @@ class ResultPartition:
 
     # -- the carriers' side
 
-    def attach(self, consumer: int, make_carrier: Callable[[int], Carrier], wakeups: list[Wakeup]) -> None:
-        """A consumer asks for its channel; `make_carrier` gets the channel's index. Raises RemoteProtocolError."""
+    def attach(
+        self, consumer: int, make_carrier: Callable[[int], Carrier], wakeups: list[Wakeup]
+    ) -> None:
+        """A consumer asks for its channel; `make_carrier` gets the channel's index. Raises
+        RemoteProtocolError.
+        """
         index = self._indices.get(consumer)
         if index is None:
             raise RemoteProtocolError(f"{self.id} has no channel to consumer subtask {consumer}")
@@ -213,7 +260,10 @@ class ResultPartition:
             channel.abandon(reason)
             if self._broken is None:
                 self._broken = PartitionAbandoned(
-                    result_id=self.id.result_id, producer=self.id.producer, consumer=self._routing.targets[index], reason=reason
+                    result_id=self.id.result_id,
+                    producer=self.id.producer,
+                    consumer=self._routing.targets[index],
+                    reason=reason,
                 )
             self._notify()
 
@@ -224,7 +274,9 @@ class ResultPartition:
     # -- inside
 
     def _offer_all(self, offers: list[tuple[int, pa.RecordBatch | StreamEvent, int]]) -> None:
-        """Offers everything, waiting for credit where need be; a full channel does not hold back the others."""
+        """Offers everything, waiting for credit where need be; a full channel does not hold back
+        the others.
+        """
         while True:
             wakeups: list[Wakeup] = []
             with self._lock:
@@ -251,7 +303,11 @@ class ResultPartition:
             index, element, size_bytes = offer
             channel = self._channels[index]
             # Behind a refused element nothing may overtake it.
-            if index in full or not (channel.offer_event(element) if size_bytes < 0 else channel.offer(element, size_bytes)):
+            if index in full or not (
+                channel.offer_event(element)
+                if size_bytes < 0
+                else channel.offer(element, size_bytes)
+            ):
                 full.add(index)
                 refused.append(offer)
                 continue
@@ -286,19 +342,26 @@ class ResultPartition:
         if self._schema is None:
             self._schema = batch.schema
             self._row_bits = fixed_row_bits(batch.schema)
-            self._coalesce = len(batch.schema) > 0 and all(can_concatenate(kind) for kind in batch.schema.types)
+            self._coalesce = len(batch.schema) > 0 and all(
+                can_concatenate(kind) for kind in batch.schema.types
+            )
         elif not batch.schema.equals(self._schema):
             raise SchemaChanged(different_schema(self.id, self._schema, batch.schema))
 
     def _size_bytes(self, batch: pa.RecordBatch) -> int:
         """What a batch weighs in its channel's window."""
-        # `nbytes` looks at every buffer, which costs more than all the rest of handing over a small batch.
-        size_bytes: int = batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
+        # `nbytes` looks at every buffer, which costs more than all the rest of handing over a small
+        # batch.
+        size_bytes: int = (
+            batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
+        )
         return max(MIN_BATCH_BYTES, size_bytes)
 
 
 def different_schema(partition_id: PartitionId, first: pa.Schema, other: pa.Schema) -> str:
-    changed = [str(field) for field in other if field not in list(first)] or ["the order of the columns"]
+    changed = [str(field) for field in other if field not in list(first)] or [
+        "the order of the columns"
+    ]
     missing = [str(field) for field in first if field not in list(other)]
     return (
         f"the {partition_id} began with another schema than this batch has: unexpected {', '.join(changed)};"
@@ -307,14 +370,25 @@ def different_schema(partition_id: PartitionId, first: pa.Schema, other: pa.Sche
 
 
 def can_concatenate(kind: pa.DataType) -> bool:
-    """Whether putting batches together is a plain copy. Dictionaries would have to be merged, and may then overflow."""
+    """Whether putting batches together is a plain copy. Dictionaries would have to be merged, and
+    may then overflow.
+    """
     if types.is_nested(kind):
-        return not types.is_union(kind) and all(can_concatenate(kind.field(i).type) for i in range(kind.num_fields))
-    return not (types.is_dictionary(kind) or types.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType))
+        return not types.is_union(kind) and all(
+            can_concatenate(kind.field(i).type) for i in range(kind.num_fields)
+        )
+    return not (
+        types.is_dictionary(kind)
+        or types.is_run_end_encoded(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+    )
 
 
 def fixed_row_bits(schema: pa.Schema) -> int | None:
     """Bits per row with validity, if every column is of fixed width."""
-    if not all(types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind) for kind in schema.types):
+    if not all(
+        types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind)
+        for kind in schema.types
+    ):
         return None
     return sum(int(kind.bit_width) + 1 for kind in schema.types)

@@ -1,8 +1,10 @@
-"""Which rows of a batch go to which consumer subtask. Pure: a partitioner knows its position, not the network.
+"""Which rows of a batch go to which consumer subtask. Pure: a partitioner knows its position, not
+the network.
 
-Every partitioner has `targets`, the consumer subtasks its producer feeds, and `route(batch)`, which yields
-(index into targets, batch) pairs, none empty unless the batch itself is empty. Cuts are slices, without a copy; only
-`hash` moves rows, with one stable sort per batch (rows keep their order within a channel).
+Every partitioner has `targets`, the consumer subtasks its producer feeds, and `route(batch)`, which
+yields (index into targets, batch) pairs, none empty unless the batch itself is empty. Cuts are
+slices, without a copy; only `hash` moves rows, with one stable sort per batch (rows keep their
+order within a channel).
 """
 
 from __future__ import annotations
@@ -41,20 +43,30 @@ def make_routing(
     """The routing of producer subtask `producer` of `producers` to `consumers` subtasks."""
     match partitioner:
         case Partitioner.FORWARD | Partitioner.RESCALE:
-            return RoundRobin(pointwise_consumers(producer, producers, consumers), start=0, batch_rows=batch_rows)
+            return RoundRobin(
+                pointwise_consumers(producer, producers, consumers), start=0, batch_rows=batch_rows
+            )
         case Partitioner.REBALANCE:
-            # Producers begin at different consumers, so that many producers with one batch each feed all of them.
+            # Producers begin at different consumers, so that many producers with one batch each
+            # feed all of them.
             return RoundRobin(range(consumers), start=producer % consumers, batch_rows=batch_rows)
         case Partitioner.BROADCAST:
             return Broadcast(range(consumers), batch_rows=batch_rows)
         case Partitioner.HASH:
-            return HashRouting(consumers, max_parallelism=max_parallelism, key_columns=key_columns, batch_rows=batch_rows)
+            return HashRouting(
+                consumers,
+                max_parallelism=max_parallelism,
+                key_columns=key_columns,
+                batch_rows=batch_rows,
+            )
         case _:
             assert_never(partitioner)
 
 
 def cut(batch: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The batch itself if it is small enough, else slices of at most `batch_rows` rows and nearly equal length."""
+    """The batch itself if it is small enough, else slices of at most `batch_rows` rows and nearly
+    equal length.
+    """
     rows = batch.num_rows
     if rows <= batch_rows:
         yield batch
@@ -70,7 +82,9 @@ def _cut_into(batch: pa.RecordBatch, pieces: int) -> Iterator[pa.RecordBatch]:
 
 
 class RoundRobin:
-    """forward (one target), rescale and rebalance: batch by batch to one target after the other, large batches split."""
+    """forward (one target), rescale and rebalance: batch by batch to one target after the other,
+    large batches split.
+    """
 
     __slots__ = ("_batch_rows", "_next", "targets")
 
@@ -89,7 +103,9 @@ class RoundRobin:
         rows = batch.num_rows
         if rows <= self._batch_rows:
             return iter((batch,))
-        at_least = min(len(self.targets), rows // MIN_SPLIT_ROWS)  # every target gets some of a large batch
+        at_least = min(
+            len(self.targets), rows // MIN_SPLIT_ROWS
+        )  # every target gets some of a large batch
         return _cut_into(batch, max(-(-rows // self._batch_rows), at_least))
 
 
@@ -113,7 +129,9 @@ class HashRouting:
 
     __slots__ = ("_batch_rows", "_key_columns", "_max_parallelism", "_subtask_of_group", "targets")
 
-    def __init__(self, consumers: int, *, max_parallelism: int, key_columns: Sequence[str], batch_rows: int) -> None:
+    def __init__(
+        self, consumers: int, *, max_parallelism: int, key_columns: Sequence[str], batch_rows: int
+    ) -> None:
         if not key_columns:
             raise UnsupportedKey("a hash partitioned edge needs at least one key column")
         self.targets = tuple(range(consumers))
@@ -122,14 +140,18 @@ class HashRouting:
         self._batch_rows = batch_rows
         # The narrowest type: numpy sorts bytes and 16-bit words by radix, in linear time.
         narrow = np.uint8 if consumers <= 2**8 else np.uint16 if consumers <= 2**16 else np.uint32
-        self._subtask_of_group = subtask_of_group(np.arange(max_parallelism), consumers, max_parallelism).astype(narrow)
+        self._subtask_of_group = subtask_of_group(
+            np.arange(max_parallelism), consumers, max_parallelism
+        ).astype(narrow)
 
     def route(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if len(self.targets) == 1 or not batch.num_rows:
             for piece in cut(batch, self._batch_rows):
                 yield 0, piece
             return
-        subtasks = self._subtask_of_group[key_groups(batch, self._key_columns, self._max_parallelism)]
+        subtasks = self._subtask_of_group[
+            key_groups(batch, self._key_columns, self._max_parallelism)
+        ]
         first = int(subtasks[0])
         if (subtasks == first).all():
             for piece in cut(batch, self._batch_rows):
@@ -144,8 +166,12 @@ class HashRouting:
                 yield index, piece
 
 
-def key_groups(batch: pa.RecordBatch, key_columns: Sequence[str], max_parallelism: int) -> npt.NDArray[np.uint32]:
-    """The key group of each row: hash mod max parallelism. Raises UnsupportedKey, naming the column."""
+def key_groups(
+    batch: pa.RecordBatch, key_columns: Sequence[str], max_parallelism: int
+) -> npt.NDArray[np.uint32]:
+    """The key group of each row: hash mod max parallelism. Raises UnsupportedKey, naming the
+    column.
+    """
     columns = []
     for name in key_columns:
         index = batch.schema.get_field_index(name)
@@ -161,7 +187,9 @@ def key_groups(batch: pa.RecordBatch, key_columns: Sequence[str], max_parallelis
     return hashes % np.uint32(max_parallelism)
 
 
-def subtask_of_group(groups: npt.NDArray[np.int64], parallelism: int, max_parallelism: int) -> npt.NDArray[np.int64]:
+def subtask_of_group(
+    groups: npt.NDArray[np.int64], parallelism: int, max_parallelism: int
+) -> npt.NDArray[np.int64]:
     """The subtask that owns each key group."""
     owners: npt.NDArray[np.int64] = groups.astype(np.int64) * parallelism // max_parallelism
     return owners
@@ -169,4 +197,7 @@ def subtask_of_group(groups: npt.NDArray[np.int64], parallelism: int, max_parall
 
 def groups_of_subtask(subtask: int, parallelism: int, max_parallelism: int) -> range:
     """The key groups that a subtask owns: the inverse of `subtask_of_group`."""
-    return range(-(-subtask * max_parallelism // parallelism), -(-(subtask + 1) * max_parallelism // parallelism))
+    return range(
+        -(-subtask * max_parallelism // parallelism),
+        -(-(subtask + 1) * max_parallelism // parallelism),
+    )

@@ -1,8 +1,8 @@
 """The partitions of this process, and who waits for one that is not there yet.
 
-Consumers may be deployed before their producers: who asks for a partition too early waits here, at most
-`timeout_s`. A partition that was aborted is remembered until its job is released, so that who comes late is told at
-once. One thread watches the deadlines, and only while there are any.
+Consumers may be deployed before their producers: who asks for a partition too early waits here, at
+most `timeout_s`. A partition that was aborted is remembered until its job is released, so that who
+comes late is told at once. One thread watches the deadlines, and only while there are any.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from .partition import PartitionId, ResultPartition
 
 
 class Asker(Protocol):
-    """Exactly one of these is called, once, from any thread, under no lock; none after `forget`, or nearly so."""
+    """Exactly one of these is called, once, from any thread, under no lock; none after `forget`, or
+    nearly so.
+    """
 
     def found(self, partition: ResultPartition) -> None: ...
 
@@ -59,11 +61,17 @@ class PartitionRegistry:
         """Answers now, or when the partition appears, or when it has not appeared in time."""
         with self._changed:
             partition = self._partitions.get(partition_id)
-            reason = "the process is shutting down" if self._closed else self._aborted.get(partition_id)
+            reason = (
+                "the process is shutting down" if self._closed else self._aborted.get(partition_id)
+            )
             if partition is None and reason is None:
-                self._waiting.append(_Waiting(partition_id, asker, time.monotonic() + self._timeout_s))
+                self._waiting.append(
+                    _Waiting(partition_id, asker, time.monotonic() + self._timeout_s)
+                )
                 if self._timer is None:
-                    self._timer = threading.Thread(target=self._watch_deadlines, name="exchange-timer", daemon=True)
+                    self._timer = threading.Thread(
+                        target=self._watch_deadlines, name="exchange-timer", daemon=True
+                    )
                     self._timer.start()
                 return
         if partition is not None:

@@ -1,8 +1,10 @@
-"""The producers' side on the network: one Flight server per process, one `ProducerStream` per DoExchange call.
+"""The producers' side on the network: one Flight server per process, one `ProducerStream` per
+DoExchange call.
 
-A stream has two threads: Flight's own, which reads the consumer's records (channels to open, credit), and a writer,
-which takes from the channels in turn and sends. So a task never waits for the network, only for credit, and can be
-cancelled whatever the peer does. The stream lives until the consumer's process ends it, politely or not.
+A stream has two threads: Flight's own, which reads the consumer's records (channels to open,
+credit), and a writer, which takes from the channels in turn and sends. So a task never waits for
+the network, only for credit, and can be cancelled whatever the peer does. The stream lives until
+the consumer's process ends it, politely or not.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
         ProducerStream(self._registry, job_id, result_id, writer).run(reader)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Waits for the streams to end, which they do once the consumers know that their producers are gone. A peer that
+        """Waits for the streams to end, which they do once the consumers know that their producers
+        are gone. A peer that
         is frozen must not hold this process back: it keeps its thread and nothing more."""
         stopper = threading.Thread(target=self._shutdown, name="exchange-shutdown", daemon=True)
         stopper.start()
@@ -55,7 +58,9 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
 
 
 class RemoteChannel:
-    """A channel of a partition, as this stream carries it. Also the registry's asker until the partition is there."""
+    """A channel of a partition, as this stream carries it. Also the registry's asker until the
+    partition is there.
+    """
 
     __slots__ = ("_open", "_stream", "closed", "index", "partition", "scheduled")
 
@@ -81,7 +86,9 @@ class RemoteChannel:
         except ProtocolError as error:
             self.not_found(str(error))
             return
-        if self._stream.ended or self.closed:  # meanwhile: whoever did that saw no partition to tell
+        if (
+            self._stream.ended or self.closed
+        ):  # meanwhile: whoever did that saw no partition to tell
             partition.abandoned(self.index, "it went away while it was being connected")
 
     def not_found(self, reason: str) -> None:
@@ -96,7 +103,9 @@ class RemoteChannel:
 class ProducerStream:
     """One DoExchange call: what one consumer process reads of one result here."""
 
-    def __init__(self, registry: PartitionRegistry, job_id: str, result_id: str, writer: Any) -> None:
+    def __init__(
+        self, registry: PartitionRegistry, job_id: str, result_id: str, writer: Any
+    ) -> None:
         self.ended = False
         self._registry = registry
         self._job_id = job_id
@@ -105,7 +114,8 @@ class ProducerStream:
         self._schema: pa.Schema | None = None
         self._writing_ended = threading.Event()
         self._channels: dict[int, RemoteChannel] = {}
-        # Channels with something to send, and finished records. At most one entry per channel, so it is bounded.
+        # Channels with something to send, and finished records. At most one entry per channel, so
+        # it is bounded.
         self._to_send: queue.SimpleQueue[RemoteChannel | bytes | None] = queue.SimpleQueue()
 
     def send_soon(self, what: RemoteChannel | bytes) -> None:
@@ -114,7 +124,9 @@ class ProducerStream:
     # -- the reading thread
 
     def run(self, reader: Any) -> None:
-        writing = threading.Thread(target=self._write, name=f"exchange-writer-{self._result_id[:8]}", daemon=True)
+        writing = threading.Thread(
+            target=self._write, name=f"exchange-writer-{self._result_id[:8]}", daemon=True
+        )
         writing.start()
         reason = "its process is gone"
         try:
@@ -123,7 +135,9 @@ class ProducerStream:
                     message = reader.read_chunk()
                 except StopIteration:
                     break
-                for record in wire.decode_to_producer(message.app_metadata.to_pybytes() if message.app_metadata else b""):
+                for record in wire.decode_to_producer(
+                    message.app_metadata.to_pybytes() if message.app_metadata else b""
+                ):
                     self._handle(record)
         except TRANSPORT_ERRORS:
             pass  # the connection broke: a death notice like any other
@@ -145,7 +159,9 @@ class ProducerStream:
             if record.channel in self._channels:
                 raise RemoteProtocolError(f"channel {record.channel} was opened twice")
             channel = self._channels[record.channel] = RemoteChannel(self, record)
-            self._registry.ask(PartitionId(self._job_id, self._result_id, record.producer, record.attempt), channel)
+            self._registry.ask(
+                PartitionId(self._job_id, self._result_id, record.producer, record.attempt), channel
+            )
             return
         known = self._channels.get(record.channel)
         if known is None:
@@ -154,11 +170,15 @@ class ProducerStream:
         match record:
             case wire.GrantCredit():
                 if partition is None:
-                    raise RemoteProtocolError(f"credit came for channel {record.channel} before anything was sent on it")
+                    raise RemoteProtocolError(
+                        f"credit came for channel {record.channel} before anything was sent on it"
+                    )
                 partition.granted(known.index, record.size_bytes, record.events)
             case wire.Consumed():
                 if partition is None:
-                    raise RemoteProtocolError(f"channel {record.channel} was acknowledged before anything was sent on it")
+                    raise RemoteProtocolError(
+                        f"channel {record.channel} was acknowledged before anything was sent on it"
+                    )
                 partition.consumed(known.index)
                 del self._channels[record.channel]
             case wire.Close():
@@ -178,7 +198,8 @@ class ProducerStream:
                 if not self._send(item):
                     return
         except TRANSPORT_ERRORS as error:
-            # The consumer is gone (the reading thread sees that too), or what was to be sent cannot be.
+            # The consumer is gone (the reading thread sees that too), or what was to be sent cannot
+            # be.
             self._give_up(f"sending failed: {str(error).splitlines()[0][:300]}")
         except Exception as error:  # no task may wait for ever, whatever is wrong here
             log.exception("exchange stream failed", result_id=self._result_id)
@@ -196,7 +217,9 @@ class ProducerStream:
             self._writer.write_metadata(pa.py_buffer(bytes(failed)))
 
     def _send(self, item: RemoteChannel | bytes | None) -> bool:
-        """Sends one message: records of the channels in turn, up to and including the first batch. False: the end."""
+        """Sends one message: records of the channels in turn, up to and including the first batch.
+        False: the end.
+        """
         records = bytearray()
         batches: tuple[pa.RecordBatch, ...] = ()
         while item is not None:
@@ -220,7 +243,9 @@ class ProducerStream:
         return item is not None
 
     def _gather(self, channel: RemoteChannel, records: bytearray) -> tuple[pa.RecordBatch, ...]:
-        """Adds the next record of a channel; returns the batches that are to be the message's body, if it is one."""
+        """Adds the next record of a channel; returns the batches that are to be the message's body,
+        if it is one.
+        """
         partition = channel.partition
         assert partition is not None  # only attached channels are ready
         parcel = partition.take(channel, channel.index)
@@ -232,12 +257,20 @@ class ProducerStream:
             records += wire.encode_event(channel.number, parcel.sequence, parcel.event)
             return ()
         if self._schema is not None and not parcel.batches[0].schema.equals(self._schema):
-            partition.fail(SchemaChanged(different_schema(partition.id, self._schema, parcel.batches[0].schema)))
+            partition.fail(
+                SchemaChanged(
+                    different_schema(partition.id, self._schema, parcel.batches[0].schema)
+                )
+            )
             return ()
         return self._with_header(channel, parcel, records)
 
-    def _with_header(self, channel: RemoteChannel, parcel: Parcel, records: bytearray) -> tuple[pa.RecordBatch, ...]:
-        records += wire.encode_batch_header(channel.number, parcel.sequence, parcel.count, parcel.size_bytes)
+    def _with_header(
+        self, channel: RemoteChannel, parcel: Parcel, records: bytearray
+    ) -> tuple[pa.RecordBatch, ...]:
+        records += wire.encode_batch_header(
+            channel.number, parcel.sequence, parcel.count, parcel.size_bytes
+        )
         return parcel.batches
 
 

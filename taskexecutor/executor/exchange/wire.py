@@ -1,8 +1,10 @@
-"""What the exchange writes into Arrow Flight's `app_metadata`, and how it names a stream. Never pickle.
+"""What the exchange writes into Arrow Flight's `app_metadata`, and how it names a stream. Never
+pickle.
 
-A message's metadata is a run of records, little-endian, applied in order. Towards the consumer a message may carry one
-record batch as its body; then exactly one of its records is BATCH. Events that are sent before or behind a batch travel
-in the same message. `channel` is a number that the consumer gives out, per stream.
+A message's metadata is a run of records, little-endian, applied in order. Towards the consumer a
+message may carry one record batch as its body; then exactly one of its records is BATCH. Events
+that are sent before or behind a batch travel in the same message. `channel` is a number that the
+consumer gives out, per stream.
 
     consumer → producer                               producer → consumer
     OPEN      channel, producer, attempt, consumer     BATCH             channel, sequence, count, bytes
@@ -22,7 +24,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent, StreamStatus, Watermark
+from firesteel.elements import (
+    CheckpointBarrier,
+    EndOfData,
+    EndOfPartition,
+    StreamEvent,
+    StreamStatus,
+    Watermark,
+)
 
 from .errors import RemoteProtocolError
 
@@ -30,7 +39,15 @@ MAX_REASON_BYTES = 4096
 _DESCRIPTOR = re.compile(rb"firesteel-exchange/1 ([0-9A-Za-z_.-]{1,64}) ([0-9A-Za-z_.-]{1,64})")
 
 _OPEN, _GRANT, _CONSUMED, _CLOSE = 1, 2, 3, 4
-_BATCH, _WATERMARK, _STATUS, _BARRIER, _END_OF_DATA, _END_OF_PARTITION, _FAILED = 16, 17, 18, 19, 20, 21, 22
+_BATCH, _WATERMARK, _STATUS, _BARRIER, _END_OF_DATA, _END_OF_PARTITION, _FAILED = (
+    16,
+    17,
+    18,
+    19,
+    20,
+    21,
+    22,
+)
 
 _HEAD = struct.Struct("<BI")  # type, channel
 _OPEN_BODY = struct.Struct("<III")
@@ -108,9 +125,13 @@ def decode_descriptor(command: bytes) -> tuple[str, str]:
 def encode_to_producer(message: ToProducer) -> bytes:
     match message:
         case Open():
-            return _HEAD.pack(_OPEN, message.channel) + _OPEN_BODY.pack(message.producer, message.attempt, message.consumer)
+            return _HEAD.pack(_OPEN, message.channel) + _OPEN_BODY.pack(
+                message.producer, message.attempt, message.consumer
+            )
         case GrantCredit():
-            return _HEAD.pack(_GRANT, message.channel) + _GRANT_BODY.pack(message.size_bytes, message.events)
+            return _HEAD.pack(_GRANT, message.channel) + _GRANT_BODY.pack(
+                message.size_bytes, message.events
+            )
         case Consumed():
             return _HEAD.pack(_CONSUMED, message.channel)
         case Close():
@@ -131,12 +152,16 @@ def encode_failed(channel: int, reason: str) -> bytes:
 def encode_event(channel: int, sequence: int, event: StreamEvent) -> bytes:
     match event:
         case Watermark():
-            return _HEAD.pack(_WATERMARK, channel) + _WATERMARK_BODY.pack(sequence, event.timestamp_us)
+            return _HEAD.pack(_WATERMARK, channel) + _WATERMARK_BODY.pack(
+                sequence, event.timestamp_us
+            )
         case StreamStatus():
             return _HEAD.pack(_STATUS, channel) + _FLAG_BODY.pack(sequence, event.idle)
         case CheckpointBarrier():
             flags = event.savepoint | event.unaligned << 1
-            return _HEAD.pack(_BARRIER, channel) + _BARRIER_BODY.pack(sequence, event.checkpoint_id, event.timestamp_ms, flags)
+            return _HEAD.pack(_BARRIER, channel) + _BARRIER_BODY.pack(
+                sequence, event.checkpoint_id, event.timestamp_ms, flags
+            )
         case EndOfData():
             return _HEAD.pack(_END_OF_DATA, channel) + _FLAG_BODY.pack(sequence, event.finished)
         case EndOfPartition():
@@ -180,13 +205,17 @@ def decode_to_consumer(metadata: bytes) -> Iterator[ToConsumer]:
             if kind == _BATCH:
                 sequence, count, size_bytes = _BATCH_BODY.unpack_from(metadata, at)
                 at += _BATCH_BODY.size
-                yield BatchHeader(channel=channel, sequence=sequence, count=count, size_bytes=size_bytes)
+                yield BatchHeader(
+                    channel=channel, sequence=sequence, count=count, size_bytes=size_bytes
+                )
             elif kind == _FAILED:
                 (length,) = _LENGTH.unpack_from(metadata, at)
                 at += _LENGTH.size + length
                 if at > len(metadata):
                     raise RemoteProtocolError("the producer sent a reason that is cut off")
-                yield Failed(channel=channel, reason=metadata[at - length : at].decode(errors="replace"))
+                yield Failed(
+                    channel=channel, reason=metadata[at - length : at].decode(errors="replace")
+                )
             else:
                 sequence, event, at = _decode_event(kind, metadata, at)
                 yield EventRecord(channel=channel, sequence=sequence, event=event)
@@ -204,7 +233,10 @@ def _decode_event(kind: int, metadata: bytes, at: int) -> tuple[int, StreamEvent
     if kind == _BARRIER:
         sequence, checkpoint_id, timestamp_ms, flags = _BARRIER_BODY.unpack_from(metadata, at)
         barrier = CheckpointBarrier(
-            checkpoint_id=checkpoint_id, timestamp_ms=timestamp_ms, savepoint=bool(flags & 1), unaligned=bool(flags & 2)
+            checkpoint_id=checkpoint_id,
+            timestamp_ms=timestamp_ms,
+            savepoint=bool(flags & 1),
+            unaligned=bool(flags & 2),
         )
         return sequence, barrier, at + _BARRIER_BODY.size
     if kind == _END_OF_DATA:

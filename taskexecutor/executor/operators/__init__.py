@@ -34,7 +34,9 @@ from firesteel.plan.specs import (
 
 @dataclass(frozen=True, slots=True)
 class OpenedOperator:
-    """An operator of the JobGraph with its spec unpickled and the schema that analysis found for its output."""
+    """An operator of the JobGraph with its spec unpickled and the schema that analysis found for
+    its output.
+    """
 
     operator: Operator
     spec: Spec
@@ -42,7 +44,8 @@ class OpenedOperator:
 
 
 def build(group: Sequence[OpenedOperator]) -> StreamOperator:
-    """The operator that does what `group` asks for: one operator, or a linear run of operators that run on Spark.
+    """The operator that does what `group` asks for: one operator, or a linear run of operators that
+    run on Spark.
 
     Raises FiresteelError for a group that cannot be one operator.
     """
@@ -87,7 +90,9 @@ def build(group: Sequence[OpenedOperator]) -> StreamOperator:
 
             return window_operator(first.spec)
         case RunningAggregateSpec():
-            from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+            from taskexecutor.executor.operators.aggregation.running_aggregate import (
+                RunningAggregate,
+            )
 
             return RunningAggregate(first.spec)
         case TransformWithStateSpec():

@@ -1,4 +1,6 @@
-"""Event time from the rows that pass: bounded out-of-orderness over a column or a function of one's own, and idleness."""
+"""Event time from the rows that pass: bounded out-of-orderness over a column or a function of one's
+own, and idleness.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class AssignWatermarks(StreamOperator):
-    """After each batch a watermark, if event time has advanced; if it is `held`, where the stream before has a watermark.
+    """After each batch a watermark, if event time has advanced; if it is `held`, where the stream
+    before has a watermark.
 
-    The watermarks of that stream are kept to itself, up to its end. `now_ms` is the wall clock; no time counts as idle in which
-    the task takes no input, because it is ahead of its alignment group.
+    The watermarks of that stream are kept to itself, up to its end. `now_ms` is the wall clock; no
+    time counts as idle in which the task takes no input, because it is ahead of its alignment
+    group.
     """
 
-    def __init__(self, spec: AssignWatermarksSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self,
+        spec: AssignWatermarksSpec,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self._spec = spec
         self._now_ms = now_ms
         self._reached_us: int | None = None  # the furthest that is not sent on

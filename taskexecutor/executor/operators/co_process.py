@@ -1,4 +1,6 @@
-"""The operator that runs a CoProcessFunction: rows of two keyed inputs and timers, one call each; output leaves per batch."""
+"""The operator that runs a CoProcessFunction: rows of two keyed inputs and timers, one call each;
+output leaves per batch.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,29 @@ import pyarrow as pa
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.functions import CoProcessFunction
-from firesteel.operator import Counter, OperatorState, Output, RuntimeContext, StreamOperator, TaskInfo, TimerService
+from firesteel.operator import (
+    Counter,
+    OperatorState,
+    Output,
+    RuntimeContext,
+    StreamOperator,
+    TaskInfo,
+    TimerService,
+)
 from firesteel.plan.specs import CoProcessSpec
-from taskexecutor.executor.operators.function_state import CurrentKey, KeyedList, KeyedMap, KeyedValue
+from taskexecutor.executor.operators.function_state import (
+    CurrentKey,
+    KeyedList,
+    KeyedMap,
+    KeyedValue,
+)
 from taskexecutor.executor.operators.stateful.grouping import by_key
-from taskexecutor.executor.operators.stateful.rows import RowCollector, row_maker, shown_key, to_python
+from taskexecutor.executor.operators.stateful.rows import (
+    RowCollector,
+    row_maker,
+    shown_key,
+    to_python,
+)
 from taskexecutor.executor.spark.schemas import declared, missing_column
 from taskexecutor.executor.state import KeyedState
 
@@ -29,7 +49,9 @@ class CoProcess(StreamOperator):
 
     inputs = 2
 
-    def __init__(self, spec: CoProcessSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self, spec: CoProcessSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> None:
         self._spec = spec
         self._function: CoProcessFunction = spec.function
         self._now_ms = now_ms
@@ -47,7 +69,9 @@ class CoProcess(StreamOperator):
         for tag, side in self._spec.side_outputs.items():
             side_schema = declared(side, context.input_schemas[0])
             if side_schema is None:
-                raise FiresteelError(f"{self._name}: the schema of its side output {tag!r} is not known; declare one")
+                raise FiresteelError(
+                    f"{self._name}: the schema of its side output {tag!r} is not known; declare one"
+                )
             self._sides[tag] = RowCollector(side_schema, _to_side(output, tag), self._name)
 
     def initialize_state(self, state: OperatorState) -> None:
@@ -62,7 +86,9 @@ class CoProcess(StreamOperator):
         try:
             self._function.open(self._functions_context)
         except Exception as error:
-            raise FiresteelError(f"{self._name}: {type(self._function).__name__}.open failed: {summary_of(error)}") from error
+            raise FiresteelError(
+                f"{self._name}: {type(self._function).__name__}.open failed: {summary_of(error)}"
+            ) from error
 
     def close(self) -> None:
         if self._open:
@@ -79,7 +105,9 @@ class CoProcess(StreamOperator):
             make = row_maker(batch.schema.names)
             columns = [to_python(column) for column in keyed.batch.columns]
             name = "process_element2" if input_index else "process_element1"
-            function = self._function.process_element2 if input_index else self._function.process_element1
+            function = (
+                self._function.process_element2 if input_index else self._function.process_element1
+            )
             self._times.now_ms = max(self._times.now_ms, self._now_ms())
             start = 0
             for key, end in zip(keyed.keys, keyed.ends, strict=True):
@@ -130,14 +158,20 @@ class CoProcess(StreamOperator):
         for side in self._sides.values():
             side.begin(name, key)
 
-    def _call(self, name: str, key: Any, function: Callable[[Any, Any], Results], argument: Any) -> None:
-        """Only what the function itself raises is its failure, not what is raised further down the chain."""
+    def _call(
+        self, name: str, key: Any, function: Callable[[Any, Any], Results], argument: Any
+    ) -> None:
+        """Only what the function itself raises is its failure, not what is raised further down the
+        chain.
+        """
         try:
             results = function(argument, self._context)
             if results is None:
                 return
             if not hasattr(results, "__iter__"):
-                raise FiresteelError(f"it returned {type(results).__name__}, and must return an iterator or None")
+                raise FiresteelError(
+                    f"it returned {type(results).__name__}, and must return an iterator or None"
+                )
             rest: Iterator[Any] = iter(results)
             full = self._main.fill(rest)
         except Exception as error:
@@ -150,7 +184,9 @@ class CoProcess(StreamOperator):
                 raise self._failure(name, key, error) from error
 
     def _failure(self, name: str, key: Any, error: Exception) -> FiresteelError:
-        return FiresteelError(f"{self._name}: {name} failed for key {shown_key(key)}: {summary_of(error)}")
+        return FiresteelError(
+            f"{self._name}: {name} failed for key {shown_key(key)}: {summary_of(error)}"
+        )
 
     def _end(self) -> None:
         self._current.key = None
@@ -193,7 +229,9 @@ class _Timers:
 class _Context:
     """See `firesteel.functions.ProcessContext`."""
 
-    def __init__(self, current: CurrentKey, times: _Timers, sides: Mapping[str, RowCollector]) -> None:
+    def __init__(
+        self, current: CurrentKey, times: _Timers, sides: Mapping[str, RowCollector]
+    ) -> None:
         self._current = current
         self._times = times
         self._sides = sides
@@ -212,7 +250,9 @@ class _Context:
     def output(self, tag: str, row: Any) -> None:
         side = self._sides.get(tag)
         if side is None:
-            raise FiresteelError(f"there is no side output {tag!r}; declared: {', '.join(sorted(self._sides)) or 'none'}")
+            raise FiresteelError(
+                f"there is no side output {tag!r}; declared: {', '.join(sorted(self._sides)) or 'none'}"
+            )
         if side.fill(iter((row,))):
             side.flush()
 
@@ -246,5 +286,7 @@ class _OpenContext:
         if not isinstance(name, str) or not name:
             raise FiresteelError(f"a state's name is a text that is not empty, not {name!r}")
         if self._kinds.setdefault(name, kind) is not kind:
-            raise FiresteelError(f"the state {name!r} is used as a value, a list or a map; take another name")
+            raise FiresteelError(
+                f"the state {name!r} is used as a value, a list or a map; take another name"
+            )
         return name

@@ -17,7 +17,9 @@ from taskexecutor.executor.spark.schemas import declared
 def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
     operator = spec.factory()
     if not isinstance(operator, StreamOperator):
-        raise FiresteelError(f"{name}: the factory made a {type(operator).__name__}; it must make a StreamOperator")
+        raise FiresteelError(
+            f"{name}: the factory made a {type(operator).__name__}; it must make a StreamOperator"
+        )
     set_up = operator.setup
 
     def setup(context: RuntimeContext, output: Output) -> None:
@@ -33,7 +35,13 @@ def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
 class DeclaredOutput:
     """An Output whose batches have the declared schemas. None: that one is not known."""
 
-    def __init__(self, output: Output, schema: pa.Schema | None, sides: Mapping[str, pa.Schema | None], name: str) -> None:
+    def __init__(
+        self,
+        output: Output,
+        schema: pa.Schema | None,
+        sides: Mapping[str, pa.Schema | None],
+        name: str,
+    ) -> None:
         self._output = output
         self._schema = schema
         self._sides = sides
@@ -45,8 +53,12 @@ class DeclaredOutput:
     def emit_side(self, tag: str, batch: pa.RecordBatch) -> None:
         if tag not in self._sides:
             known = ", ".join(self._sides) or "none"
-            raise FiresteelError(f"{self._name}: emits to a side output {tag!r} that it does not declare; it declares: {known}")
-        self._output.emit_side(tag, self._fitted(batch, self._sides[tag], f" to side output {tag!r}"))
+            raise FiresteelError(
+                f"{self._name}: emits to a side output {tag!r} that it does not declare; it declares: {known}"
+            )
+        self._output.emit_side(
+            tag, self._fitted(batch, self._sides[tag], f" to side output {tag!r}")
+        )
 
     def emit_watermark(self, watermark: Watermark) -> None:
         self._output.emit_watermark(watermark)
@@ -54,7 +66,15 @@ class DeclaredOutput:
     def emit_status(self, status: StreamStatus) -> None:
         self._output.emit_status(status)
 
-    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema | None, where: str) -> pa.RecordBatch:
+    def _fitted(
+        self, batch: pa.RecordBatch, schema: pa.Schema | None, where: str
+    ) -> pa.RecordBatch:
         if not isinstance(batch, pa.RecordBatch):
-            raise FiresteelError(f"{self._name}: emits a {type(batch).__name__}{where}; it must emit pyarrow.RecordBatch")
-        return batch if schema is None else fit(batch, schema, self._name, f"the operator emits{where}")
+            raise FiresteelError(
+                f"{self._name}: emits a {type(batch).__name__}{where}; it must emit pyarrow.RecordBatch"
+            )
+        return (
+            batch
+            if schema is None
+            else fit(batch, schema, self._name, f"the operator emits{where}")
+        )

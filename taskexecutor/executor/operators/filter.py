@@ -29,15 +29,23 @@ class Filter(StreamOperator):
         elif not isinstance(mask, pa.Array):
             values = mask if isinstance(mask, list) else np.asarray(mask)
             if not isinstance(values, list) and values.ndim != 1:
-                raise FiresteelError(f"{name}: the function returned {type(mask).__name__}; it must return one boolean per row")
+                raise FiresteelError(
+                    f"{name}: the function returned {type(mask).__name__}; it must return one boolean per row"
+                )
             try:
                 mask = pa.array(values)
             except (pa.ArrowException, TypeError, ValueError) as error:
-                raise FiresteelError(f"{name}: the function must return one boolean per row: {error}") from error
+                raise FiresteelError(
+                    f"{name}: the function must return one boolean per row: {error}"
+                ) from error
         if pa.types.is_null(mask.type):
             mask = mask.cast(pa.bool_())
         if not pa.types.is_boolean(mask.type):
-            raise FiresteelError(f"{name}: the function returned {mask.type} values; it must return one boolean per row")
+            raise FiresteelError(
+                f"{name}: the function returned {mask.type} values; it must return one boolean per row"
+            )
         if len(mask) != rows:
-            raise FiresteelError(f"{name}: the function returned {len(mask)} booleans for a batch of {rows} rows")
+            raise FiresteelError(
+                f"{name}: the function returned {len(mask)} booleans for a batch of {rows} rows"
+            )
         return mask

@@ -1,7 +1,8 @@
-"""Functions of PySpark's mapInArrow contract, on the task's own thread: batches in, batches out, no JVM.
+"""Functions of PySpark's mapInArrow contract, on the task's own thread: batches in, batches out, no
+JVM.
 
-The function is called once per batch, with an iterator over that one batch: as with Spark's partitions, how rows are
-spread over calls is not promised.
+The function is called once per batch, with an iterator over that one batch: as with Spark's
+partitions, how rows are spread over calls is not promised.
 """
 
 from __future__ import annotations
@@ -42,10 +43,17 @@ class CoMapInArrow(StreamOperator):
         self._schema = context.output_schema or declared(self._spec.schema, None)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        _call(self, self._spec.first if input_index == 0 else self._spec.second, batch, self._schema)
+        _call(
+            self, self._spec.first if input_index == 0 else self._spec.second, batch, self._schema
+        )
 
 
-def _call(operator: StreamOperator, function: ArrowFunction, batch: pa.RecordBatch, schema: pa.Schema | None) -> None:
+def _call(
+    operator: StreamOperator,
+    function: ArrowFunction,
+    batch: pa.RecordBatch,
+    schema: pa.Schema | None,
+) -> None:
     name = operator.context.operator_name
     with operator.context.time("python"):
         results = function(iter((batch,)))
@@ -55,14 +63,20 @@ def _call(operator: StreamOperator, function: ArrowFunction, batch: pa.RecordBat
             )
         for result in results:
             if not isinstance(result, pa.RecordBatch):
-                raise FiresteelError(f"{name}: the function yielded {type(result).__name__}; it must yield pyarrow.RecordBatch")
+                raise FiresteelError(
+                    f"{name}: the function yielded {type(result).__name__}; it must yield pyarrow.RecordBatch"
+                )
             fitted = result if schema is None else fit(result, schema, name)
             if fitted.num_rows:
                 operator.output.emit(fitted)
 
 
-def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str, did: str = "the function yielded") -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, cast as far as no value is lost; else an error that shows both."""
+def fit(
+    batch: pa.RecordBatch, schema: pa.Schema, name: str, did: str = "the function yielded"
+) -> pa.RecordBatch:
+    """`batch` with exactly `schema`: columns by name, cast as far as no value is lost; else an
+    error that shows both.
+    """
     if batch.schema.equals(schema):
         return batch
     if sorted(batch.schema.names) != sorted(schema.names):
@@ -74,12 +88,16 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str, did: str = "the fun
             try:
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise _mismatch(name, did, schema, batch.schema, f"; column {field.name!r}: {error}") from error
+                raise _mismatch(
+                    name, did, schema, batch.schema, f"; column {field.name!r}: {error}"
+                ) from error
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _mismatch(name: str, did: str, expected: pa.Schema, actual: pa.Schema, detail: str = "") -> FiresteelError:
+def _mismatch(
+    name: str, did: str, expected: pa.Schema, actual: pa.Schema, detail: str = ""
+) -> FiresteelError:
     return FiresteelError(
         f"{name}: {did} another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}"
     )

@@ -1,4 +1,6 @@
-"""Functions of PySpark's mapInPandas contract, on the task's own thread. One call per batch, as in `map_in_arrow`."""
+"""Functions of PySpark's mapInPandas contract, on the task's own thread. One call per batch, as in
+`map_in_arrow`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class MapInPandas(StreamOperator):
         known = context.input_schemas[0] if context.input_schemas else None
         schema = context.output_schema or declared(self._spec.schema, known)
         if schema is None:
-            raise FiresteelError(f"{context.operator_name}: declare the schema of what the function yields")
+            raise FiresteelError(
+                f"{context.operator_name}: declare the schema of what the function yields"
+            )
         self._time_zone = context.config.get(TIME_ZONE, "UTC")
         self._frames = FrameCollector(schema, output.emit, context.operator_name, self._time_zone)
 

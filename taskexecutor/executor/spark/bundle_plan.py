@@ -1,7 +1,9 @@
-"""Bundles by a plan that is kept: rows enter the generated code, and leave it, without a Spark job or a plan of their own.
+"""Bundles by a plan that is kept: rows enter the generated code, and leave it, without a Spark job
+or a plan of their own.
 
-The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (its thread in the JVM, that is)
-for a partition that holds another list: a bundle. See docs/decisions/0009.
+The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (its
+thread in the JVM, that is) for a partition that holds another list: a bundle. See
+docs/decisions/0009.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What is kept, with the JVM's classes and methods that are used for each bundle, because finding them takes round trips."""
+    """What is kept, with the JVM's classes and methods that are used for each bundle, because
+    finding them takes round trips.
+    """
 
     frame: DataFrame
     schema: pa.Schema  # of what comes out
@@ -86,14 +90,22 @@ class BundlePlans:
         except Exception as error:  # if it is the program's, it shows again, and is told, when it is planned the usual way
             _log.info("the plan is not kept", error=repr(error))
 
-    def run(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
-        """What becomes of the rows, batches of exactly `schema`, each computed when it is asked for."""
-        table = pa.Table.from_batches([conform(batch, self._schema) for batch in batches], self._schema).cast(self._canonical)
+    def run(
+        self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """What becomes of the rows, batches of exactly `schema`, each computed when it is asked
+        for.
+        """
+        table = pa.Table.from_batches(
+            [conform(batch, self._schema) for batch in batches], self._schema
+        ).cast(self._canonical)
         part_rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
         for start in range(0, table.num_rows, part_rows):
             yield from self._run(table.slice(start, part_rows), schema, group)
 
-    def _run(self, table: pa.Table, schema: pa.Schema, group: str) -> Generator[pa.RecordBatch, None, None]:
+    def _run(
+        self, table: pa.Table, schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
         into, out = self._paths
         with (
             writing(into, table.nbytes),
@@ -106,7 +118,9 @@ class BundlePlans:
         slices = plan.read_arrow(str(into)).toSeq()
         with self._engine.local_tasks.task(group, plan.values) as task:
             with task:
-                rows = plan.rdd.iterator(plan.partition(plan.root, 0, slices, plan.bytes), task.context)
+                rows = plan.rdd.iterator(
+                    plan.partition(plan.root, 0, slices, plan.bytes), task.context
+                )
             while True:
                 with task:
                     if not rows.hasNext():
@@ -154,6 +168,10 @@ class BundlePlans:
 
     def _leaf(self) -> DataFrame:
         """Rows from Arrow batches, of which there are none yet."""
-        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical)
-        with momentarily(self._session, {_LOCAL_RELATION_LIMIT: "0b"}):  # or its rows would be part of the plan
+        nothing = pa.RecordBatch.from_arrays(
+            [pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical
+        )
+        with momentarily(
+            self._session, {_LOCAL_RELATION_LIMIT: "0b"}
+        ):  # or its rows would be part of the plan
             return local_frame(self._session, [nothing], self._spark_schema.json())

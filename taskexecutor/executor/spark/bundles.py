@@ -1,7 +1,8 @@
 """Bundles: rows on their way into and out of the JVM, by the way that is cheapest for their size.
 
-In: a few rows as a local relation (no Spark job is needed to read it back); more as uncompressed Parquet in shared memory.
-Out: Spark's Arrow collect, read as a stream, so that a large result is never whole in this process.
+In: a few rows as a local relation (no Spark job is needed to read it back); more as uncompressed
+Parquet in shared memory. Out: Spark's Arrow collect, read as a stream, so that a large result is
+never whole in this process.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ BATCH_ROWS = 65_536  # of results, at most
 
 
 class BundleStore:
-    """This process' folder in shared memory. Its TaskExecutor removes it if this process cannot (`temporary.sweep`)."""
+    """This process' folder in shared memory. Its TaskExecutor removes it if this process cannot
+    (`temporary.sweep`).
+    """
 
     def __init__(self) -> None:
         base = temporary.SHARED_MEMORY
-        self.folder = temporary.make(f"bundles-{os.getpid()}", base if os.access(base, os.W_OK) else None)
+        self.folder = temporary.make(
+            f"bundles-{os.getpid()}", base if os.access(base, os.W_OK) else None
+        )
         self._count = 0
 
     def path(self) -> Path:
@@ -61,14 +66,23 @@ class BundleWay:
         """The rows as a DataFrame, which may be used inside the `with` only."""
         rows = sum(batch.num_rows for batch in batches)
         size_bytes = sum(batch.nbytes for batch in batches)
-        table = pa.Table.from_batches([conform(batch, self._schema) for batch in batches], self._schema)
+        table = pa.Table.from_batches(
+            [conform(batch, self._schema) for batch in batches], self._schema
+        )
         if not self._parquet or (rows <= LOCAL_ROWS and size_bytes <= LOCAL_BYTES):
             yield self._local(table)
             return
         path = self._store.path()
         try:
             with writing(path, size_bytes):
-                pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False, store_schema=False)
+                pq.write_table(
+                    table,
+                    path,
+                    compression="none",
+                    use_dictionary=False,
+                    write_statistics=False,
+                    store_schema=False,
+                )
             yield self._session.read.schema(self._spark_schema).parquet(str(path))
         finally:
             path.unlink(missing_ok=True)
@@ -76,7 +90,9 @@ class BundleWay:
     def _local(self, table: pa.Table) -> DataFrame:
         if not table.num_columns:
             return self._session.createDataFrame(table, schema=self._spark_schema)
-        return local_frame(self._session, table.cast(self._canonical).to_batches(), self._spark_schema_json)
+        return local_frame(
+            self._session, table.cast(self._canonical).to_batches(), self._spark_schema_json
+        )
 
 
 def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: str) -> DataFrame:
@@ -86,9 +102,14 @@ def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: 
 
     functions = session._jvm.PythonSQLUtils
     rows = session._sc._serialize_to_jvm(
-        batches, ArrowStreamSerializer(), functions.readArrowStreamFromFile, session._jvm.ArrowIteratorServer
+        batches,
+        ArrowStreamSerializer(),
+        functions.readArrowStreamFromFile,
+        session._jvm.ArrowIteratorServer,
     )
-    return DataFrame(functions.toDataFrame(rows, spark_schema_json, session._jsparkSession), session)
+    return DataFrame(
+        functions.toDataFrame(rows, spark_schema_json, session._jsparkSession), session
+    )
 
 
 @contextlib.contextmanager
@@ -97,20 +118,26 @@ def writing(path: Path, size_bytes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FiresteelError(f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}") from error
+        raise FiresteelError(
+            f"cannot write a bundle of {size_bytes} bytes to {path}: {error.strerror or error}"
+        ) from error
 
 
 def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-    """Runs the plan and yields its rows in their order, each batch with exactly `schema`; batches without rows are left out.
+    """Runs the plan and yields its rows in their order, each batch with exactly `schema`; batches
+    without rows are left out.
 
-    Partition by partition, each when it is asked for, while Spark is at the next one. So Spark never has more than two of them
-    for whoever reads slowly; and it does not wait for him with a result half written, which would stop all jobs of the slot,
-    those of the reader's consumers too. Close the generator to give the rest up.
+    Partition by partition, each when it is asked for, while Spark is at the next one. So Spark
+    never has more than two of them for whoever reads slowly; and it does not wait for him with a
+    result half written, which would stop all jobs of the slot, those of the reader's consumers too.
+    Close the generator to give the rest up.
     """
     from pyspark.util import _create_local_socket  # as PySpark's own toLocalIterator
 
     session: Any = frame.sparkSession
-    rows = frame._jdf.toArrowBatchRdd(BATCH_ROWS, "UTC", True, False)  # structs' fields have distinct names; no large_string
+    rows = frame._jdf.toArrowBatchRdd(
+        BATCH_ROWS, "UTC", True, False
+    )  # structs' fields have distinct names; no large_string
     port, secret, server = session._jvm.PythonRDD.toLocalIteratorAndServe(rows, True)
     arrow_schema = to_arrow(frame.schema)
     file: Any
@@ -150,7 +177,9 @@ def _read(file: Any, size: int) -> bytes:
 
 @contextlib.contextmanager
 def _unwrapped() -> Iterator[None]:
-    """What a task of the plan raised, without what the threads that waited for it have put around it."""
+    """What a task of the plan raised, without what the threads that waited for it have put around
+    it.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import UnknownException, convert_exception
 
@@ -158,7 +187,10 @@ def _unwrapped() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         cause = error.java_exception
-        while str(cause.getMessage()).startswith("Exception thrown in awaitResult") and cause.getCause() is not None:
+        while (
+            str(cause.getMessage()).startswith("Exception thrown in awaitResult")
+            and cause.getCause() is not None
+        ):
             cause = cause.getCause()
         converted = convert_exception(cause)
         if isinstance(converted, UnknownException):

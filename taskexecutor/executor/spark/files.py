@@ -1,7 +1,9 @@
-"""How FileSource reads its files on Spark: partition columns in their paths, and what becomes of malformed rows.
+"""How FileSource reads its files on Spark: partition columns in their paths, and what becomes of
+malformed rows.
 
-Malformed is a row that does not fit the schema, in any of its columns. Spark by itself only looks at the columns that the
-plan needs, so what counts as malformed would depend on what follows; here all columns are always looked at.
+Malformed is a row that does not fit the schema, in any of its columns. Spark by itself only looks
+at the columns that the plan needs, so what counts as malformed would depend on what follows; here
+all columns are always looked at.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ DROPPED_COUNTER = "numMalformedRecordsDropped"
 MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string())])
 
 
-def read_files(session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None) -> DataFrame:
-    """The files' rows. Without `schema`, Spark finds it in the files; for CSV and JSON that takes reading them."""
+def read_files(
+    session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None
+) -> DataFrame:
+    """The files' rows. Without `schema`, Spark finds it in the files; for CSV and JSON that takes
+    reading them.
+    """
     reader = file_reader(session, source)
     if schema is None:
         schema = declared_schema(source)
@@ -38,7 +44,9 @@ def read_files(session: SparkSession, source: FileSource, paths: str | list[str]
     elif source.format == "csv":
         reader = reader.option("inferSchema", "true")
     elif source.format == "json" and source.malformed is not None:
-        reader = reader.option("mode", "DROPMALFORMED")  # else what is malformed makes a column of its own
+        reader = reader.option(
+            "mode", "DROPMALFORMED"
+        )  # else what is malformed makes a column of its own
     if isinstance(paths, str) and (base := partition_base(source, paths)):
         reader = reader.option("basePath", base)
     return reader.options(**source.options).load(paths)
@@ -62,7 +70,9 @@ def declared_schema(source: FileSource) -> StructType | None:
 
 
 def file_reader(session: SparkSession, source: FileSource) -> DataFrameReader:
-    """Paths are taken as they are: they have been found by their globs, and names may look like others."""
+    """Paths are taken as they are: they have been found by their globs, and names may look like
+    others.
+    """
     return session.read.format(source.format).option("__globPaths__", "false")
 
 
@@ -94,7 +104,9 @@ class CheckedRows:
     `frame` has its good rows; after they were read, `account` does what is wanted with the others.
     """
 
-    def __init__(self, session: SparkSession, source: FileSource, path: str, schema: StructType) -> None:
+    def __init__(
+        self, session: SparkSession, source: FileSource, path: str, schema: StructType
+    ) -> None:
         from pyspark.sql import functions as sql
 
         self._source = source
@@ -102,8 +114,12 @@ class CheckedRows:
         self._schema = schema
         self._session = session
         corrupt = _column(CORRUPT_RECORD)
-        rows = self._rows().observe(_MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns())
-        self.frame = rows.where(self._failing(corrupt) if source.malformed == "fail" else corrupt.isNull()).drop(CORRUPT_RECORD)
+        rows = self._rows().observe(
+            _MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns()
+        )
+        self.frame = rows.where(
+            self._failing(corrupt) if source.malformed == "fail" else corrupt.isNull()
+        ).drop(CORRUPT_RECORD)
 
     def account(self, done: DataFrame, context: RuntimeContext, output: Output) -> None:
         """After `done`, the plan that `frame` has become, has run."""
@@ -119,10 +135,16 @@ class CheckedRows:
         from pyspark.sql.types import StringType, StructField, StructType
 
         schema = StructType([*self._schema.fields, StructField(CORRUPT_RECORD, StringType(), True)])
-        reader = file_reader(self._session, self._source).schema(schema).options(**self._source.options)
+        reader = (
+            file_reader(self._session, self._source).schema(schema).options(**self._source.options)
+        )
         if base := partition_base(self._source, self._path):
             reader = reader.option("basePath", base)
-        return reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT_RECORD).load(self._path)
+        return (
+            reader.option("mode", "PERMISSIVE")
+            .option("columnNameOfCorruptRecord", CORRUPT_RECORD)
+            .load(self._path)
+        )
 
     def _all_columns(self) -> Column:
         """Something about every column, so that Spark parses them all; nulls are cheap to tell."""
@@ -130,7 +152,9 @@ class CheckedRows:
 
         from pyspark.sql import functions as sql
 
-        return sql.bool_and(reduce(lambda a, b: a & b, (_column(name).isNull() for name in self._schema.names)))
+        return sql.bool_and(
+            reduce(lambda a, b: a & b, (_column(name).isNull() for name in self._schema.names))
+        )
 
     def _failing(self, corrupt: Column) -> Column:
         from pyspark.sql import functions as sql
@@ -143,10 +167,14 @@ class CheckedRows:
         return sql.when(corrupt.isNull(), True).otherwise(sql.raise_error(message).cast("boolean"))
 
     def _expected(self) -> str:
-        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields[:40])
+        return ", ".join(
+            f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields[:40]
+        )
 
     def _emit(self, output: Output) -> None:
-        """The file is read once more, for these rows only: there are few, or somebody is about to mend the source."""
+        """The file is read once more, for these rows only: there are few, or somebody is about to
+        mend the source.
+        """
         from taskexecutor.executor.spark.bundles import collect
         from taskexecutor.executor.spark.schemas import to_arrow
 
@@ -155,7 +183,9 @@ class CheckedRows:
         for batch in collect(rows, to_arrow(rows.schema)):
             records = batch.column(batch.schema.get_field_index(CORRUPT_RECORD))
             paths = pa.array([self._path] * batch.num_rows, pa.string())
-            output.emit_side(MALFORMED_TAG, pa.RecordBatch.from_arrays([records, paths], schema=MALFORMED_SCHEMA))
+            output.emit_side(
+                MALFORMED_TAG, pa.RecordBatch.from_arrays([records, paths], schema=MALFORMED_SCHEMA)
+            )
 
 
 def _column(name: str) -> Column:

@@ -1,13 +1,15 @@
 """When a plan may be kept for rows that it was not made for.
 
-A new plan is analysed, optimised and compiled, and the JVM begins again with interpreting it, which takes longer than the rows
-of a bundle or of a split. So a plan is kept where that is sound, and only where
+A new plan is analysed, optimised and compiled, and the JVM begins again with interpreting it, which
+takes longer than the rows of a bundle or of a split. So a plan is kept where that is sound, and
+only where
 
-* the functions of the program do not look at the rows while they make their plan (no Spark job runs meanwhile),
+* the functions of the program do not look at the rows while they make their plan (no Spark job runs
+  meanwhile),
 * they make the same plan when they are called again, and it does not contain the time of day, and
-* every operator of the plan works on each partition for itself. The exchange between the halves of the partial aggregate,
-  the plan's last step, is taken out, and the halves become one: what several partitions have of one key is merged later,
-  like everything partial.
+* every operator of the plan works on each partition for itself. The exchange between the halves of
+  the partial aggregate, the plan's last step, is taken out, and the halves become one: what several
+  partitions have of one key is merged later, like everything partial.
 
 Anything else is planned each time.
 """
@@ -28,11 +30,26 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # other tasks' jobs may be taken for the function's own
 
-ROW_BY_ROW = frozenset({"ProjectExec", "FilterExec", "GenerateExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"})
-_AGGREGATION = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"})
+ROW_BY_ROW = frozenset(
+    {
+        "ProjectExec",
+        "FilterExec",
+        "GenerateExec",
+        "ExpandExec",
+        "WholeStageCodegenExec",
+        "InputAdapter",
+    }
+)
+_AGGREGATION = frozenset(
+    {"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"}
+)
 _EXCHANGE = "ShuffleExchangeExec"
-_GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # what one generated loop is made of, and what it reads
-_CHANGING_SETTINGS = threading.Lock()  # one task at a time, or one would put back what another has set
+_GENERATED = frozenset(
+    {"WholeStageCodegenExec", "InputAdapter"}
+)  # what one generated loop is made of, and what it reads
+_CHANGING_SETTINGS = (
+    threading.Lock()
+)  # one task at a time, or one would put back what another has set
 _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
@@ -41,8 +58,11 @@ class KeptPlan(NamedTuple):
     physical: Any  # the SparkPlan, without exchange
 
 
-def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]) -> KeptPlan | None:
-    """The group's plan over `leaf`, if it may be kept. Calls the functions of the program, on a leaf without rows first.
+def keep(
+    session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]
+) -> KeptPlan | None:
+    """The group's plan over `leaf`, if it may be kept. Calls the functions of the program, on a
+    leaf without rows first.
 
     `allowed`: the classes of the physical plan's nodes, those of the partial aggregate apart.
     """
@@ -55,7 +75,9 @@ def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec],
     _, again = _applied(leaf, specs)
     analyzed = frame._jdf.queryExecution().analyzed()
     time_of_day = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    if analyzed.containsPattern(time_of_day) or not analyzed.sameResult(again._jdf.queryExecution().analyzed()):
+    if analyzed.containsPattern(time_of_day) or not analyzed.sameResult(
+        again._jdf.queryExecution().analyzed()
+    ):
         return None
     if not _all_in(rows._jdf.queryExecution().executedPlan(), allowed):
         return None
@@ -63,14 +85,18 @@ def keep(session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec],
     if frame is not rows:
         if not _all_in(plan, allowed | _AGGREGATION | {_EXCHANGE}):
             return None
-        session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # of this thread: new nodes ask for it
+        session._jvm.SparkSession.setActiveSession(
+            session._jsparkSession
+        )  # of this thread: new nodes ask for it
         plan = _aggregated_once(session, plan)
     return KeptPlan(frame, plan)
 
 
 @contextmanager
 def momentarily(session: Any, values: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session. Plans that other tasks make meanwhile may get them, too: they must do no harm there."""
+    """Settings of the session. Plans that other tasks make meanwhile may get them, too: they must
+    do no harm there.
+    """
     with _CHANGING_SETTINGS:
         before = {key: session.conf.get(key) for key in values}
         try:
@@ -83,7 +109,9 @@ def momentarily(session: Any, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFrame]:
-    """The rows as the functions leave them; then what the whole group makes of them, the same if nothing is aggregated."""
+    """The rows as the functions leave them; then what the whole group makes of them, the same if
+    nothing is aggregated.
+    """
     last = specs[-1] if specs else None
     if not isinstance(last, PartialWindowAggregateSpec):
         rows = plans.apply(leaf, specs, cores=0)
@@ -101,18 +129,23 @@ def _all_in(plan: Any, allowed: frozenset[str]) -> bool:
     """Whether the plan has nodes of these classes only, and no subqueries."""
     if not plan.subqueriesAll().isEmpty():
         return False
-    return plan.getClass().getSimpleName() in allowed and all(_all_in(child, allowed) for child in _children(plan))
+    return plan.getClass().getSimpleName() in allowed and all(
+        _all_in(child, allowed) for child in _children(plan)
+    )
 
 
 def _aggregated_once(session: Any, plan: Any) -> Any:
-    """Without the exchange, the halves of an aggregation are neighbours, which rules of Spark's own make one.
+    """Without the exchange, the halves of an aggregation are neighbours, which rules of Spark's own
+    make one.
 
     Two would look up each key twice and keep all of them in memory twice.
     """
     jvm = session._jvm
     plan = _without(jvm, plan, _GENERATED | {_EXCHANGE})
     nothing = singleton(jvm, "scala.None")
-    rules = singleton(jvm, "org.apache.spark.sql.execution.QueryExecution").preparations(session._jsparkSession, nothing, False)
+    rules = singleton(jvm, "org.apache.spark.sql.execution.QueryExecution").preparations(
+        session._jsparkSession, nothing, False
+    )
     for index in range(rules.size()):
         if rules.apply(index).getClass().getSimpleName() in _RULES:
             plan = rules.apply(index).apply(plan)

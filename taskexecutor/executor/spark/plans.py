@@ -1,4 +1,6 @@
-"""Spark plans of the fused operators: how sources are read, transforms composed, windows aggregated in part."""
+"""Spark plans of the fused operators: how sources are read, transforms composed, windows aggregated
+in part.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ WINDOW_END = "window_end"
 _START_US = "_window_start_us"
 
 
-def read_range(session: SparkSession, source: SequenceSource, start: int, end: int, cores: int) -> DataFrame:
+def read_range(
+    session: SparkSession, source: SequenceSource, start: int, end: int, cores: int
+) -> DataFrame:
     return session.range(start, end, 1, cores).withColumnRenamed("id", source.column)
 
 
@@ -53,15 +57,25 @@ def transform(frame: DataFrame, spec: TransformSpec, what: str = "transform") ->
     if not isinstance(result, DataFrame):
         name = getattr(spec.function, "__name__", "the function")
         kind = type(result)
-        got = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        raise FiresteelError(f"{what}({name}) returned {got}; it must return a pyspark.sql.DataFrame")
+        got = (
+            kind.__qualname__
+            if kind.__module__ == "builtins"
+            else f"{kind.__module__}.{kind.__qualname__}"
+        )
+        raise FiresteelError(
+            f"{what}({name}) returned {got}; it must return a pyspark.sql.DataFrame"
+        )
     return result
 
 
-def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec, *, cores: int) -> DataFrame:
-    """Rows to one partial row per key and pane or session: assignment, grouping and aggregation in one generated loop.
+def partial_window_aggregate(
+    frame: DataFrame, spec: PartialWindowAggregateSpec, *, cores: int
+) -> DataFrame:
+    """Rows to one partial row per key and pane or session: assignment, grouping and aggregation in
+    one generated loop.
 
-    Panes are computed on integers, which Spark compiles to two operations per row, unlike its `window()`.
+    Panes are computed on integers, which Spark compiles to two operations per row, unlike its
+    `window()`.
     """
     from pyspark.sql import functions as sql
 
@@ -71,22 +85,32 @@ def partial_window_aggregate(frame: DataFrame, spec: PartialWindowAggregateSpec,
     keys = [quoted(key) for key in spec.key_columns]
     grouping = [column(key) for key in spec.key_columns]
     if cores == 1:
-        frame = frame.coalesce(1)  # one partition: no shuffle between the halves of Spark's own aggregation
+        frame = frame.coalesce(
+            1
+        )  # one partition: no shuffle between the halves of Spark's own aggregation
     times: list[str] = []
     match spec.window:
         case TumblingSpec() | SlidingSpec() if spec.in_event_time:
             size_us, offset_us = spec.window.pane_us, spec.window.offset_us
             time_us = _time_us(spec.time_column, spec.time_shift_us)
-            grouping.append(sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)").alias(_START_US))
+            grouping.append(
+                sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)").alias(_START_US)
+            )
             times = [
                 f"timestamp_micros({_START_US}) AS {WINDOW_START}",
                 f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
             ]
         case SessionSpec() if spec.in_event_time:
             # session_window() silently leaves out rows without a time.
-            missing = sql.raise_error(f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}")
-            time_us = sql.coalesce(sql.expr(_time_us(spec.time_column, spec.time_shift_us)), missing.cast("bigint"))
-            session = sql.session_window(sql.timestamp_micros(time_us), f"{spec.window.gap_us} microseconds")
+            missing = sql.raise_error(
+                f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}"
+            )
+            time_us = sql.coalesce(
+                sql.expr(_time_us(spec.time_column, spec.time_shift_us)), missing.cast("bigint")
+            )
+            session = sql.session_window(
+                sql.timestamp_micros(time_us), f"{spec.window.gap_us} microseconds"
+            )
             grouping.append(session.alias(_SESSION))
             times = [f"{_SESSION}.start AS {WINDOW_START}", f"{_SESSION}.end AS {WINDOW_END}"]
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
@@ -102,7 +126,9 @@ def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> di
     if exact:
         kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in exact.items())).schema
         partials |= {
-            kind.name: exact[kind.name] for kind in kinds if isinstance(kind.dataType, DecimalType | DayTimeIntervalType)
+            kind.name: exact[kind.name]
+            for kind in kinds
+            if isinstance(kind.dataType, DecimalType | DayTimeIntervalType)
         }
     return partials
 
@@ -114,7 +140,9 @@ def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
     from pyspark.sql import functions as sql
 
     names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
-    return frame.groupBy(*names).agg(*(sql.expr(item.whole).alias(item.name) for item in spec.aggregates))
+    return frame.groupBy(*names).agg(
+        *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
+    )
 
 
 _DROP_THEM = "drop them or give them a time before the window"
@@ -128,20 +156,26 @@ def _time_us(name: str, shift_us: int) -> str:
 
 
 def observe_time(frame: DataFrame, spec: WatermarkSpec) -> DataFrame:
-    """A frame that takes note of its rows' number and latest event time as they pass, at no extra pass over them."""
+    """A frame that takes note of its rows' number and latest event time as they pass, at no extra
+    pass over them.
+    """
     from pyspark.sql import functions as sql
 
     return frame.observe(_TIMES, sql.expr(f"max({_time_us(spec.column, 0)})"), sql.expr("count(1)"))
 
 
 def observed_times(frame: DataFrame) -> tuple[int | None, int]:
-    """After the plan has run: the latest event time (None if no row had one) and the number of rows."""
+    """After the plan has run: the latest event time (None if no row had one) and the number of
+    rows.
+    """
     latest_us, rows = observed(frame, _TIMES) or (None, 0)
     return latest_us, rows
 
 
 def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
-    """After the plan has run: what `DataFrame.observe(name, ...)` has found. None if Spark saw that no row is needed."""
+    """After the plan has run: what `DataFrame.observe(name, ...)` has found. None if Spark saw that
+    no row is needed.
+    """
     found = frame._jdf.queryExecution().observedMetrics().get(name)
     if not found.isDefined():
         return None
@@ -153,8 +187,10 @@ _TIMES = "_times"
 
 
 def scanned_rows(frame: DataFrame, path: str) -> int:
-    """After the plan has run: how many rows Spark has read of the file, by the scan's own account. Rows that the file's reader
-    itself could leave out, because a filter was pushed down to it, are not among them; 0 where no scan of `path` is found."""
+    """After the plan has run: how many rows Spark has read of the file, by the scan's own account.
+    Rows that the file's reader
+    itself could leave out, because a filter was pushed down to it, are not among them; 0 where no
+    scan of `path` is found."""
     leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
@@ -180,7 +216,9 @@ def quoted(name: str) -> str:
 
 
 def analyzed_text(frame: DataFrame) -> str:
-    """The plan as it stands in the program, for people; it is not worth optimising before there are rows."""
+    """The plan as it stands in the program, for people; it is not worth optimising before there are
+    rows.
+    """
     execution: Any = frame._jdf.queryExecution()
     return str(execution.analyzed().toString()).rstrip()
 

@@ -1,7 +1,9 @@
-"""Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is sound (`kept`).
+"""Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is
+sound (`kept`).
 
-Spark's aggregation looks for a row's group in a small map first, then in a larger one, where that takes several times as long.
-If the first rows alone have more groups than fit into the first map, it is made large.
+Spark's aggregation looks for a row's group in a small map first, then in a larger one, where that
+takes several times as long. If the first rows alone have more groups than fit into the first map,
+it is made large.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ PART_BYTES = 32 * 2**20  # of results that the JVM has at a time, as far as the 
 _MOST_PARTS = 16
 _MAP_BITS = 16  # Spark's own: its quick map holds two to the power of this many groups
 _MAP_SHARE = 8  # the map may take one of so many parts of the JVM's heap
-_LARGE = 8  # splits that have less than so many times the rows that are looked at are not worth the look
+_LARGE = (
+    8  # splits that have less than so many times the rows that are looked at are not worth the look
+)
 _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
 
 
 class RangePlans:
     """One per task. Not for sources with watermarks, which are observed per split."""
 
-    def __init__(self, session: SparkSession, source: SequenceSource, specs: Sequence[Spec], cores: int) -> None:
+    def __init__(
+        self, session: SparkSession, source: SequenceSource, specs: Sequence[Spec], cores: int
+    ) -> None:
         self._session = session
         self._source = source
         self._specs = tuple(specs)
@@ -50,7 +56,9 @@ class RangePlans:
         self.frame: DataFrame | None = None  # of the kept plan
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether a kept plan has this split; makes one if that can be done. Calls the functions of the program."""
+        """Whether a kept plan has this split; makes one if that can be done. Calls the functions of
+        the program.
+        """
         if not self._split_rows:
             self._split_rows = end - start
         number, rest = divmod(start - self._source.start, self._split_rows)
@@ -66,9 +74,17 @@ class RangePlans:
         return self._rdd is not None
 
     def run(self, start: int, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        """The result of a split that is covered, batches of exactly `schema`; part by part, each whole in the JVM first."""
+        """The result of a split that is covered, batches of exactly `schema`; part by part, each
+        whole in the JVM first.
+        """
         size_bytes = 0
-        first = (start - self._source.start) // self._split_rows % SPLITS_PER_PLAN * self._parts * self._cores
+        first = (
+            (start - self._source.start)
+            // self._split_rows
+            % SPLITS_PER_PLAN
+            * self._parts
+            * self._cores
+        )
         for part in range(first, first + self._parts * self._cores, self._cores):
             for batch in self._job(range(part, part + self._cores), schema):
                 size_bytes += batch.nbytes
@@ -90,7 +106,9 @@ class RangePlans:
         file, sock = _create_local_socket((port, secret))
         try:
             while header := file.read(4):
-                batch = pa.ipc.read_record_batch(pa.py_buffer(file.read(int.from_bytes(header, "big"))), self._schema)
+                batch = pa.ipc.read_record_batch(
+                    pa.py_buffer(file.read(int.from_bytes(header, "big"))), self._schema
+                )
                 if batch.num_rows:
                     yield conform(batch, schema)
         finally:
@@ -106,7 +124,9 @@ class RangePlans:
             return False
         numbers = session.range(begin, end, 1, SPLITS_PER_PLAN * self._parts * self._cores)
         column = self._source.column
-        leaf, empty = (each.withColumnRenamed("id", column) for each in (numbers, session.range(0, 0, 1, 2)))
+        leaf, empty = (
+            each.withColumnRenamed("id", column) for each in (numbers, session.range(0, 0, 1, 2))
+        )
         kept = keep(session, leaf, empty, self._specs, _ALLOWED)
         if kept is None:
             return False
@@ -119,17 +139,25 @@ class RangePlans:
         return True
 
     def _find_map_bits(self, begin: int) -> int:
-        """How large the map is to be. Its columns are allocated in full: it must leave room for everything else."""
+        """How large the map is to be. Its columns are allocated in full: it must leave room for
+        everything else.
+        """
         assert self._schema is not None
         many = 2 << _MAP_BITS
-        if not self._aggregated or self._split_rows < _LARGE * many or not all(map(pa.types.is_primitive, self._schema.types)):
+        if (
+            not self._aggregated
+            or self._split_rows < _LARGE * many
+            or not all(map(pa.types.is_primitive, self._schema.types))
+        ):
             return _MAP_BITS
         session: Any = self._session
         rows = session.range(begin, begin + many, 1, 1).withColumnRenamed("id", self._source.column)
         if plans.apply(rows, self._specs, cores=1).count() <= 1 << _MAP_BITS:
             return _MAP_BITS
         group_bytes = 9 * len(self._schema) + 8
-        groups = session._jvm.java.lang.Runtime.getRuntime().maxMemory() // _MAP_SHARE // group_bytes
+        groups = (
+            session._jvm.java.lang.Runtime.getRuntime().maxMemory() // _MAP_SHARE // group_bytes
+        )
         return max(_MAP_BITS, int(groups).bit_length() - 1)
 
 
@@ -138,4 +166,7 @@ def _map_settings(bits: int) -> dict[str, str]:
         return {}
     # In columns, because a map of rows ends with its first page of memory.
     prefix = "spark.sql.codegen.aggregate"
-    return {f"{prefix}.map.vectorized.enable": "true", f"{prefix}.fastHashMap.capacityBit": str(bits)}
+    return {
+        f"{prefix}.map.vectorized.enable": "true",
+        f"{prefix}.fastHashMap.capacityBit": str(bits),
+    }

@@ -1,7 +1,7 @@
 """Between Arrow's schemas and Spark's, once per operator, never per batch.
 
-Canonical Arrow schemas, the ones that travel between tasks: what Spark's own `to_arrow_schema` gives, timestamps with zone as
-timestamp[us, UTC], every top-level field nullable, no metadata.
+Canonical Arrow schemas, the ones that travel between tasks: what Spark's own `to_arrow_schema`
+gives, timestamps with zone as timestamp[us, UTC], every top-level field nullable, no metadata.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def to_arrow(schema: StructType) -> pa.Schema:
     fields = []
     for field in schema.fields:
         try:
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), nullable=True))
+            fields.append(
+                pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), nullable=True)
+            )
         except Exception as error:
             raise FiresteelError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which cannot travel between tasks; cast or drop it"
@@ -40,7 +42,13 @@ def to_spark(schema: pa.Schema) -> StructType:
     fields = []
     for field in schema:
         try:
-            fields.append(StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), nullable=True))
+            fields.append(
+                StructField(
+                    field.name,
+                    from_arrow_type(field.type, prefer_timestamp_ntz=True),
+                    nullable=True,
+                )
+            )
         except Exception as error:
             raise FiresteelError(
                 f"column {field.name!r} is {field.type}, which Spark has no type for; cast or drop it"
@@ -49,9 +57,11 @@ def to_spark(schema: pa.Schema) -> StructType:
 
 
 def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
-    """The Arrow schema that a program declares: a DDL string, a StructType, an Arrow schema, or None for `otherwise`.
+    """The Arrow schema that a program declares: a DDL string, a StructType, an Arrow schema, or
+    None for `otherwise`.
 
-    Columns with dictionaries are declared as what they stand for. Parsing DDL needs a Spark session in this process.
+    Columns with dictionaries are declared as what they stand for. Parsing DDL needs a Spark session
+    in this process.
     """
     from pyspark.sql.types import StructType
 
@@ -63,7 +73,9 @@ def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
         return to_arrow(schema)
     if isinstance(schema, str):
         return to_arrow(from_ddl(schema))
-    raise FiresteelError(f"a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(schema).__name__}")
+    raise FiresteelError(
+        f"a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(schema).__name__}"
+    )
 
 
 def decoded(kind: pa.DataType) -> pa.DataType:
@@ -71,7 +83,12 @@ def decoded(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return decoded(kind.value_type)
     if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(decoded(part.type)) for part in (kind.field(i) for i in range(kind.num_fields))])
+        return pa.struct(
+            [
+                part.with_type(decoded(part.type))
+                for part in (kind.field(i) for i in range(kind.num_fields))
+            ]
+        )
     if pa.types.is_map(kind):
         return pa.map_(decoded(kind.key_type), kind.item_field.with_type(decoded(kind.item_type)))
     if pa.types.is_list(kind):
@@ -82,17 +99,23 @@ def decoded(kind: pa.DataType) -> pa.DataType:
 
 
 def from_ddl(text: str) -> StructType:
-    """Raises FiresteelError for a text that names a type but no columns; Spark's ParseException for one that does not parse."""
+    """Raises FiresteelError for a text that names a type but no columns; Spark's ParseException for
+    one that does not parse.
+    """
     from pyspark.sql.types import StructType
 
     schema = StructType.fromDDL(text)
     if not isinstance(schema, StructType):
-        raise FiresteelError(f'schema {text!r} names no columns; write, for example, "origin STRING, dep_delay DOUBLE"')
+        raise FiresteelError(
+            f'schema {text!r} names no columns; write, for example, "origin STRING, dep_delay DOUBLE"'
+        )
     return schema
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by position, cast where only the representation differs."""
+    """`batch` with exactly `schema`: columns by position, cast where only the representation
+    differs.
+    """
     if batch.schema == schema:
         return batch
     columns = [
@@ -123,7 +146,9 @@ def fits_parquet(schema: pa.Schema) -> bool:
 
 def _fits_parquet(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
-        return kind.num_fields > 0 and all(_fits_parquet(kind.field(i).type) for i in range(kind.num_fields))
+        return kind.num_fields > 0 and all(
+            _fits_parquet(kind.field(i).type) for i in range(kind.num_fields)
+        )
     if pa.types.is_map(kind):
         return _fits_parquet(kind.key_type) and _fits_parquet(kind.item_type)
     if pa.types.is_list(kind):

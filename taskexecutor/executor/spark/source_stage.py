@@ -1,4 +1,6 @@
-"""A file or sequence source and the Spark operators after it: splits are read inside the plan, out of Python's sight."""
+"""A file or sequence source and the Spark operators after it: splits are read inside the plan, out
+of Python's sight.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,19 @@ if TYPE_CHECKING:
 
 
 class SparkSourceStage(SparkStage, SourceOperator):
-    """A file or sequence source and the Spark operators after it. Each split is one bundle, read as a stream."""
+    """A file or sequence source and the Spark operators after it. Each split is one bundle, read as
+    a stream.
+    """
 
     inputs = 0
     poll_interval_s = None  # only the coordinator can bring more
 
     def __init__(
-        self, source: SourceSpec, source_schema: pa.Schema | None, specs: Sequence[Spec], output_schema: pa.Schema | None
+        self,
+        source: SourceSpec,
+        source_schema: pa.Schema | None,
+        specs: Sequence[Spec],
+        output_schema: pa.Schema | None,
     ) -> None:
         super().__init__(specs, output_schema)
         self._source = source
@@ -48,11 +56,19 @@ class SparkSourceStage(SparkStage, SourceOperator):
         self._request()
         if not self._splits.waiting:
             self.waiting = not self._splits.exhausted
-            if self.waiting and isinstance(self._source.source, FileSource) and self._source.source.watch_s is not None:
-                self.output.emit_status(StreamStatus(True))  # until there is a new file: others need not wait for it
+            if (
+                self.waiting
+                and isinstance(self._source.source, FileSource)
+                and self._source.source.watch_s is not None
+            ):
+                self.output.emit_status(
+                    StreamStatus(True)
+                )  # until there is a new file: others need not wait for it
             return not self._splits.exhausted
         split = self._splits.waiting.popleft()
-        self.output.emit_status(StreamStatus(False))  # now, not with its first row: rows of other files must not overtake it
+        self.output.emit_status(
+            StreamStatus(False)
+        )  # now, not with its first row: rows of other files must not overtake it
         self._request()  # the next one is on its way while this one is read
         read = self.context.counter("numRecordsIn")
         before = read.value
@@ -73,11 +89,17 @@ class SparkSourceStage(SparkStage, SourceOperator):
                 frame = plans.observe_time(frame, self._source.watermarks)
             done = self._run(frame)
             self._show_plan(done)
-            latest_us, rows = plans.observed_times(done) if self._source.watermarks is not None else (None, 0)
+            latest_us, rows = (
+                plans.observed_times(done) if self._source.watermarks is not None else (None, 0)
+            )
             if self._checked is not None:
                 self._checked.account(done, self.context, self.output)
         if self._source.watermarks is None:
-            rows = split["end"] - split["start"] if "end" in split else plans.scanned_rows(done, split["path"])
+            rows = (
+                split["end"] - split["start"]
+                if "end" in split
+                else plans.scanned_rows(done, split["path"])
+            )
         self.context.counter("numRecordsIn").inc(rows)
         if latest_us is not None:
             self._advance(latest_us)
@@ -88,7 +110,9 @@ class SparkSourceStage(SparkStage, SourceOperator):
             return False
         with self._on_spark():
             if self._ranges is None:
-                self._ranges = RangePlans(self._engine.session, source, self._specs, self._engine.cores)
+                self._ranges = RangePlans(
+                    self._engine.session, source, self._specs, self._engine.cores
+                )
             if not self._ranges.covers(split["start"], split["end"]):
                 return False
             assert self._ranges.frame is not None
@@ -108,7 +132,9 @@ class SparkSourceStage(SparkStage, SourceOperator):
                     return self._checked.frame
                 return read_files(session, source, split["path"], self._source_schema)
             case SequenceSource():
-                return plans.read_range(session, source, split["start"], split["end"], self._engine.cores)
+                return plans.read_range(
+                    session, source, split["start"], split["end"], self._engine.cores
+                )
             case _:
                 raise FiresteelError(f"{type(source).__name__} cannot be read by Spark")
 

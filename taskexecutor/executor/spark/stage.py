@@ -1,4 +1,6 @@
-"""The operators that run on Spark: a maximal run of them in a chain is one operator here, and one Catalyst plan."""
+"""The operators that run on Spark: a maximal run of them in a chain is one operator here, and one
+Catalyst plan.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class SparkStage(StreamOperator):
 
     @contextmanager
     def _on_spark(self) -> Iterator[None]:
-        with self.context.time("spark"), self._engine.job_group(self._group, self._description, self._cancelled):
+        with (
+            self.context.time("spark"),
+            self._engine.job_group(self._group, self._description, self._cancelled),
+        ):
             yield
 
     def _run(self, frame: DataFrame) -> DataFrame:
@@ -63,7 +68,9 @@ class SparkStage(StreamOperator):
             self.context.show_plan(lambda: plans.shown_plan(frame))
 
     def _check_schema(self, frame: DataFrame) -> None:
-        """A transform may build its plan from the data it sees; its columns must stay what they were found to be."""
+        """A transform may build its plan from the data it sees; its columns must stay what they
+        were found to be.
+        """
         dtypes = frame.dtypes
         if dtypes == self._dtypes:
             return

@@ -1,7 +1,8 @@
 """Spark operators behind a task's input or a Python operator.
 
-What the input brings is gathered into bundles: as much as came while Spark was busy, up to a limit. The task flushes before
-watermarks and at the end, and when its input runs dry: nothing waits for more to come, and no watermark overtakes a row.
+What the input brings is gathered into bundles: as much as came while Spark was busy, up to a limit.
+The task flushes before watermarks and at the end, and when its input runs dry: nothing waits for
+more to come, and no watermark overtakes a row.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
-"""State of operators: keyed, partitioned by key group, and per operator (list, union list, broadcast).
+"""State of operators: keyed, partitioned by key group, and per operator (list, union list,
+broadcast).
 
-The shape is made for checkpoints: `snapshot()` is the synchronous part and takes constant time whatever the state's size;
-what it returns is written by another thread and then released.
+The shape is made for checkpoints: `snapshot()` is the synchronous part and takes constant time
+whatever the state's size; what it returns is written by another thread and then released.
 """
 
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
 from taskexecutor.executor.state.key_groups import KeyGroupRange, key_group_range
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
-from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState, TaskOperatorState
+from taskexecutor.executor.state.operator_state import (
+    OperatorStateSnapshot,
+    RestoredOperatorState,
+    TaskOperatorState,
+)
 
 __all__ = [
     "HashMapKeyedStateBackend",

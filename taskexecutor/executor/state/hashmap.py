@@ -1,8 +1,9 @@
 """The `hashmap` backend: keyed state in Python dictionaries.
 
-A snapshot must not copy the state, and the state goes on changing while the snapshot is written. So the state is a pile of
-layers: writes go to the top one, reads look from the top down. `snapshot` puts an empty layer on top, which leaves those
-below frozen; when no snapshot needs that any more, the layers are merged into one, at the cost of what was written meanwhile.
+A snapshot must not copy the state, and the state goes on changing while the snapshot is written. So
+the state is a pile of layers: writes go to the top one, reads look from the top down. `snapshot`
+puts an empty layer on top, which leaves those below frozen; when no snapshot needs that any more,
+the layers are merged into one, at the cost of what was written meanwhile.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ _Layer = dict[_Key, Any]
 
 
 class HashMapKeyedStateBackend:
-    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state lies where its records arrive."""
+    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state lies
+    where its records arrive.
+    """
 
     def __init__(self, key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]) -> None:
         self._key_groups = key_groups
         self._key_group_of = key_group_of
         self._layers: list[_Layer] = [{}]
         self._top = self._layers[-1]
-        self._snapshots_lock = threading.Lock()  # a snapshot is released by the thread that wrote it
+        self._snapshots_lock = (
+            threading.Lock()
+        )  # a snapshot is released by the thread that wrote it
         self._live_snapshots = 0
 
     @property
@@ -48,7 +53,9 @@ class HashMapKeyedStateBackend:
         return None if value is _ABSENT or value is _REMOVED else value
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to be changed in place; `copy` makes one if a snapshot may still have to write it. None: no value."""
+        """The value, to be changed in place; `copy` makes one if a snapshot may still have to write
+        it. None: no value.
+        """
         self._merge_if_unobserved()
         where = (name, key, namespace)
         value = self._top.get(where, _ABSENT)
@@ -118,7 +125,12 @@ class HashMapKeyedStateBackend:
 class HashMapSnapshot:
     """See `KeyedStateSnapshot`."""
 
-    def __init__(self, layers: tuple[_Layer, ...], key_group_of: Callable[[Any], int], released: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        layers: tuple[_Layer, ...],
+        key_group_of: Callable[[Any], int],
+        released: Callable[[], None],
+    ) -> None:
         self._layers: tuple[_Layer, ...] | None = layers
         self._key_group_of = key_group_of
         self._on_release = released

@@ -1,8 +1,9 @@
 """Key groups: the unit in which keyed state is moved when parallelism changes.
 
-key group = murmur3(key) mod max parallelism; subtask = key group * parallelism // max parallelism. The hash of a single key
-here is the hash that taskexecutor.executor.exchange.murmur3 gives to the same value in a column (its table of key bytes), so
-that state is owned by the subtask to which its records are sent. A tuple is a key of several columns.
+key group = murmur3(key) mod max parallelism; subtask = key group * parallelism // max parallelism.
+The hash of a single key here is the hash that taskexecutor.executor.exchange.murmur3 gives to the
+same value in a column (its table of key bytes), so that state is owned by the subtask to which its
+records are sent. A tuple is a key of several columns.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ class KeyGroupRange:
 def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
     """The key groups g with g * parallelism // max_parallelism == subtask."""
     if not 0 <= subtask < parallelism <= max_parallelism:
-        raise ValueError(f"subtask {subtask} of {parallelism} with max parallelism {max_parallelism} is not possible")
-    return KeyGroupRange(-(-subtask * max_parallelism // parallelism), -(-(subtask + 1) * max_parallelism // parallelism))
+        raise ValueError(
+            f"subtask {subtask} of {parallelism} with max parallelism {max_parallelism} is not possible"
+        )
+    return KeyGroupRange(
+        -(-subtask * max_parallelism // parallelism),
+        -(-(subtask + 1) * max_parallelism // parallelism),
+    )
 
 
 def key_group(key: Any, max_parallelism: int) -> int:
@@ -52,7 +58,9 @@ def key_group(key: Any, max_parallelism: int) -> int:
 def key_hash(key: Any) -> int:
     """murmur3_x86_32, seed 0, unsigned."""
     if isinstance(key, tuple) and len(key) != 1:
-        return mmh3.hash(b"".join(struct.pack("<I", _value_hash(value)) for value in key), 0, signed=False)
+        return mmh3.hash(
+            b"".join(struct.pack("<I", _value_hash(value)) for value in key), 0, signed=False
+        )
     return _value_hash(key[0] if isinstance(key, tuple) else key)
 
 

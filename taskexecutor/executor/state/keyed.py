@@ -1,4 +1,6 @@
-"""What a keyed state backend is to the task runtime (operators see `firesteel.operator.KeyedStateBackend`)."""
+"""What a keyed state backend is to the task runtime (operators see
+`firesteel.operator.KeyedStateBackend`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class KeyedStateEntry:
 
 
 class KeyedStateSnapshot(Protocol):
-    """The state as it was when it was taken, whatever happens to the backend since. Read it from any one thread."""
+    """The state as it was when it was taken, whatever happens to the backend since. Read it from
+    any one thread.
+    """
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         """Every entry, key groups ascending; key groups without state are left out."""
@@ -28,7 +32,9 @@ class KeyedStateSnapshot(Protocol):
 
 
 class KeyedState(Protocol):
-    """Keyed state of one operator's subtask. Values are replaced by `put`; only what `owned` gave is changed in place."""
+    """Keyed state of one operator's subtask. Values are replaced by `put`; only what `owned` gave
+    is changed in place.
+    """
 
     @property
     def key_groups(self) -> KeyGroupRange: ...
@@ -36,9 +42,11 @@ class KeyedState(Protocol):
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to be changed in place before anything else is asked of the backend; None if there is none.
+        """The value, to be changed in place before anything else is asked of the backend; None if
+        there is none.
 
-        For values that grow, such as lists: `copy` is called at most once per snapshot and value, not at every change.
+        For values that grow, such as lists: `copy` is called at most once per snapshot and value,
+        not at every change.
         """
 
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None: ...

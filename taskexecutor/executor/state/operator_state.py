@@ -1,4 +1,6 @@
-"""State of one operator's subtask: its keyed backend and its operator state, as `initialize_state` gets it."""
+"""State of one operator's subtask: its keyed backend and its operator state, as `initialize_state`
+gets it.
+"""
 
 from __future__ import annotations
 

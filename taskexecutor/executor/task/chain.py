@@ -1,8 +1,9 @@
 """The operators of one task, wired into a DAG.
 
-Adjacent operators that run on Spark become one runtime operator (firesteel.plan.fusion). Everything up to `open` goes from the
-last to the first, so that whoever starts finds its consumers ready; everything from `finish` on goes from the first to the
-last, so that whoever ends finds them still there (spec 000).
+Adjacent operators that run on Spark become one runtime operator (firesteel.plan.fusion). Everything
+up to `open` goes from the last to the first, so that whoever starts finds its consumers ready;
+everything from `finish` on goes from the first to the last, so that whoever ends finds them still
+there (spec 000).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class OperatorChain:
     def __init__(self, nodes: Sequence[ChainNode], partitions: Sequence[ResultPartition]) -> None:
         self.nodes = tuple(nodes)
         self.partitions = tuple(partitions)
-        self._node_of_operator = {operator_id: node for node in self.nodes for operator_id in node.member_ids}
+        self._node_of_operator = {
+            operator_id: node for node in self.nodes for operator_id in node.member_ids
+        }
         self._alignments = [node.alignment for node in self.nodes if node.alignment is not None]
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
@@ -55,14 +58,22 @@ class OperatorChain:
             check()
             node.setup()
 
-    def initialize_state(self, config: TaskConfig, key_group_of: Callable[[object], int], check: Callable[[], None]) -> None:
-        key_groups = key_group_range(config.subtask, config.vertex.parallelism, config.vertex.max_parallelism)
+    def initialize_state(
+        self, config: TaskConfig, key_group_of: Callable[[object], int], check: Callable[[], None]
+    ) -> None:
+        key_groups = key_group_range(
+            config.subtask, config.vertex.parallelism, config.vertex.max_parallelism
+        )
         for node in reversed(self.nodes):
             check()
             restored = None
             if config.restored is not None:
-                restored = next((state for i, state in config.restored.items() if i in node.member_ids), None)
-            node.initialize_state(TaskOperatorState(HashMapKeyedStateBackend(key_groups, key_group_of), restored))
+                restored = next(
+                    (state for i, state in config.restored.items() if i in node.member_ids), None
+                )
+            node.initialize_state(
+                TaskOperatorState(HashMapKeyedStateBackend(key_groups, key_group_of), restored)
+            )
 
     def open(self, check: Callable[[], None]) -> None:
         for node in reversed(self.nodes):
@@ -77,7 +88,9 @@ class OperatorChain:
             node.operator.flush()
 
     def advance_to_end_of_event_time(self) -> None:
-        """MAX_WATERMARK: every event-time timer fires. Where it has arrived already, nothing happens."""
+        """MAX_WATERMARK: every event-time timer fires. Where it has arrived already, nothing
+        happens.
+        """
         for node in self.nodes:
             node.advance_to_end_of_event_time()
 
@@ -93,7 +106,9 @@ class OperatorChain:
         self._emit_event(EndOfPartition())
 
     def close(self) -> list[BaseException]:
-        """Closes every operator that was set up and is not closed yet, whatever the others raise; returns what they raised."""
+        """Closes every operator that was set up and is not closed yet, whatever the others raise;
+        returns what they raised.
+        """
         failures: list[BaseException] = []
         for node in self.nodes:
             try:
@@ -131,7 +146,9 @@ def build_chain(
         for consumer, input_index in chained_consumers(vertex, last):
             node.output.add(NodeTarget(node_of[consumer], input_index))
         for edge, partition in zip(out_edges, partitions, strict=True):
-            if edge.source_operator == last or (edge.side_output_tag and edge.source_operator in node.members):
+            if edge.source_operator == last or (
+                edge.side_output_tag and edge.source_operator in node.members
+            ):
                 node.output.add(PartitionTarget(partition, environment.clock), edge.side_output_tag)
         if node.alignment is not None:
             node.output.add(node.alignment)  # behind all others: what it reports has been handed on
@@ -151,13 +168,19 @@ def _build_node(
     vertex = config.vertex
     members = [vertex.operators[index] for index in group]
     opened = [
-        OpenedOperator(vertex.operators[index], cloudpickle.loads(vertex.operators[index].spec), config.output_schemas[index])
+        OpenedOperator(
+            vertex.operators[index],
+            cloudpickle.loads(vertex.operators[index].spec),
+            config.output_schemas[index],
+        )
         for index in group
     ]
     operator = build_operator(opened)
     # Its coordinator, if it has one, knows it by the id of the member that asked for it.
     leader = next((member for member in members if member.coordinator_kind), members[0])
-    operator_metrics = metrics.operator(leader.operator_id, " -> ".join(member.name for member in members))
+    operator_metrics = metrics.operator(
+        leader.operator_id, " -> ".join(member.name for member in members)
+    )
     inputs = _input_count(vertex, group[0], in_edges)
     node = ChainNode(
         members=group,
@@ -187,10 +210,19 @@ def _input_count(vertex: JobVertex, operator: int, in_edges: Sequence[JobEdge]) 
 
 
 def _input_schema(config: TaskConfig, operator: int, input_index: int) -> pa.Schema | None:
-    return next((schema for schema in _producer_schemas(config, operator, input_index) if schema is not None), None)
+    return next(
+        (
+            schema
+            for schema in _producer_schemas(config, operator, input_index)
+            if schema is not None
+        ),
+        None,
+    )
 
 
-def _producer_schemas(config: TaskConfig, operator: int, input_index: int) -> Iterator[pa.Schema | None]:
+def _producer_schemas(
+    config: TaskConfig, operator: int, input_index: int
+) -> Iterator[pa.Schema | None]:
     inputs = config.vertex.operators[operator].inputs
     if input_index < len(inputs):
         for producer in inputs[input_index]:

@@ -79,7 +79,9 @@ class ResultPartition(Protocol):
     def emit_event(self, event: StreamEvent) -> None: ...
 
     def await_acknowledged(self) -> None:
-        """Returns when the consumers have taken everything that was emitted so far; raises after abort."""
+        """Returns when the consumers have taken everything that was emitted so far; raises after
+        abort.
+        """
 
     def finish(self) -> None:
         """Returns when the consumers have taken EndOfPartition; raises after abort."""
@@ -140,7 +142,9 @@ class Exchange(Protocol):
     ) -> InputGate: ...
 
 
-ReportState: TypeAlias = "Callable[[str, ExecutionState, ErrorInfo | None, common_pb2.TaskMetrics | None], None]"
+ReportState: TypeAlias = (
+    "Callable[[str, ExecutionState, ErrorInfo | None, common_pb2.TaskMetrics | None], None]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +156,6 @@ class TaskServices:
     build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator]
     report_state: ReportState
     send_event: Callable[[tasks_pb2.OperatorEvent], None]
-    user_code_roots: Sequence[str] = ()  # where the user's files are, so that tracebacks show the user's own frames
+    user_code_roots: Sequence[
+        str
+    ] = ()  # where the user's files are, so that tracebacks show the user's own frames

@@ -1,7 +1,9 @@
-"""Reading a task's gates: fairly, one element at a time, and keeping account of what each channel has told.
+"""Reading a task's gates: fairly, one element at a time, and keeping account of what each channel
+has told.
 
-The reader knows which channels have ended and what event time they have reached; it does not know operators. Barrier
-alignment has its place between `poll` and the task: gates can block and unblock single channels.
+The reader knows which channels have ended and what event time they have reached; it does not know
+operators. Barrier alignment has its place between `poll` and the task: gates can block and unblock
+single channels.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ class GateState:
     valve: WatermarkValve
     data_channels: int  # channels without EndOfData yet
     open_channels: int  # channels without EndOfPartition yet
-    drained: bool = True  # False: some producer stopped with a savepoint, more will come after a restart
+    drained: bool = (
+        True  # False: some producer stopped with a savepoint, more will come after a restart
+    )
 
 
 class InputReader:
@@ -29,7 +33,9 @@ class InputReader:
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
         self.gates = tuple(gates)
-        self.states = tuple(GateState(WatermarkValve(g.channels), g.channels, g.channels) for g in self.gates)
+        self.states = tuple(
+            GateState(WatermarkValve(g.channels), g.channels, g.channels) for g in self.gates
+        )
         self._turn = 0
 
     def poll(self) -> tuple[int, int, StreamElement] | None:
@@ -43,7 +49,9 @@ class InputReader:
                 return gate, polled[0], polled[1]
         return None
 
-    def on_event_time(self, gate: int, channel: int, event: Watermark | StreamStatus) -> tuple[ValveEvent, ...]:
+    def on_event_time(
+        self, gate: int, channel: int, event: Watermark | StreamStatus
+    ) -> tuple[ValveEvent, ...]:
         """What the gate as a whole says after this channel's event."""
         valve = self.states[gate].valve
         if isinstance(event, Watermark):

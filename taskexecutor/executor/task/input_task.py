@@ -1,4 +1,6 @@
-"""A task with one, two or more inputs, each fed by one or more gates (spec 001, life of non-source tasks)."""
+"""A task with one, two or more inputs, each fed by one or more gates (spec 001, life of non-source
+tasks).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
+from firesteel.elements import (
+    CheckpointBarrier,
+    EndOfData,
+    EndOfPartition,
+    StreamElement,
+    StreamStatus,
+    Watermark,
+)
 from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.config import Exchange, InputGate, TaskConfig
 from taskexecutor.executor.task.input import InputReader
@@ -21,7 +30,12 @@ class InputTask:
     max_wait_s: float | None = None  # gates and mails wake the task
 
     def __init__(
-        self, config: TaskConfig, exchange: Exchange, chain: OperatorChain, metrics: TaskMetricGroup, wake: Callable[[], None]
+        self,
+        config: TaskConfig,
+        exchange: Exchange,
+        chain: OperatorChain,
+        metrics: TaskMetricGroup,
+        wake: Callable[[], None],
     ) -> None:
         self._config = config
         self._exchange = exchange
@@ -29,10 +43,14 @@ class InputTask:
         self._metrics = metrics
         self._wake = wake
         self._gates: list[InputGate] = []
-        self._entries = [chain.entry(edge) for edge, _, _ in config.in_edges]  # one per gate: the node and its input
+        self._entries = [
+            chain.entry(edge) for edge, _, _ in config.in_edges
+        ]  # one per gate: the node and its input
         self._targets = [NodeTarget(node, input_index) for node, input_index in self._entries]
         self._heads = list({id(node): node for node, _ in self._entries}.values())
-        self._held_back: dict[int, list[int]] = {}  # gates that are not read yet, and the gates that must end before
+        self._held_back: dict[
+            int, list[int]
+        ] = {}  # gates that are not read yet, and the gates that must end before
         self._reader: InputReader
 
     def init(self) -> None:
@@ -77,7 +95,9 @@ class InputTask:
             return Step.DRY
         gate, channel, element = polled
         if isinstance(element, (pa.RecordBatch, Watermark, StreamStatus, EndOfData)):
-            raise RuntimeError(f"channel {channel} of gate {gate} sent {type(element).__name__} after EndOfData")
+            raise RuntimeError(
+                f"channel {channel} of gate {gate} sent {type(element).__name__} after EndOfData"
+            )
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_partitions_ended else Step.MORE
 
@@ -97,7 +117,11 @@ class InputTask:
         """Blocks the inputs of operators that read another one first."""
         for gate, (node, input_index) in enumerate(self._entries):
             first = node.operator.reads_first
-            before = [i for i, entry in enumerate(self._entries) if first is not None and entry == (node, first)]
+            before = [
+                i
+                for i, entry in enumerate(self._entries)
+                if first is not None and entry == (node, first)
+            ]
             if before and input_index != first:
                 self._held_back[gate] = before
                 for channel in range(self._gates[gate].channels):
@@ -121,14 +145,21 @@ class InputTask:
             case EndOfData():
                 for outcome in reader.on_end_of_data(gate, channel, event):
                     target.event(outcome)
-                # An input that ends before the others is told so at once; the last ones when the timers are quiesced.
-                if reader.gate_ended(gate) and reader.states[gate].drained and not reader.all_data_read:
+                # An input that ends before the others is told so at once; the last ones when the
+                # timers are quiesced.
+                if (
+                    reader.gate_ended(gate)
+                    and reader.states[gate].drained
+                    and not reader.all_data_read
+                ):
                     target.finished()
                 if self._held_back and reader.gate_ended(gate):
                     self._release(gate)
             case EndOfPartition():
                 reader.on_end_of_partition(gate, channel, event)
             case CheckpointBarrier():
-                raise RuntimeError(f"a checkpoint barrier (checkpoint {event.checkpoint_id}) in a job that takes none")
+                raise RuntimeError(
+                    f"a checkpoint barrier (checkpoint {event.checkpoint_id}) in a job that takes none"
+                )
             case _:
                 raise TypeError(f"{type(event).__name__} is not a stream element")

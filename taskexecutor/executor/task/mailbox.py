@@ -1,8 +1,8 @@
 """The mailbox: how everything reaches a task's thread.
 
-A task is single-threaded: operators, timers, checkpoints and coordinator events all run on its own thread. Other threads
-put mails, or `wake` it because something can be polled again; one condition serves both, so a hand-over takes a thread
-switch and nothing is polled for.
+A task is single-threaded: operators, timers, checkpoints and coordinator events all run on its own
+thread. Other threads put mails, or `wake` it because something can be polled again; one condition
+serves both, so a hand-over takes a thread switch and nothing is polled for.
 
 Rules: any thread may `put`, `wake` and `close`; only the task's thread may `take` and `wait`.
 """
@@ -38,7 +38,8 @@ class Mailbox:
 
     def wake(self) -> None:
         """Ends the current or the next `wait`."""
-        # Reading it without the lock is safe: the sleeper clears it before it looks again at what it waits for.
+        # Reading it without the lock is safe: the sleeper clears it before it looks again at what
+        # it waits for.
         if self._signalled:
             return
         with self._condition:

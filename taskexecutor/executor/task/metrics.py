@@ -1,7 +1,8 @@
-"""What a task tells of itself: counters, rates and where its time goes, under the names of conventions.md.
+"""What a task tells of itself: counters, rates and where its time goes, under the names of
+conventions.md.
 
-Counters are plain integers written by the task's thread. Everything derived is computed when somebody asks (`TaskMeters`
-belongs to the asker), so a batch costs a few additions.
+Counters are plain integers written by the task's thread. Everything derived is computed when
+somebody asks (`TaskMeters` belongs to the asker), so a batch costs a few additions.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from taskexecutor.executor.timing.watermark_alignment import Alignment
 TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
 LATE_RECORDS = "numLateRecordsDropped"
-RECORDS_READ = "numRecordsIn"  # a source counts what it reads: nothing comes in that the task could count
+RECORDS_READ = (
+    "numRecordsIn"  # a source counts what it reads: nothing comes in that the task could count
+)
 RATE_WINDOW_S = 5.0
-PLAN_EVERY_S = 10.0  # how often an operator's plan on Spark is looked at: it costs a few calls into the JVM
+PLAN_EVERY_S = (
+    10.0  # how often an operator's plan on Spark is looked at: it costs a few calls into the JVM
+)
 # The first three add up to the time that the task has lived, the others are parts of it.
 TIMES = {
     "Busy": "busy_ms",
@@ -70,7 +75,9 @@ class OperatorMetrics:
     @property
     def records_taken(self) -> int:
         """In from other operators, or read by a source."""
-        return self.records_in + (self.counters[RECORDS_READ].value if RECORDS_READ in self.counters else 0)
+        return self.records_in + (
+            self.counters[RECORDS_READ].value if RECORDS_READ in self.counters else 0
+        )
 
 
 class TaskMetricGroup:
@@ -93,19 +100,26 @@ class TaskMetricGroup:
     @property
     def blocked(self) -> bool:
         """The task can do nothing now: no credit, or no answer from a coordinator."""
-        return self.clock.kind is TimeKind.BLOCKED or any(partition.blocked for partition in self.partitions)
+        return self.clock.kind is TimeKind.BLOCKED or any(
+            partition.blocked for partition in self.partitions
+        )
 
     def read(self) -> common_pb2.TaskMetrics:
         """Cumulative since the task was made. Safe from any thread."""
         spent_ns = self.clock.read_ns()
-        # Waiting for credit happens inside handing over; the partitions know how much of it that was.
-        no_credit_ns = min(sum(partition.blocked_ns for partition in self.partitions), spent_ns[TimeKind.EXCHANGE])
+        # Waiting for credit happens inside handing over; the partitions know how much of it that
+        # was.
+        no_credit_ns = min(
+            sum(partition.blocked_ns for partition in self.partitions), spent_ns[TimeKind.EXCHANGE]
+        )
         blocked_ns = no_credit_ns + spent_ns[TimeKind.BLOCKED]
         busy_ns = sum(spent_ns) - spent_ns[TimeKind.IDLE] - blocked_ns
         return common_pb2.TaskMetrics(
             attempt_id=self.info.attempt_id,
             records_in=self.records_in
-            + sum(o.counters[RECORDS_READ].value for o in self.operators if RECORDS_READ in o.counters),
+            + sum(
+                o.counters[RECORDS_READ].value for o in self.operators if RECORDS_READ in o.counters
+            ),
             records_out=sum(partition.records_out for partition in self.partitions),
             bytes_in=sum(gate.bytes_in for gate in self.gates),
             bytes_out=sum(partition.bytes_out for partition in self.partitions),
@@ -119,14 +133,22 @@ class TaskMetricGroup:
             bundles=sum(o.bundles for o in self.operators),
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
-            plans={o.operator_id: o.plan for o in self.operators if o.plan} if self.info.subtask == 0 else {},
-            aligning_ms=sum(o.alignment.stopped_ms for o in self.operators if o.alignment is not None),
-            late_records_dropped=sum(o.counters[LATE_RECORDS].value for o in self.operators if LATE_RECORDS in o.counters),
+            plans={o.operator_id: o.plan for o in self.operators if o.plan}
+            if self.info.subtask == 0
+            else {},
+            aligning_ms=sum(
+                o.alignment.stopped_ms for o in self.operators if o.alignment is not None
+            ),
+            late_records_dropped=sum(
+                o.counters[LATE_RECORDS].value for o in self.operators if LATE_RECORDS in o.counters
+            ),
         )
 
 
 class TaskMeters:
-    """Turns the counters into Prometheus samples; rates are over the last few seconds. One asker, any thread."""
+    """Turns the counters into Prometheus samples; rates are over the last few seconds. One asker,
+    any thread.
+    """
 
     def __init__(self, group: TaskMetricGroup, now_s: Callable[[], float] = time.monotonic) -> None:
         self._group = group
@@ -151,7 +173,9 @@ class TaskMeters:
         samples: list[common_pb2.MetricSample] = []
 
         def task(name: str, value: float) -> None:
-            samples.append(common_pb2.MetricSample(name=TASK_PREFIX + name, labels=self._labels, value=value))
+            samples.append(
+                common_pb2.MetricSample(name=TASK_PREFIX + name, labels=self._labels, value=value)
+            )
 
         task("numRecordsIn", metrics.records_in)
         task("numRecordsOut", metrics.records_out)
@@ -164,19 +188,36 @@ class TaskMeters:
         for name, field_name in TIMES.items():
             task(f"{name[0].lower()}{name[1:]}TimeMsPerSecond", rates[field_name])
             task(f"accumulate{name}TimeMs", cumulative[field_name])
-        task("isBackPressured", float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS))
+        task(
+            "isBackPressured",
+            float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS),
+        )
         task(
             "currentInputWatermark",
-            MIN_TIMESTAMP_US if metrics.watermark_us == MIN_TIMESTAMP_US else metrics.watermark_us // 1000,
+            MIN_TIMESTAMP_US
+            if metrics.watermark_us == MIN_TIMESTAMP_US
+            else metrics.watermark_us // 1000,
         )
-        task("Shuffle_Netty_Input_Buffers_inPoolUsage", _highest(gate.in_pool_usage for gate in group.gates))
-        task("Shuffle_Netty_Output_Buffers_outPoolUsage", _highest(p.out_pool_usage for p in group.partitions))
+        task(
+            "Shuffle_Netty_Input_Buffers_inPoolUsage",
+            _highest(gate.in_pool_usage for gate in group.gates),
+        )
+        task(
+            "Shuffle_Netty_Output_Buffers_outPoolUsage",
+            _highest(p.out_pool_usage for p in group.partitions),
+        )
         for operator in group.operators:
             samples.extend(self._operator_samples(operator, rates))
         return samples
 
-    def _operator_samples(self, operator: OperatorMetrics, rates: dict[str, float]) -> Iterable[common_pb2.MetricSample]:
-        labels = {**self._labels, "operator_id": operator.operator_id, "operator_name": operator.operator_name}
+    def _operator_samples(
+        self, operator: OperatorMetrics, rates: dict[str, float]
+    ) -> Iterable[common_pb2.MetricSample]:
+        labels = {
+            **self._labels,
+            "operator_id": operator.operator_id,
+            "operator_name": operator.operator_name,
+        }
         values: dict[str, float] = {
             "numRecordsIn": operator.records_taken,
             "numRecordsOut": operator.records_out,
@@ -191,7 +232,9 @@ class TaskMeters:
             values["watermarkAlignmentDrift"] = operator.alignment.drift_ms
             values["pausedTimeMsPerSecond"] = rates["aligning_ms"]
             values["accumulatedPausedTimeMs"] = operator.alignment.stopped_ms
-        values.update({name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ})
+        values.update(
+            {name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ}
+        )
         for name, value in values.items():
             yield common_pb2.MetricSample(name=OPERATOR_PREFIX + name, labels=labels, value=value)
 
@@ -205,10 +248,15 @@ class TaskMeters:
         elapsed_s = now_s - then_s
         if elapsed_s <= 0:
             return dict.fromkeys(cumulative, 0.0)
-        return {name: max(0.0, value - then.get(name, 0.0)) / elapsed_s for name, value in cumulative.items()}
+        return {
+            name: max(0.0, value - then.get(name, 0.0)) / elapsed_s
+            for name, value in cumulative.items()
+        }
 
 
-def _cumulative(metrics: common_pb2.TaskMetrics, operators: Sequence[OperatorMetrics]) -> dict[str, float]:
+def _cumulative(
+    metrics: common_pb2.TaskMetrics, operators: Sequence[OperatorMetrics]
+) -> dict[str, float]:
     values: dict[str, float] = {
         "records_in": metrics.records_in,
         "records_out": metrics.records_out,

@@ -1,6 +1,8 @@
-"""One runtime operator in a task's chain, with what surrounds it: its inputs, its timers, its output.
+"""One runtime operator in a task's chain, with what surrounds it: its inputs, its timers, its
+output.
 
-Calls go forward: a node's operator emits into its output, which calls the next nodes or hands over to result partitions.
+Calls go forward: a node's operator emits into its output, which calls the next nodes or hands over
+to result partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from firesteel.plan.specs import AlignmentSpec
 from taskexecutor.executor.state import TaskOperatorState
 from taskexecutor.executor.task.config import ResultPartition
 from taskexecutor.executor.task.metrics import OperatorMetrics
-from taskexecutor.executor.task.runtime_context import OperatorContext, TaskCancelled, TaskEnvironment
+from taskexecutor.executor.task.runtime_context import (
+    OperatorContext,
+    TaskCancelled,
+    TaskEnvironment,
+)
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers
 from taskexecutor.executor.timing.watermark_alignment import Alignment
@@ -82,9 +88,20 @@ class PartitionTarget:
 
 
 class ChainOutput:
-    """The `firesteel.operator.Output` of a node. Watermarks only go forward; empty batches go nowhere."""
+    """The `firesteel.operator.Output` of a node. Watermarks only go forward; empty batches go
+    nowhere.
+    """
 
-    __slots__ = ("_environment", "_idle", "_metrics", "_name", "_sealed_by", "_side", "_targets", "watermark_us")
+    __slots__ = (
+        "_environment",
+        "_idle",
+        "_metrics",
+        "_name",
+        "_sealed_by",
+        "_side",
+        "_targets",
+        "watermark_us",
+    )
 
     def __init__(self, environment: TaskEnvironment, metrics: OperatorMetrics) -> None:
         self._environment = environment
@@ -145,7 +162,9 @@ class ChainOutput:
         if self._environment.cancelled:
             raise TaskCancelled
         if self._sealed_by:
-            raise RuntimeError(f"operator {self._name} emits after {self._sealed_by}(); emit what is left in finish()")
+            raise RuntimeError(
+                f"operator {self._name} emits after {self._sealed_by}(); emit what is left in finish()"
+            )
 
     def _forward_status(self, status: StreamStatus) -> None:
         self._idle = status.idle
@@ -154,7 +173,9 @@ class ChainOutput:
 
 
 class ChainNode:
-    """A runtime operator: one operator of the vertex, or a run of them that Spark executes as one plan."""
+    """A runtime operator: one operator of the vertex, or a run of them that Spark executes as one
+    plan.
+    """
 
     def __init__(
         self,
@@ -173,7 +194,9 @@ class ChainNode:
         self.output = output
         self.context: OperatorContext
         self.timers: OperatorTimers
-        self.alignment: Alignment | None = None  # it tells the event time of a source in an alignment group
+        self.alignment: Alignment | None = (
+            None  # it tells the event time of a source in an alignment group
+        )
         self.state: TaskOperatorState | None = None
         self._valve = WatermarkValve(0)  # one channel per producer, whichever input it feeds
         self._producers = [0] * inputs  # per input: those that have not ended
@@ -195,9 +218,15 @@ class ChainNode:
         return self._valve.add_channel()
 
     def align(self, spec: AlignmentSpec, task_timers: TaskTimers) -> None:
-        """Its output is that of a source in an alignment group, and the alignment is to be one of that output's targets."""
-        timers = task_timers.for_operator(_no_event_time, lambda timestamp_ms, key, namespace: alignment.on_timer())
-        alignment = Alignment(spec, self.context.send_to_coordinator, timers.register_processing_time)
+        """Its output is that of a source in an alignment group, and the alignment is to be one of
+        that output's targets.
+        """
+        timers = task_timers.for_operator(
+            _no_event_time, lambda timestamp_ms, key, namespace: alignment.on_timer()
+        )
+        alignment = Alignment(
+            spec, self.context.send_to_coordinator, timers.register_processing_time
+        )
         self.alignment = self.context.alignment = self.metrics.alignment = alignment
 
     # -- life

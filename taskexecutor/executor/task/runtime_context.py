@@ -25,7 +25,9 @@ _EVENT_FIELDS: dict[str, str] = {
 
 
 class TaskCancelled(BaseException):
-    """Ends whatever a cancelled task is doing. Not an Exception: a user's `except Exception` must not stop it."""
+    """Ends whatever a cancelled task is doing. Not an Exception: a user's `except Exception` must
+    not stop it.
+    """
 
 
 class TaskEnvironment:
@@ -55,7 +57,9 @@ class TaskEnvironment:
             raise TaskCancelled
 
     def yield_to_mail(self, timeout_s: float) -> None:
-        """Runs the mails that are there, or the first that comes within `timeout_s`; on the task's thread."""
+        """Runs the mails that are there, or the first that comes within `timeout_s`; on the task's
+        thread.
+        """
         self.check_cancelled()
         self.yielded = True
         if not len(self.mailbox):
@@ -65,7 +69,9 @@ class TaskEnvironment:
         self.check_cancelled()
 
     def process_mails(self) -> None:
-        for _ in range(len(self.mailbox)):  # those that are there now: mails must not keep data waiting for ever
+        for _ in range(
+            len(self.mailbox)
+        ):  # those that are there now: mails must not keep data waiting for ever
             mail = self.mailbox.take()
             if mail is not None:
                 mail()
@@ -153,7 +159,10 @@ class OperatorContext:
             raise TypeError(f"{event.DESCRIPTOR.full_name} is not an operator event")
         info = self._environment.info
         message = tasks_pb2.OperatorEvent(
-            job_id=info.job_id, operator_id=self.operator_id, subtask=info.subtask, attempt_id=info.attempt_id
+            job_id=info.job_id,
+            operator_id=self.operator_id,
+            subtask=info.subtask,
+            attempt_id=info.attempt_id,
         )
         field = getattr(message, name)
         field.CopyFrom(event)

@@ -15,7 +15,9 @@ class SourceTask:
         head = chain.nodes[0]
         if not isinstance(head.operator, SourceOperator):
             kind = type(head.operator).__name__
-            raise TypeError(f"a task without inputs must begin with a source, not with {head.name} ({kind})")
+            raise TypeError(
+                f"a task without inputs must begin with a source, not with {head.name} ({kind})"
+            )
         self._head = head
         self._source = head.operator
         self.drained = True  # False: stopped with a savepoint

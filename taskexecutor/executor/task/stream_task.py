@@ -1,15 +1,17 @@
 """StreamTask: one attempt of one subtask, from its first breath to its report (spec 000, spec 001).
 
-    INITIALIZING  set_initial_state → utilities, load the chain → setup operators → task-specific init →
+    INITIALIZING  set_initial_state → utilities, load the chain → setup operators → task-specific
+    init →
                   initialize operator states → open operators
     RUNNING       run → MAX_WATERMARK → quiesce timers → finish operators → EndOfData → [final checkpoint] →
-                  wait until it is acknowledged (and for EndOfPartition of all inputs) → close operators → EndOfPartition →
-                  task-specific cleanup → common cleanup
+                  wait until it is acknowledged (and for EndOfPartition of all inputs) → close
+                  operators → EndOfPartition → task-specific cleanup → common cleanup
     FINISHED
 
-A cancellation or a failure anywhere jumps to: shut timers down → task-specific cleanup → close operators → common cleanup,
-and CANCELED or FAILED. Every operator that was set up is closed exactly once on every path; a close that raises does not keep
-the others from being closed; the first failure is the one that is reported.
+A cancellation or a failure anywhere jumps to: shut timers down → task-specific cleanup → close
+operators → common cleanup, and CANCELED or FAILED. Every operator that was set up is closed exactly
+once on every path; a close that raises does not keep the others from being closed; the first
+failure is the one that is reported.
 
 What differs between tasks with and without inputs is in `source_task` and `input_task`.
 """
@@ -45,8 +47,8 @@ from taskexecutor.executor.timing.timers import TaskTimers
 if TYPE_CHECKING:
     from firesteel._proto import common_pb2, tasks_pb2
 
-# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the master, which will cancel this
-# task. Only if nobody does is the symptom reported.
+# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the master,
+# which will cancel this task. Only if nobody does is the symptom reported.
 NEIGHBOUR_FAILURE_GRACE_S = 1.0
 
 _log = structlog.get_logger("task")
@@ -114,7 +116,9 @@ class StreamTask:
     # -- any thread
 
     def cancel(self) -> None:
-        """Ends the task at its next step, also while it waits for input or for credit. A user function that ignores it stays."""
+        """Ends the task at its next step, also while it waits for input or for credit. A user
+        function that ignores it stays.
+        """
         self._environment.cancelled = True
         self._cancelled.set()
         self._mailbox.wake()
@@ -136,7 +140,9 @@ class StreamTask:
     def run(self) -> None:
         """Blocks until the task has ended and everything is freed; reports states, never raises."""
         info = self.info
-        with task_context(job_id=info.job_id, vertex=info.task_name, subtask=info.subtask, attempt=info.attempt):
+        with task_context(
+            job_id=info.job_id, vertex=info.task_name, subtask=info.subtask, attempt=info.attempt
+        ):
             failures: list[BaseException] = []
             outcome = _Outcome.FINISHED
             try:
@@ -167,7 +173,8 @@ class StreamTask:
         self._report(ExecutionState.RUNNING)
         self._run_until_end(kind.step, on_dry=chain.flush)
         self._finish_data(chain, kind)
-        # A task that takes part in checkpoints waits here for the one that contains what finish() has done (spec 001).
+        # A task that takes part in checkpoints waits here for the one that contains what finish()
+        # has done (spec 001).
         self._await_acknowledgement(kind)
         self._close_operators(chain)
         chain.emit_end_of_partition()
@@ -208,7 +215,9 @@ class StreamTask:
         self._chain = chain
         kind: TaskKind
         if config.in_edges:
-            kind = InputTask(config, self._services.exchange, chain, self._metrics, self._mailbox.wake)
+            kind = InputTask(
+                config, self._services.exchange, chain, self._metrics, self._mailbox.wake
+            )
         else:
             kind = SourceTask(chain)
         self._kind = kind
@@ -216,7 +225,9 @@ class StreamTask:
         return chain, kind
 
     def _run_until_end(self, step: Callable[[], Step], on_dry: Callable[[], None]) -> None:
-        """The mailbox loop: mails and timers first, then one step; sleeps when there is nothing to do."""
+        """The mailbox loop: mails and timers first, then one step; sleeps when there is nothing to
+        do.
+        """
         environment, mailbox, timers = self._environment, self._mailbox, self._timers
         assert self._kind is not None
         while True:
@@ -238,7 +249,9 @@ class StreamTask:
                     assert_never(unknown)
 
     def _sleep(self, max_wait_s: float | None) -> None:
-        if self._environment.yielded:  # a mail that ran in the middle of the step may have changed what it found
+        if (
+            self._environment.yielded
+        ):  # a mail that ran in the middle of the step may have changed what it found
             self._environment.yielded = False
             return
         if self._timers.next_due_ms is not None:
@@ -259,7 +272,9 @@ class StreamTask:
         chain.emit_end_of_data(drained)
 
     def _await_acknowledgement(self, kind: TaskKind) -> None:
-        """Until the consumers have taken EndOfData and the producers have sent EndOfPartition. The loop goes on meanwhile."""
+        """Until the consumers have taken EndOfData and the producers have sent EndOfPartition. The
+        loop goes on meanwhile.
+        """
         acknowledged = not self._partitions
         failure: BaseException | None = None
 
@@ -284,9 +299,13 @@ class StreamTask:
 
         if not acknowledged:
             name = f"acks {self.info.attempt_id[:8]}"
-            self._acknowledging = threading.Thread(target=wait_for_consumers, name=name, daemon=True)
+            self._acknowledging = threading.Thread(
+                target=wait_for_consumers, name=name, daemon=True
+            )
             self._acknowledging.start()
-        self._run_until_end(step, on_dry=lambda: None)  # operators have finished: nothing of them is left to flush
+        self._run_until_end(
+            step, on_dry=lambda: None
+        )  # operators have finished: nothing of them is left to flush
 
     def _close_operators(self, chain: OperatorChain) -> None:
         failures = chain.close()
@@ -344,7 +363,9 @@ class StreamTask:
         cause = {"cause": error.summary} if error is not None else {}
         _log.info("task state", state=state.name, attempt_id=self.info.attempt_id, **cause)
         try:
-            self._services.report_state(self.info.attempt_id, state, error, self._metrics.read() if state.terminal else None)
+            self._services.report_state(
+                self.info.attempt_id, state, error, self._metrics.read() if state.terminal else None
+            )
         except Exception:
             _log.exception("a task state could not be reported", state=state.name)
 
@@ -354,7 +375,11 @@ class StreamTask:
         which = event.WhichOneof("event")
         node = self._chain.node_of(event.operator_id) if self._chain is not None else None
         if which is None or node is None:
-            _log.warning("dropped an event for an operator of another task", operator_id=event.operator_id, event_kind=which)
+            _log.warning(
+                "dropped an event for an operator of another task",
+                operator_id=event.operator_id,
+                event_kind=which,
+            )
             return
         node.handle_coordinator_event(getattr(event, which))
 

@@ -1,7 +1,8 @@
 """Where a task's time goes: every nanosecond of its thread belongs to exactly one kind of work.
 
-Kinds nest like calls: what begins inside another kind interrupts it, so nothing is counted twice (a Python operator that
-emits into a chained Spark operator: the inner time is Spark's). Entering and leaving costs well under a microsecond.
+Kinds nest like calls: what begins inside another kind interrupts it, so nothing is counted twice (a
+Python operator that emits into a chained Spark operator: the inner time is Spark's). Entering and
+leaving costs well under a microsecond.
 """
 
 from __future__ import annotations
@@ -72,5 +73,10 @@ class Span:
     def __enter__(self) -> None:
         self._clock.enter(self._kind)
 
-    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._clock.leave()

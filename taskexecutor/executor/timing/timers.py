@@ -1,14 +1,15 @@
 """Timers of a task, in event time and in processing time (spec 000).
 
-Each operator has an `OperatorTimers`; a task has one `TaskTimers` over them. There is no timer thread: event-time timers
-fire when the operator's watermark advances, processing-time timers when the task's loop looks at the clock (it sleeps no
-longer than until the next one). So a timer never runs beside anything else of its task, and "await the running timers"
-is true by construction.
+Each operator has an `OperatorTimers`; a task has one `TaskTimers` over them. There is no timer
+thread: event-time timers fire when the operator's watermark advances, processing-time timers when
+the task's loop looks at the clock (it sleeps no longer than until the next one). So a timer never
+runs beside anything else of its task, and "await the running timers" is true by construction.
 
     RUNNING ──quiesce──▶ QUIESCED ──shut_down──▶ SHUT_DOWN
        └───────────────shut_down──────────────────▲
 
-QUIESCED: what was pending is cleared, what is registered is dropped, so that `finish` cannot start anything new.
+QUIESCED: what was pending is cleared, what is registered is dropped, so that `finish` cannot start
+anything new.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Timer:
 
 
 class TimerQueue:
-    """Timers of one time domain, each once, in the order of time and, for equal times, of registration (pure)."""
+    """Timers of one time domain, each once, in the order of time and, for equal times, of
+    registration (pure).
+    """
 
     __slots__ = ("_count", "_heap", "_live")
 
@@ -103,20 +106,28 @@ class TaskTimers:
         self._operators: list[OperatorTimers] = []
 
     def for_operator(
-        self, on_event_time: Callable[[int, Any, Any], None], on_processing_time: Callable[[int, Any, Any], None]
+        self,
+        on_event_time: Callable[[int, Any, Any], None],
+        on_processing_time: Callable[[int, Any, Any], None],
     ) -> OperatorTimers:
         timers = OperatorTimers(self, on_event_time, on_processing_time)
         self._operators.append(timers)
         return timers
 
     def fire_processing_time(self, now_ms: int) -> None:
-        """Fires what is due, operator by operator. A timer registered meanwhile waits for the next call."""
+        """Fires what is due, operator by operator. A timer registered meanwhile waits for the next
+        call.
+        """
         if self.next_due_ms is None or now_ms < self.next_due_ms:
             return
         self.next_due_ms = None
         for operator in self._operators:
             operator.fire_processing_time(now_ms)
-        dues = [due for operator in self._operators if (due := operator.processing_time.next_timestamp()) is not None]
+        dues = [
+            due
+            for operator in self._operators
+            if (due := operator.processing_time.next_timestamp()) is not None
+        ]
         self.next_due_ms = min(dues, default=None)
 
     def quiesce(self) -> None:
@@ -139,7 +150,14 @@ class TaskTimers:
 class OperatorTimers:
     """The `firesteel.operator.TimerService` of one operator."""
 
-    __slots__ = ("_on_event_time", "_on_processing_time", "_task", "_watermark_us", "event_time", "processing_time")
+    __slots__ = (
+        "_on_event_time",
+        "_on_processing_time",
+        "_task",
+        "_watermark_us",
+        "event_time",
+        "processing_time",
+    )
 
     def __init__(
         self,
@@ -158,21 +176,27 @@ class OperatorTimers:
     def current_watermark_us(self) -> int:
         return self._watermark_us
 
-    def register_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None:
+    def register_event_time(
+        self, timestamp_us: int, key: Any = None, namespace: Any = None
+    ) -> None:
         if self._task.state is TimerServiceState.RUNNING:
             self.event_time.add(Timer(timestamp_us, key, namespace))
 
     def delete_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None:
         self.event_time.remove(Timer(timestamp_us, key, namespace))
 
-    def register_processing_time(self, timestamp_ms: int, key: Any = None, namespace: Any = None) -> None:
+    def register_processing_time(
+        self, timestamp_ms: int, key: Any = None, namespace: Any = None
+    ) -> None:
         if self._task.state is not TimerServiceState.RUNNING:
             return
         self.processing_time.add(Timer(timestamp_ms, key, namespace))
         due_ms = self._task.next_due_ms
         self._task.next_due_ms = timestamp_ms if due_ms is None else min(due_ms, timestamp_ms)
 
-    def delete_processing_time(self, timestamp_ms: int, key: Any = None, namespace: Any = None) -> None:
+    def delete_processing_time(
+        self, timestamp_ms: int, key: Any = None, namespace: Any = None
+    ) -> None:
         self.processing_time.remove(Timer(timestamp_ms, key, namespace))
 
     def advance_watermark(self, timestamp_us: int) -> None:
@@ -182,7 +206,8 @@ class OperatorTimers:
             self._on_event_time(timer.timestamp, timer.key, timer.namespace)
 
     def fire_processing_time(self, now_ms: int) -> None:
-        # Bounded by what is pending now: a timer that registers itself for the past must not stop the task's loop.
+        # Bounded by what is pending now: a timer that registers itself for the past must not stop
+        # the task's loop.
         for _ in range(len(self.processing_time)):
             timer = self.processing_time.pop_due(now_ms)
             if timer is None:

@@ -1,8 +1,9 @@
 """A source's side of watermark alignment; the other one is jobmaster.core.coordinators.alignment.
 
-Listens to the watermarks that an operator sends on, reports them to the JobMaster, and says when the task is to stop: while it is
-past the limit that it was told last. At first the limit is before all times, so nothing is read behind the first
-watermark before the group is known. What is read at once, a split of Spark's, is not taken apart.
+Listens to the watermarks that an operator sends on, reports them to the JobMaster, and says when
+the task is to stop: while it is past the limit that it was told last. At first the limit is before
+all times, so nothing is read behind the first watermark before the group is known. What is read at
+once, a split of Spark's, is not taken apart.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ GOOD_PART = 4  # of the drift
 
 
 class Alignment:
-    """A `node.Target`. Reports once per update interval, and at once when it stops, ends or is idle, or is no longer.
+    """A `node.Target`. Reports once per update interval, and at once when it stops, ends or is
+    idle, or is no longer.
 
-    Also at once when event time has gone a good part of the drift: the next split may take long, and no timer fires while it is
-    read; the others are not to wait for more than that part.
+    Also at once when event time has gone a good part of the drift: the next split may take long,
+    and no timer fires while it is read; the others are not to wait for more than that part.
 
-    `call_at(ms)` shall lead to `on_timer`; `now_ms` is the wall clock, `now_ns` any that does not go back.
+    `call_at(ms)` shall lead to `on_timer`; `now_ms` is the wall clock, `now_ns` any that does not
+    go back.
     """
 
     def __init__(
@@ -64,8 +67,13 @@ class Alignment:
 
     @property
     def drift_ms(self) -> float:
-        """How far it was ahead of the group's slowest when the JobMaster last told; 0 while that is not known."""
-        if MIN_TIMESTAMP_US in (self._watermark_us, self._limit_us) or MAX_TIMESTAMP_US in (self._watermark_us, self._limit_us):
+        """How far it was ahead of the group's slowest when the JobMaster last told; 0 while that is
+        not known.
+        """
+        if MIN_TIMESTAMP_US in (self._watermark_us, self._limit_us) or MAX_TIMESTAMP_US in (
+            self._watermark_us,
+            self._limit_us,
+        ):
             return 0.0
         return max(0, self._watermark_us - (self._limit_us - self._spec.max_drift_us)) / 1000
 

@@ -4,9 +4,11 @@ The combined watermark is the minimum over the channels that count. A channel do
 
 * it is idle,
 * it is unaligned: it was idle, and has not caught up with what was already announced,
-* it is done: it has sent MAX_WATERMARK. (A done channel must not end event time for channels that are merely idle.)
+* it is done: it has sent MAX_WATERMARK. (A done channel must not end event time for channels that
+  are merely idle.)
 
-When no channel counts but some are idle, the whole is idle; when all are done, the result is MAX_WATERMARK.
+When no channel counts but some are idle, the whole is idle; when all are done, the result is
+MAX_WATERMARK.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ class WatermarkValve:
         lowest_us: int | None = None
         waiting = False  # some channel is active and not done, though perhaps unaligned
         idle_us: int | None = None  # the furthest of the idle ones
-        for watermark_us, active, aligned in zip(self._watermarks_us, self._active, self._aligned, strict=True):
+        for watermark_us, active, aligned in zip(
+            self._watermarks_us, self._active, self._aligned, strict=True
+        ):
             if watermark_us == MAX_TIMESTAMP_US:
                 continue
             if not active:

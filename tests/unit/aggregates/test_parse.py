@@ -30,7 +30,10 @@ def test_a_filter_clause_stays_with_its_partials() -> None:
 
 
 def test_simple_aggregates_need_no_name() -> None:
-    assert [item.name for item in parse_aggregates(["count(*)", "max(dep_delay)"])] == ["count", "max_dep_delay"]
+    assert [item.name for item in parse_aggregates(["count(*)", "max(dep_delay)"])] == [
+        "count",
+        "max_dep_delay",
+    ]
 
 
 def test_partials_of_different_items_do_not_meet() -> None:
@@ -98,7 +101,16 @@ def test_what_cannot_be_split_stays_whole(text: str) -> None:
     assert item.whole == text.rsplit(" AS ", 1)[0]
 
 
-@pytest.mark.parametrize("text", ["stddev(x)", "collect_set(x)", "count(DISTINCT x)", "approx_count_distinct(x)", "max_by(x, y)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stddev(x)",
+        "collect_set(x)",
+        "count(DISTINCT x)",
+        "approx_count_distinct(x)",
+        "max_by(x, y)",
+    ],
+)
 def test_more_than_sums_can_be_split(text: str) -> None:
     (item,) = parse_aggregates([f"{text} FILTER (WHERE y > 1) AS z"])
     assert item.splittable
@@ -109,10 +121,19 @@ def test_more_than_sums_can_be_split(text: str) -> None:
     ("text", "partial"),
     [
         ("max('it''s') AS m", ["max('it''s')"]),
-        ("max( to_char(x, '999')  ) FILTER ( WHERE y in (1, 2) ) m", ["max(to_char(x, '999')) FILTER (WHERE y in (1, 2))"]),
-        ("sum(a[0]) / -(count( DISTINCT nvl(x, y) ) + 1) AS q", ["sum(a[0])", "collect_set(nvl(x, y))"]),
+        (
+            "max( to_char(x, '999')  ) FILTER ( WHERE y in (1, 2) ) m",
+            ["max(to_char(x, '999')) FILTER (WHERE y in (1, 2))"],
+        ),
+        (
+            "sum(a[0]) / -(count( DISTINCT nvl(x, y) ) + 1) AS q",
+            ["sum(a[0])", "collect_set(nvl(x, y))"],
+        ),
         ("any(x = 'sum(y)') AS a", ["bool_or(x = 'sum(y)')"]),
-        ("`max`(`count`) - min /* not this */ (try_cast(s AS INT)) AS d", ["max(`count`)", "min(try_cast(s AS INT))"]),
+        (
+            "`max`(`count`) - min /* not this */ (try_cast(s AS INT)) AS d",
+            ["max(`count`)", "min(try_cast(s AS INT))"],
+        ),
         ("max_by(x, struct(y, z)) AS b", ["max(struct(y, z))", "max_by(x, struct(y, z))"]),
         ("count(x,y) AS c", ["count(x, y)"]),
     ],
@@ -127,7 +148,10 @@ def test_first_and_last_go_by_event_time() -> None:
     assert first.whole == "min_by(x, `at`)"
     assert first.merge == {"_p0_order": "min", "_p0_min_by": "first:_p0_order"}
     assert last.whole == "max_by(x, `at`) FILTER (WHERE (x) IS NOT NULL)"
-    (both,) = parse_aggregates(["last(nvl(x, 1), true) FILTER (WHERE y) - first_value(`a``b`) AS d"], time_column="odd `at`")
+    (both,) = parse_aggregates(
+        ["last(nvl(x, 1), true) FILTER (WHERE y) - first_value(`a``b`) AS d"],
+        time_column="odd `at`",
+    )
     assert both.whole == (
         "max_by(nvl(x, 1), `odd ``at```) FILTER (WHERE (y) AND (nvl(x, 1)) IS NOT NULL) - min_by(`a``b`, `odd ``at```)"
     )

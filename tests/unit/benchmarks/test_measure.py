@@ -47,7 +47,10 @@ def cpu_of(script: str) -> float:
 
 
 def test_rows_and_time_are_those_between_begin_and_end() -> None:
-    measured = measure(["sh", "-c", "sleep 0.3; echo begin; echo working; sleep 0.1; echo end 500; sleep 0.3"], timeout_s=LIMIT_S)
+    measured = measure(
+        ["sh", "-c", "sleep 0.3; echo begin; echo working; sleep 0.1; echo end 500; sleep 0.3"],
+        timeout_s=LIMIT_S,
+    )
     assert measured.rows == 500
     assert measured.seconds >= 0.1
     assert measured.rows_per_s == 500 / measured.seconds
@@ -68,7 +71,9 @@ def test_a_program_that_never_stops_talking_is_ended() -> None:
 
 
 def test_what_a_failing_program_said_is_kept() -> None:
-    failed = shell("echo begin; echo no such column: speed >&2; printf ' at Source.java:17'; exit 3")
+    failed = shell(
+        "echo begin; echo no such column: speed >&2; printf ' at Source.java:17'; exit 3"
+    )
     assert str(failed) == "it ended with code 3: no such column: speed"
     assert failed.said == "begin\nno such column: speed\n at Source.java:17"
 

@@ -35,7 +35,10 @@ def keyed(**changes: Result) -> dict[str, Any]:
         TUNED: measured(4_000_000),
     }
     names = {"ours": FIRESTEEL, "spark": SPARK, "flink": FLINK, "tuned": TUNED}
-    return {"benchmark": KEYED.name, **row(KEYED, results | {names[key]: value for key, value in changes.items()})}
+    return {
+        "benchmark": KEYED.name,
+        **row(KEYED, results | {names[key]: value for key, value in changes.items()}),
+    }
 
 
 def printed(*rows: Mapping[str, Any]) -> str:
@@ -47,7 +50,11 @@ def printed(*rows: Mapping[str, Any]) -> str:
 
 
 def line(text: str, of: str) -> list[str]:
-    return next([cell.strip() for cell in found.split("│")[1:-1]] for found in text.splitlines() if of in found)
+    return next(
+        [cell.strip() for cell in found.split("│")[1:-1]]
+        for found in text.splitlines()
+        if of in found
+    )
 
 
 def test_every_work_has_peers_and_goals() -> None:
@@ -78,13 +85,19 @@ def test_goals_cannot_be_met_beside_a_peer_that_failed() -> None:
     found = keyed(flink=EngineFailed("it ended with code 1", "no such column"))
     assert (found["met"], found["failed"]) == (None, [FLINK])
     assert found["engines"][SPARK]["ratio"] == 2.5
-    assert failures([found]) == [("keyed_aggregate_1k on Flink SQL failed: it ended with code 1", "no such column")]
+    assert failures([found]) == [
+        ("keyed_aggregate_1k on Flink SQL failed: it ended with code 1", "no such column")
+    ]
 
 
 def test_the_peers_numbers_are_kept_when_ours_fails() -> None:
     found = keyed(ours=EngineFailed("it took in no rows"))
     assert found["ours"] == "failed: it took in no rows"
-    assert (found["met"], found["ratio"], found["engines"][SPARK]["rows_per_s"]) == (None, None, 8_000_000)
+    assert (found["met"], found["ratio"], found["engines"][SPARK]["rows_per_s"]) == (
+        None,
+        None,
+        8_000_000,
+    )
 
 
 def test_cpu_time_that_is_not_known_is_a_dash() -> None:
@@ -95,13 +108,28 @@ def test_cpu_time_that_is_not_known_is_a_dash() -> None:
 
 def test_the_table_has_a_line_for_each_engine() -> None:
     text = printed(keyed(flink=NotInstalled("no network"), tuned=measured(6_000_000)))
-    assert line(text, FIRESTEEL) == ["keyed_aggregate_1k, 200 M rows", FIRESTEEL, "20 M", "", "20 M", "", "", ""]
+    assert line(text, FIRESTEEL) == [
+        "keyed_aggregate_1k, 200 M rows",
+        FIRESTEEL,
+        "20 M",
+        "",
+        "20 M",
+        "",
+        "",
+        "",
+    ]
     assert line(text, TUNED) == ["", TUNED, "6 M", "3.33 x", "6 M", "3.33 x", ">= 4 x", "no"]
     assert "not installed" in text and "no network" in text
 
 
 def test_amounts_have_three_digits() -> None:
-    assert [amount(number) for number in (None, 0, 7, 1234, 99_900_000)] == ["-", "0", "7", "1.23 k", "99.9 M"]
+    assert [amount(number) for number in (None, 0, 7, 1234, 99_900_000)] == [
+        "-",
+        "0",
+        "7",
+        "1.23 k",
+        "99.9 M",
+    ]
 
 
 def test_an_engine_that_fails_does_not_stop_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +163,10 @@ def test_all_benchmarks_run_unless_some_are_named() -> None:
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         wanted(["exchnage"])
-    assert "there is no benchmark exchnage; known are ours, peers, execution_graph" in capsys.readouterr().err
+    assert (
+        "there is no benchmark exchnage; known are ours, peers, execution_graph"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_benchmark_that_raises_is_a_row_and_the_exit_code(
@@ -148,14 +179,24 @@ def test_a_benchmark_that_raises_is_a_row_and_the_exit_code(
     monkeypatch.setattr("benchmarks.submit.run", run)
     assert command.main(["submit"]) == 1
     (found,) = json.loads((tmp_path / "out/bench.json").read_text())
-    assert (found["benchmark"], found["ours"]) == ("submit", "failed: the cluster does not come to rest")
+    assert (found["benchmark"], found["ours"]) == (
+        "submit",
+        "failed: the cluster does not come to rest",
+    )
     assert "1 of 1: submit" in (said := capsys.readouterr().out)
     assert "and so on" in said
 
 
 def test_rows_of_other_benchmarks_stay(tmp_path: Path) -> None:
     out = tmp_path / "out" / "bench.json"
-    rows = [{"benchmark": "submit", "ours": 1}, {"benchmark": "gone", "ours": 2}, {"benchmark": "demo", "ours": 3}]
+    rows = [
+        {"benchmark": "submit", "ours": 1},
+        {"benchmark": "gone", "ours": 2},
+        {"benchmark": "demo", "ours": 3},
+    ]
     write(rows, out)
     write([{"benchmark": "demo", "ours": 4}], out)
-    assert json.loads(out.read_text()) == [{"benchmark": "submit", "ours": 1}, {"benchmark": "demo", "ours": 4}]
+    assert json.loads(out.read_text()) == [
+        {"benchmark": "submit", "ours": 1},
+        {"benchmark": "demo", "ours": 4},
+    ]

@@ -1,4 +1,6 @@
-"""What the engines' results are compared with, against the same computed row by row; and that a wrong result is found."""
+"""What the engines' results are compared with, against the same computed row by row; and that a
+wrong result is found.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_a_wrong_row_is_named() -> None:
     result = {name: column.tolist() for name, column in expected(KEYED, 100).items()}
     result["c"][3] += 1
     result["c"][4] -= 1  # all sums are right
-    with pytest.raises(SystemExit, match=r"\(k, c, s\) is \(3, 15, 679\) instead of \(3, 14, 679\)"):
+    with pytest.raises(
+        SystemExit, match=r"\(k, c, s\) is \(3, 15, 679\) instead of \(3, 14, 679\)"
+    ):
         check(KEYED, result, 100)
 
 

@@ -22,7 +22,9 @@ def test_without_a_cluster_it_is_the_usual_address(directory: ClusterDirectory) 
     assert default_address(Configuration()) == "localhost:6123"
 
 
-def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(directory: ClusterDirectory) -> None:
+def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(
+    directory: ClusterDirectory,
+) -> None:
     directory.acquire()
     try:
         directory.write(
@@ -38,7 +40,10 @@ def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(di
             )
         )
         assert default_address(Configuration()) == "127.0.0.1:7123"
-        assert default_address(Configuration({"jobmanager.rpc.address": "far.example"})) == "far.example:6123"
+        assert (
+            default_address(Configuration({"jobmanager.rpc.address": "far.example"}))
+            == "far.example:6123"
+        )
     finally:
         directory.release()
     assert default_address(Configuration()) == "localhost:6123"

@@ -22,7 +22,9 @@ SOON_S = 3.5
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[bytes | None], str]]:
-    """Starts a server that answers everybody with these bytes, or with silence, and returns its address."""
+    """Starts a server that answers everybody with these bytes, or with silence, and returns its
+    address.
+    """
     listeners: list[socket.socket] = []
     connections: list[socket.socket] = []
     threads: list[threading.Thread] = []
@@ -63,15 +65,21 @@ def free_port() -> int:
 
 def test_a_dead_port_is_known_at_once() -> None:
     begin = time.monotonic()
-    with pytest.raises(ClusterUnreachable, match=r"nothing answers at 127.0.0.1:\d+ .*firesteel cluster start.*-m"):
+    with pytest.raises(
+        ClusterUnreachable, match=r"nothing answers at 127.0.0.1:\d+ .*firesteel cluster start.*-m"
+    ):
         Client(f"127.0.0.1:{free_port()}")
     assert time.monotonic() - begin < 1.0
 
 
 @pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\xff" * 100, None], ids=["http", "garbage", "silence"]
+    "answer",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\xff" * 100, None],
+    ids=["http", "garbage", "silence"],
 )
-def test_what_is_not_firesteel_is_known_soon(serve: Callable[[bytes | None], str], answer: bytes | None) -> None:
+def test_what_is_not_firesteel_is_known_soon(
+    serve: Callable[[bytes | None], str], answer: bytes | None
+) -> None:
     begin = time.monotonic()
     with pytest.raises(ClusterUnreachable, match="not a Firesteel cluster"):
         Client(serve(answer))
@@ -90,7 +98,9 @@ def test_another_grpc_server_is_not_a_dispatcher() -> None:
         server.stop(None).wait()
 
 
-@pytest.mark.parametrize("address", ["localhost", "localhost:", ":6123", "localhost:port", "localhost:70000", ""])
+@pytest.mark.parametrize(
+    "address", ["localhost", "localhost:", ":6123", "localhost:port", "localhost:70000", ""]
+)
 def test_what_is_no_address_is_told_so(address: str) -> None:
     with pytest.raises(ClusterUnreachable, match="expected HOST:PORT"):
         checked_address(address)

@@ -27,7 +27,9 @@ class EndlessJob:
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
         while not (self.cancelled and self._cancellable):
             yield JobDetails(job_id=job_id, name="endless", status=JobStatus.RUNNING, start_ms=1)
-        yield JobDetails(job_id=job_id, name="endless", status=JobStatus.CANCELED, start_ms=1, end_ms=2)
+        yield JobDetails(
+            job_id=job_id, name="endless", status=JobStatus.CANCELED, start_ms=1, end_ms=2
+        )
 
 
 def interrupted(job: EndlessJob, times: int) -> JobDetails:
@@ -38,7 +40,9 @@ def interrupted(job: EndlessJob, times: int) -> JobDetails:
             left[0] -= 1
             signal.raise_signal(signal.SIGINT)
 
-    return _watch(job, "a" * 32, ExecutionContext(mode="remote", conf=Configuration(), progress=press))  # type: ignore[arg-type]
+    return _watch(
+        job, "a" * 32, ExecutionContext(mode="remote", conf=Configuration(), progress=press)
+    )  # type: ignore[arg-type]
 
 
 def test_one_asks_for_the_jobs_cancellation_and_waits_for_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,9 @@ def attempt(state: ExecutionState, *, number: int = 0, records: int = 0) -> Atte
 
 
 def details(
-    status: JobStatus = JobStatus.RUNNING, state: ExecutionState = ExecutionState.RUNNING, **fields: object
+    status: JobStatus = JobStatus.RUNNING,
+    state: ExecutionState = ExecutionState.RUNNING,
+    **fields: object,
 ) -> JobDetails:
     vertex = Vertex(
         vertex_id="v" * 32,
@@ -54,19 +57,31 @@ def details(
         max_parallelism=128,
         slot_sharing_group="default",
         operators=(
-            OperatorDetails(operator_id="o", uid="numbers", name="Map", kind="Transform", runs_on_spark=True, plan="Scan"),
+            OperatorDetails(
+                operator_id="o",
+                uid="numbers",
+                name="Map",
+                kind="Transform",
+                runs_on_spark=True,
+                plan="Scan",
+            ),
         ),
         subtasks=(
-            Subtask(index=0, attempts=(attempt(ExecutionState.FAILED), attempt(state, number=1, records=1234))),
+            Subtask(
+                index=0,
+                attempts=(attempt(ExecutionState.FAILED), attempt(state, number=1, records=1234)),
+            ),
             Subtask(index=1, attempts=(attempt(state),)),
         ),
         input_vertex_ids=(),
     )
-    return JobDetails(job_id=JOB, name="my job", status=status, start_ms=1000, vertices=(vertex,), **fields)
+    return JobDetails(
+        job_id=JOB, name="my job", status=status, start_ms=1000, vertices=(vertex,), **fields
+    )
 
 
 def printed(parts: object, width: int = 200) -> str:
-    console = Console(width=width, markup=False, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=width, markup=False, highlight=False, record=True, file=io.StringIO())
     for part in parts:
         console.print(part)
     console.file.close()
@@ -75,9 +90,16 @@ def printed(parts: object, width: int = 200) -> str:
 
 def test_a_line_of_list_is_what_scripts_grep() -> None:
     overview = JobOverview(
-        job_id=JOB, name="my job", status=JobStatus.RUNNING, start_ms=1_700_000_000_000, end_ms=0, tasks_by_state={}
+        job_id=JOB,
+        name="my job",
+        status=JobStatus.RUNNING,
+        start_ms=1_700_000_000_000,
+        end_ms=0,
+        tasks_by_state={},
     )
-    assert re.fullmatch(rf"\d\d\.\d\d\.\d{{4}} \d\d:\d\d:\d\d : {JOB} : my job \(RUNNING\)", job_line(overview))
+    assert re.fullmatch(
+        rf"\d\d\.\d\d\.\d{{4}} \d\d:\d\d:\d\d : {JOB} : my job \(RUNNING\)", job_line(overview)
+    )
 
 
 def test_show_has_subtasks_attempts_slots_and_counters() -> None:
@@ -105,9 +127,15 @@ def test_an_error_begins_with_the_users_traceback() -> None:
         task_name="Map (1/2)#0",
     )
     text = printed(render.job(details(JobStatus.FAILED, exceptions=(error,), end_ms=3000)))
-    assert text.index("Error in Map (1/2)#0") < text.index('File "job.py", line 3') < text.index("on Spark")
+    assert (
+        text.index("Error in Map (1/2)#0")
+        < text.index('File "job.py", line 3')
+        < text.index("on Spark")
+    )
     assert "the runtime's own" not in text
-    assert "the runtime's own" in printed(render.job(details(JobStatus.FAILED, exceptions=(error,)), full=True))
+    assert "the runtime's own" in printed(
+        render.job(details(JobStatus.FAILED, exceptions=(error,)), full=True)
+    )
 
 
 def test_the_same_error_in_many_tasks_is_told_once() -> None:
@@ -127,34 +155,58 @@ def test_the_same_error_in_many_tasks_is_told_once() -> None:
     assert "The same in Map (2/2)#0." in text
 
 
-def moving(records: int, busy_ms: float, idle_ms: float, status: JobStatus = JobStatus.RUNNING, **fields: object) -> JobDetails:
+def moving(
+    records: int,
+    busy_ms: float,
+    idle_ms: float,
+    status: JobStatus = JobStatus.RUNNING,
+    **fields: object,
+) -> JobDetails:
     job = details(status, **fields)
-    current = replace(attempt(ExecutionState.RUNNING), metrics=TaskMetrics(records_in=records, busy_ms=busy_ms, idle_ms=idle_ms))
+    current = replace(
+        attempt(ExecutionState.RUNNING),
+        metrics=TaskMetrics(records_in=records, busy_ms=busy_ms, idle_ms=idle_ms),
+    )
     [vertex] = job.vertices
-    return replace(job, vertices=(replace(vertex, subtasks=(Subtask(index=0, attempts=(current,)),)),))
+    return replace(
+        job, vertices=(replace(vertex, subtasks=(Subtask(index=0, attempts=(current,)),)),)
+    )
 
 
 def test_rates_are_those_of_the_last_seconds_and_at_the_end_of_the_whole_job() -> None:
     paces = Paces()
     vertex_id = details().vertices[0].vertex_id
     assert paces.update(moving(0, 0, 0), 100.0) == {}
-    assert paces.update(moving(1000, 900, 100), 101.0)[vertex_id] == render.Pace(records_in_per_s=1000, busy=0.9, idle=0.1)
+    assert paces.update(moving(1000, 900, 100), 101.0)[vertex_id] == render.Pace(
+        records_in_per_s=1000, busy=0.9, idle=0.1
+    )
     for second in range(2, 9):  # then nothing comes any more
         last = paces.update(moving(1000, 900, 100 + 1000 * second), 100.0 + second)
     assert last[vertex_id] == render.Pace(idle=1.0)
-    assert paces.update(moving(0, 0, 0), 109.0)[vertex_id].records_in_per_s == 0  # a new attempt counts from zero
+    assert (
+        paces.update(moving(0, 0, 0), 109.0)[vertex_id].records_in_per_s == 0
+    )  # a new attempt counts from zero
     ended = paces.update(moving(1000, 900, 100, JobStatus.FINISHED, end_ms=6000), 110.0)[vertex_id]
     assert ended == render.Pace(records_in_per_s=200, busy=0.9, idle=0.1)  # it ran from 1 s to 6 s
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (336_776, "336,776"), (12_345_678, "12.3 M"), (9.9e11, "990.0 G"), (5e15, "5000.0 T")]
+    ("count", "text"),
+    [
+        (0, "0"),
+        (336_776, "336,776"),
+        (12_345_678, "12.3 M"),
+        (9.9e11, "990.0 G"),
+        (5e15, "5000.0 T"),
+    ],
 )
 def test_amounts_stay_short(count: float, text: str) -> None:
     assert render.amount(count) == text
 
 
-@pytest.mark.parametrize(("per_s", "text"), [(0.4, "0/s"), (1234, "1,234/s"), (56_789, "57 k/s"), (2_340_000, "2.3 M/s")])
+@pytest.mark.parametrize(
+    ("per_s", "text"), [(0.4, "0/s"), (1234, "1,234/s"), (56_789, "57 k/s"), (2_340_000, "2.3 M/s")]
+)
 def test_rates_stay_short(per_s: float, text: str) -> None:
     assert render.rate(per_s) == text
 
@@ -163,11 +215,16 @@ def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
     job = moving(123_456_789, 900, 100)
     [vertex] = job.vertices
     vertex = replace(
-        vertex, name="Source: a very long name -> of a chain -> with many operators -> in it", input_vertex_ids=("x",)
+        vertex,
+        name="Source: a very long name -> of a chain -> with many operators -> in it",
+        input_vertex_ids=("x",),
     )
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(
-        render.progress(replace(job, vertices=(vertex,)), {vertex.vertex_id: render.Pace(records_in_per_s=2e6, busy=0.9)})
+        render.progress(
+            replace(job, vertices=(vertex,)),
+            {vertex.vertex_id: render.Pace(records_in_per_s=2e6, busy=0.9)},
+        )
     )
     console.file.close()
     lines = console.export_text().splitlines()
@@ -178,8 +235,12 @@ def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
 def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[str]) -> None:
     display = PlainDisplay()
     display.begin()
-    display.update(details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 1 s)"))
-    display.update(details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 2 s)"))
+    display.update(
+        details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 1 s)")
+    )
+    display.update(
+        details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 2 s)")
+    )
     display.update(details(JobStatus.RUNNING, ExecutionState.RUNNING))
     display.update(details(JobStatus.RUNNING, ExecutionState.RUNNING))
     display.update(details(JobStatus.FINISHED, ExecutionState.FINISHED))
@@ -202,13 +263,20 @@ def test_the_live_table_shows_status_states_and_counts() -> None:
     assert "1,234" in text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.0123, "12 ms"), (12.34, "12.3 s"), (61, "1 min 01 s"), (3661, "1 h 01 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "12 ms"), (12.34, "12.3 s"), (61, "1 min 01 s"), (3661, "1 h 01 min")],
+)
 def test_durations(seconds: float, text: str) -> None:
     assert render.duration(seconds) == text
 
 
 def test_metrics_add_up() -> None:
-    total = TaskMetrics(records_in=1, watermark_us=5) + TaskMetrics(records_in=2, watermark_us=3) + TaskMetrics()
+    total = (
+        TaskMetrics(records_in=1, watermark_us=5)
+        + TaskMetrics(records_in=2, watermark_us=3)
+        + TaskMetrics()
+    )
     assert (total.records_in, total.watermark_us) == (3, 3)
 
 
@@ -227,7 +295,13 @@ def state_of(pid: int) -> ClusterState:
 
 def test_cluster_status_shows_slots_and_workers() -> None:
     worker = TaskExecutorOverview(
-        task_executor_id="e" * 32, address="127.0.0.1:7001", host="node", pid=77, slots=2, slots_free=1, slots_warm=2
+        task_executor_id="e" * 32,
+        address="127.0.0.1:7001",
+        host="node",
+        pid=77,
+        slots=2,
+        slots_free=1,
+        slots_warm=2,
     )
     overview = ClusterOverview(
         version="0",
@@ -280,26 +354,58 @@ def test_of_former_workers_only_the_last_weeks_logs_stay(tmp_path: Path) -> None
     directory.acquire()
     directory.sweep()
     directory.release()
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("file")] == ["worker-2-bbb/log/file"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("file")] == [
+        "worker-2-bbb/log/file"
+    ]
 
 
 def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
     operators = tuple(
-        OperatorDetails(operator_id=name, uid="", name=name, kind=name, runs_on_spark=name != "MapInArrow", plan="", group=group)
+        OperatorDetails(
+            operator_id=name,
+            uid="",
+            name=name,
+            kind=name,
+            runs_on_spark=name != "MapInArrow",
+            plan="",
+            group=group,
+        )
         for name, group in (("Source", 0), ("Transform", 0), ("MapInArrow", 1), ("Filter", 2))
     )
     metrics = TaskMetrics(
-        busy_ms=80, idle_ms=20, spark_ms=50, python_ms=10, bundles=4, bundle_records=4_000, last_bundle_records=500
+        busy_ms=80,
+        idle_ms=20,
+        spark_ms=50,
+        python_ms=10,
+        bundles=4,
+        bundle_records=4_000,
+        last_bundle_records=500,
     )
     base = details().vertices[0]
     running = replace(attempt(ExecutionState.RUNNING), metrics=metrics)
     vertex = replace(base, operators=operators, subtasks=(Subtask(index=0, attempts=(running,)),))
     text = printed(render.job(replace(details(), vertices=(vertex,))))
-    assert re.search(r"one plan on Spark of 2 operators\n.*Source.*\n.*Transform.*\n.*MapInArrow.*\n.*Filter", text)
+    assert re.search(
+        r"one plan on Spark of 2 operators\n.*Source.*\n.*Transform.*\n.*MapInArrow.*\n.*Filter",
+        text,
+    )
     assert text.count("one plan on Spark") == 1
     header, row = [line.split() for line in text.splitlines() if line][-2:]
-    assert header == ["Task", "Time", "Spark", "Python", "Busy", "Idle", "Back-pressured", "Bundles", "Last", "Mean"]
-    assert row == ["1/2", "100", "ms", "50%", "10%", "80%", "20%", "0%", "4", "500", "1,000"], "no exchange: there was none"
+    assert header == [
+        "Task",
+        "Time",
+        "Spark",
+        "Python",
+        "Busy",
+        "Idle",
+        "Back-pressured",
+        "Bundles",
+        "Last",
+        "Mean",
+    ]
+    assert row == ["1/2", "100", "ms", "50%", "10%", "80%", "20%", "0%", "4", "500", "1,000"], (
+        "no exchange: there was none"
+    )
 
 
 def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
@@ -319,13 +425,26 @@ def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
         last_bundle_records=4_000_000,
     )
     running = replace(attempt(ExecutionState.INITIALIZING), metrics=metrics)
-    vertex = replace(details().vertices[0], parallelism=128, subtasks=(Subtask(index=99, attempts=(running,)),))
+    vertex = replace(
+        details().vertices[0], parallelism=128, subtasks=(Subtask(index=99, attempts=(running,)),)
+    )
     text = printed(render.job(replace(details(), vertices=(vertex,)), width=80), width=80)
     tables = [line.split() for line in text.splitlines() if line.startswith("  ")]
     assert tables == [
         ["Task", "#", "State", "Slot", "Records", "in", "Records", "out", "Late", "Aligning"],
         ["100/128", "#0", "INITIALIZING", "cccccccc/1", "12.3", "G", "9,999,999", "1", "10%"],
-        ["Task", "Spark", "Python", "Exchange", "Busy", "Idle", "Blocked", "Bundles", "Last", "Mean"],
+        [
+            "Task",
+            "Spark",
+            "Python",
+            "Exchange",
+            "Busy",
+            "Idle",
+            "Blocked",
+            "Bundles",
+            "Last",
+            "Mean",
+        ],
         ["100/128", "50%", "10%", "5%", "79%", "20%", "1%", "123.5", "k", "4.0", "M", "1.0", "M"],
     ]
 
@@ -344,4 +463,7 @@ def test_info_tells_what_is_one_plan_on_spark() -> None:
     lines = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT"), uid="lines")
     lines.filter("a > 1", name="Large").map_in_arrow(lambda batches: batches, name="Mine").print()
     text = printed(render.plan(env.job_graph()))
-    assert re.search(r"chain of 4 operators\n.*one plan on Spark of 2 operators\n.*lines.*\n.*Large.*\n.*Mine", text)
+    assert re.search(
+        r"chain of 4 operators\n.*one plan on Spark of 2 operators\n.*lines.*\n.*Large.*\n.*Mine",
+        text,
+    )

@@ -47,7 +47,9 @@ def invoke(*arguments: object) -> Result:
 
 def planned(path: Path, *arguments: str, **overrides: str) -> JobGraph:
     graphs: list[JobGraph] = []
-    context = ExecutionContext(mode="plan-only", conf=Configuration(), overrides=overrides, on_job_graph=graphs.append)
+    context = ExecutionContext(
+        mode="plan-only", conf=Configuration(), overrides=overrides, on_job_graph=graphs.append
+    )
     run_program(path, arguments, context)
     (graph,) = graphs
     return graph
@@ -79,7 +81,12 @@ def test_modules_beside_the_job_file_are_importable_and_all_is_put_back(job) -> 
 
     before = (list(sys.argv), list(sys.path))
     job("WORD = 'found'", "beside_the_job.py")
-    graph = planned(job("import beside_the_job\n" + PIPELINE.replace('" ".join(sys.argv[1:])', "beside_the_job.WORD")))
+    graph = planned(
+        job(
+            "import beside_the_job\n"
+            + PIPELINE.replace('" ".join(sys.argv[1:])', "beside_the_job.WORD")
+        )
+    )
     assert graph.name == "numbers found"
     assert (sys.argv, sys.path) == before
 
@@ -102,14 +109,18 @@ def test_an_exception_is_told_with_the_users_frames_only(job) -> None:
 
 
 def test_a_program_error_names_the_line(job) -> None:
-    result = invoke("info", job("from firesteel import Environment\n\nEnvironment(parallelism=0)\n"))
+    result = invoke(
+        "info", job("from firesteel import Environment\n\nEnvironment(parallelism=0)\n")
+    )
     assert result.exit_code == 1
     assert "job.py, line 3" in result.output
     assert "Traceback" not in result.output
 
 
 def test_a_program_without_execute_is_an_error(job) -> None:
-    result = invoke("info", job("from firesteel import Environment\nEnvironment().from_sequence(0, 1)\n"))
+    result = invoke(
+        "info", job("from firesteel import Environment\nEnvironment().from_sequence(0, 1)\n")
+    )
     assert result.exit_code == 1
     assert "job.py never called env.execute()" in result.output
 
@@ -152,7 +163,11 @@ def test_a_file_to_ship_that_is_not_there_is_told(job) -> None:
 def test_files_on_the_command_line_replace_those_of_the_configuration() -> None:
     conf = Configuration({"python.files": "a.py;b.py", "python.requirements": "r.txt"})
     assert _files(conf, None, None, None) == (["a.py", "b.py"], [], "r.txt")
-    assert _files(conf, "c.py, d.zip", "m.zip#model", None) == (["c.py", "d.zip"], ["m.zip#model"], "r.txt")
+    assert _files(conf, "c.py, d.zip", "m.zip#model", None) == (
+        ["c.py", "d.zip"],
+        ["m.zip#model"],
+        "r.txt",
+    )
 
 
 def test_p_is_a_value_of_the_job() -> None:

@@ -38,13 +38,17 @@ def test_what_was_uploaded_is_there(store: BlobStore, tmp_path: Path) -> None:
     assert files(tmp_path) == [HASH]
 
 
-def test_other_content_than_the_hash_says_is_refused_and_not_kept(store: BlobStore, tmp_path: Path) -> None:
+def test_other_content_than_the_hash_says_is_refused_and_not_kept(
+    store: BlobStore, tmp_path: Path
+) -> None:
     with pytest.raises(BadBlob, match="other content"):
         upload(store, b"something else")
     assert files(tmp_path) == []
 
 
-def test_an_upload_over_the_limit_names_both_numbers_and_is_not_kept(store: BlobStore, tmp_path: Path) -> None:
+def test_an_upload_over_the_limit_names_both_numbers_and_is_not_kept(
+    store: BlobStore, tmp_path: Path
+) -> None:
     with pytest.raises(PayloadTooLarge, match=r"20,500 bytes.*20,000"):
         upload(store, b"x" * 20_500)
     assert files(tmp_path) == []
@@ -69,7 +73,18 @@ def test_what_an_earlier_process_left_unfinished_is_removed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["", "..", "../../etc/passwd", "A" * 32, "a" * 31, "a" * 33, "/etc/passwd", "a" * 31 + "/", "a" * 32 + "\n"]
+    "name",
+    [
+        "",
+        "..",
+        "../../etc/passwd",
+        "A" * 32,
+        "a" * 31,
+        "a" * 33,
+        "/etc/passwd",
+        "a" * 31 + "/",
+        "a" * 32 + "\n",
+    ],
 )
 def test_no_name_but_a_hash_reaches_the_file_system(store: BlobStore, name: str) -> None:
     for ask in (store.path, store.has, store.begin, lambda n: next(store.read(n))):
@@ -77,7 +92,9 @@ def test_no_name_but_a_hash_reaches_the_file_system(store: BlobStore, name: str)
             ask(name)
 
 
-def test_what_no_job_needs_is_dropped_once_it_cannot_be_about_to_be_named(store: BlobStore, tmp_path: Path) -> None:
+def test_what_no_job_needs_is_dropped_once_it_cannot_be_about_to_be_named(
+    store: BlobStore, tmp_path: Path
+) -> None:
     others = [b"another", b"a third"]
     for content in (CONTENT, *others):
         upload(store, content, xxhash.xxh3_128_hexdigest(content))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.core.core import ADOPTION_GRACE_S, RECONNECT_GRACE_S, STARTS_BEFORE_GIVING_UP, DispatcherCore, Job
+from dispatcher.core.core import (
+    ADOPTION_GRACE_S,
+    RECONNECT_GRACE_S,
+    STARTS_BEFORE_GIVING_UP,
+    DispatcherCore,
+    Job,
+)
 from dispatcher.core.messages import (
     Acknowledge,
     Answer,
@@ -42,7 +48,9 @@ OTHER = JobId("b" * 32)
 class Harness:
     """A core with its clock, and what came out of it last and altogether."""
 
-    def __init__(self, *, spares: int = 1, history: int = 100, jobs: list[Job] | None = None) -> None:
+    def __init__(
+        self, *, spares: int = 1, history: int = 100, jobs: list[Job] | None = None
+    ) -> None:
         self.now = 100.0
         self.core = DispatcherCore(spares=spares, history=history, jobs=jobs or [], now=self.now)
         self.records: list[object] = []
@@ -80,7 +88,9 @@ class Harness:
             )
         )
 
-    def report(self, status: JobStatus, *, job_id: JobId = JOB, connection: int = 1, epoch: int = 1) -> list[object]:
+    def report(
+        self, status: JobStatus, *, job_id: JobId = JOB, connection: int = 1, epoch: int = 1
+    ) -> list[object]:
         return self.tell(
             JobStatusReported(
                 connection=connection,
@@ -122,7 +132,9 @@ def test_a_job_is_stored_given_to_the_spare_and_the_spare_replaced() -> None:
     harness.process()
     out = harness.submit()
     assert of(JobAdded, out) == [JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=100_000)]
-    assert of(JobAssigned, out) == [JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId(f"{1:032x}"))]
+    assert of(JobAssigned, out) == [
+        JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId(f"{1:032x}"))
+    ]
     assert of(StartJob, out) == [StartJob(connection=1, job_id=JOB, graph_id="g", epoch=1)]
     assert of(StartProcess, out) == [StartProcess()]
     assert refusal(out) is None
@@ -183,10 +195,14 @@ def test_a_forgotten_job_never_runs_again() -> None:
 def test_a_terminal_status_is_stored_and_only_then_acknowledged() -> None:
     harness = Harness().running()
     out = harness.report(JobStatus.FINISHED)
-    assert of(JobEnded, out) == [JobEnded(job_id=JOB, status=JobStatus.FINISHED, end_ms=5, final_details=b"details")]
+    assert of(JobEnded, out) == [
+        JobEnded(job_id=JOB, status=JobStatus.FINISHED, end_ms=5, final_details=b"details")
+    ]
     assert of(Acknowledge, out) == [Acknowledge(connection=1, status=JobStatus.FINISHED)]
     assert not of(JobEnded, harness.report(JobStatus.FINISHED))  # told twice, stored once
-    assert of(Acknowledge, harness.report(JobStatus.FINISHED)) == [Acknowledge(connection=1, status=JobStatus.FINISHED)]
+    assert of(Acknowledge, harness.report(JobStatus.FINISHED)) == [
+        Acknowledge(connection=1, status=JobStatus.FINISHED)
+    ]
 
 
 def test_reports_of_others_and_of_older_epochs_are_dropped() -> None:
@@ -213,7 +229,9 @@ def test_cancelling_while_the_job_master_starts_asks_it_at_its_first_report() ->
     harness.process()
     harness.submit()
     assert not of(AskToCancel, harness.cancel())
-    assert of(AskToCancel, harness.report(JobStatus.CREATED)) == [AskToCancel(job_id=JOB, address="127.0.0.1:1")]
+    assert of(AskToCancel, harness.report(JobStatus.CREATED)) == [
+        AskToCancel(job_id=JOB, address="127.0.0.1:1")
+    ]
     harness.report(JobStatus.CANCELLING)
     assert not of(AskToCancel, harness.report(JobStatus.CANCELED))
     assert harness.job.status is JobStatus.CANCELED
@@ -295,7 +313,9 @@ def test_a_job_whose_start_was_lost_with_the_stream_is_started_again_under_the_s
     harness.process()
     harness.submit()
     harness.tell(JobMasterDisconnected(connection=1))
-    assert of(StartJob, harness.register(1, connection=2)) == [StartJob(connection=2, job_id=JOB, graph_id="g", epoch=1)]
+    assert of(StartJob, harness.register(1, connection=2)) == [
+        StartJob(connection=2, job_id=JOB, graph_id="g", epoch=1)
+    ]
 
 
 def test_a_dead_spare_is_replaced_with_growing_pauses() -> None:
@@ -326,7 +346,15 @@ def test_only_changes_of_status_are_stored() -> None:
 
 def stored(status: JobStatus = JobStatus.RUNNING, *, assigned: bool = True) -> Job:
     master = JobMasterId(f"{1:032x}") if assigned else None
-    return Job(job_id=JOB, name="a job", graph_id="g", status=status, start_ms=1, epoch=int(assigned), job_master_id=master)
+    return Job(
+        job_id=JOB,
+        name="a job",
+        graph_id="g",
+        status=status,
+        start_ms=1,
+        epoch=int(assigned),
+        job_master_id=master,
+    )
 
 
 def test_after_a_restart_a_running_job_is_adopted_with_its_job_master() -> None:

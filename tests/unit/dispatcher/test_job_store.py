@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from dispatcher.core.messages import JobAdded, JobAssigned, JobCancelRequested, JobEnded, JobForgotten, JobStatusChanged
+from dispatcher.core.messages import (
+    JobAdded,
+    JobAssigned,
+    JobCancelRequested,
+    JobEnded,
+    JobForgotten,
+    JobStatusChanged,
+)
 from dispatcher.job_store import Fenced, JobStore
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
@@ -36,7 +43,10 @@ def test_a_job_survives_reopening(url: str) -> None:
     first = JobStore(url)
     graph_id = add(first)
     first.persist(
-        [JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")), JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING)]
+        [
+            JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")),
+            JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING),
+        ]
     )
     first.close()
     second = JobStore(url)
@@ -56,7 +66,12 @@ def test_the_ending_is_kept_as_the_job_master_told_it(store: JobStore) -> None:
 
 def test_a_forgotten_job_leaves_only_its_id_and_status(store: JobStore) -> None:
     graph_id = add(store)
-    store.persist([JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=9, failure="why"), JobForgotten(job_id=JOB)])
+    store.persist(
+        [
+            JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=9, failure="why"),
+            JobForgotten(job_id=JOB),
+        ]
+    )
     assert store.jobs() == []
     assert store.forgotten() == [(JOB, JobStatus.FAILED)]
     assert store.graph(graph_id) is None
@@ -131,5 +146,7 @@ def test_a_store_of_another_version_is_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN cancel_requested")
     engine.dispose()
-    with pytest.raises(FiresteelError, match="another version .*jobs lacks cancel_requested.*use another --dir"):
+    with pytest.raises(
+        FiresteelError, match="another version .*jobs lacks cancel_requested.*use another --dir"
+    ):
         JobStore(url)

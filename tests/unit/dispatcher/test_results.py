@@ -43,6 +43,11 @@ def test_following_from_an_offset_ends_with_the_job(tmp_path: Path) -> None:
 
 def test_a_job_that_ended_without_results(tmp_path: Path) -> None:
     async def collect() -> list[tuple[int, bytes]]:
-        return [item async for item in follow(tmp_path / "none", 3, ended=lambda: True, wait=asyncio.Event().wait)]
+        return [
+            item
+            async for item in follow(
+                tmp_path / "none", 3, ended=lambda: True, wait=asyncio.Event().wait
+            )
+        ]
 
     assert asyncio.run(collect()) == []

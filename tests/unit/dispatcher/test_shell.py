@@ -29,11 +29,18 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
 def shell_of(store: JobStore, tmp_path: Path) -> Shell:
     conf = Configuration.load()
     return Shell(
-        conf=conf, directory=tmp_path, resource_manager="", store=store, registry=Registry.from_configuration(conf), host="here"
+        conf=conf,
+        directory=tmp_path,
+        resource_manager="",
+        store=store,
+        registry=Registry.from_configuration(conf),
+        host="here",
     )
 
 
-async def test_an_end_is_never_told_without_its_reason(store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_is_never_told_without_its_reason(
+    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
     shell = shell_of(store, tmp_path)
     job = shell.core.jobs[JOB]

@@ -99,7 +99,9 @@ class Pair:
             producers=producers,
             consumers=consumers,
             pattern=partitioner.pattern,
-            locations=Locations((address or self.producing.address,), [0] * producers, [0] * producers),
+            locations=Locations(
+                (address or self.producing.address,), [0] * producers, [0] * producers
+            ),
             on_available=reader.arrived.set,
         )
         return reader
@@ -109,9 +111,16 @@ class Pair:
 def new_exchange() -> Iterator[Callable[..., Exchange]]:
     made: list[Exchange] = []
 
-    def new(window_bytes: int = WINDOW_BYTES, batch_rows: int = 65536, partition_timeout_s: float = 10.0) -> Exchange:
+    def new(
+        window_bytes: int = WINDOW_BYTES, batch_rows: int = 65536, partition_timeout_s: float = 10.0
+    ) -> Exchange:
         made.append(
-            Exchange(host="127.0.0.1", window_bytes=window_bytes, batch_rows=batch_rows, partition_timeout_s=partition_timeout_s)
+            Exchange(
+                host="127.0.0.1",
+                window_bytes=window_bytes,
+                batch_rows=batch_rows,
+                partition_timeout_s=partition_timeout_s,
+            )
         )
         return made[-1]
 

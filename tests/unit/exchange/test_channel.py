@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
+from firesteel.elements import (
+    CheckpointBarrier,
+    EndOfData,
+    EndOfPartition,
+    StreamElement,
+    StreamStatus,
+    Watermark,
+)
 from taskexecutor.executor.exchange.channel import (
     MAX_WAITING_EVENTS,
     RECEIVER_TRANSITIONS,
@@ -49,7 +56,9 @@ class Joined:
             return
         parcel = self.parcels.pop(0)
         element = parcel.event if parcel.event is not None else pa.concat_batches(parcel.batches)
-        self.receiver.receive(element, sequence=parcel.sequence, count=parcel.count, size_bytes=parcel.size_bytes)
+        self.receiver.receive(
+            element, sequence=parcel.sequence, count=parcel.count, size_bytes=parcel.size_bytes
+        )
 
     def poll(self) -> StreamElement | None:
         if not self.receiver.available:
@@ -215,7 +224,9 @@ def test_a_lost_producer_fails_the_channel_at_once_unless_all_was_received() -> 
     channel.send(), channel.arrive()
     assert channel.receiver.fail("gone")
     assert (channel.receiver.state, channel.receiver.available) == (ReceiverState.FAILED, False)
-    channel.receiver.receive(Watermark(0), sequence=1, count=1, size_bytes=0)  # was under way: ignored
+    channel.receiver.receive(
+        Watermark(0), sequence=1, count=1, size_bytes=0
+    )  # was under way: ignored
 
     ended = Joined()
     ended.sender.offer_event(EndOfPartition())
@@ -228,7 +239,11 @@ def test_abort_and_abandon_free_what_waits_and_come_too_late_after_the_end() -> 
     aborted = Joined()
     aborted.sender.offer(numbers(0, 1), 8)
     aborted.sender.abort("cancelled")
-    assert (aborted.sender.queued, aborted.sender.outstanding_bytes, aborted.send()) == ((), 0, None)
+    assert (aborted.sender.queued, aborted.sender.outstanding_bytes, aborted.send()) == (
+        (),
+        0,
+        None,
+    )
     aborted.sender.granted(8, 0)  # was under way: nobody's fault
     aborted.sender.abandon("gone")
     assert (aborted.sender.state, aborted.sender.reason) == (SenderState.ABORTED, "cancelled")
@@ -253,12 +268,20 @@ def test_tables_are_complete_and_lead_to_an_end() -> None:
             assert state in ends or reached & ends
 
 
-EVENTS = st.one_of(st.integers(-(2**63), 2**63 - 1).map(Watermark), st.booleans().map(StreamStatus), st.booleans().map(EndOfData))
+EVENTS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1).map(Watermark),
+    st.booleans().map(StreamStatus),
+    st.booleans().map(EndOfData),
+)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("batch"), st.integers(0, 7), st.sampled_from([1, 50, 300, 999, 1000, 2500])),
+        st.tuples(
+            st.just("batch"), st.integers(0, 7), st.sampled_from([1, 50, 300, 999, 1000, 2500])
+        ),
         st.tuples(st.just("event"), EVENTS),
-        st.tuples(st.sampled_from(["send", "arrive", "poll", "answer", "block", "unblock", "open"])),
+        st.tuples(
+            st.sampled_from(["send", "arrive", "poll", "answer", "block", "unblock", "open"])
+        ),
     ),
     max_size=120,
 )
@@ -276,7 +299,9 @@ def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
 
     def record(element: StreamElement | None) -> None:
         if element is not None:
-            got.extend(element.column(0).to_pylist() if isinstance(element, pa.RecordBatch) else [element])
+            got.extend(
+                element.column(0).to_pylist() if isinstance(element, pa.RecordBatch) else [element]
+            )
 
     for step in [*steps, ("open",), ("unblock",)]:
         match step:
@@ -305,12 +330,19 @@ def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
                 if not opened:
                     channel.sender.open()
                 opened = True
-        assert channel.receiver.queued_bytes <= channel.sender.outstanding_bytes, "queued bytes must be covered by credit"
+        assert channel.receiver.queued_bytes <= channel.sender.outstanding_bytes, (
+            "queued bytes must be covered by credit"
+        )
 
     for element in channel.settle():
         record(element)
     assert got == offered
-    assert channel.sender.outstanding_bytes == 0, "all credit is back, so even the largest batch can go"
+    assert channel.sender.outstanding_bytes == 0, (
+        "all credit is back, so even the largest batch can go"
+    )
     channel.sender.offer_event(EndOfPartition())
     assert channel.settle() == [EndOfPartition()]
-    assert (channel.sender.state, channel.receiver.state) == (SenderState.FINISHED, ReceiverState.FINISHED)
+    assert (channel.sender.state, channel.receiver.state) == (
+        SenderState.FINISHED,
+        ReceiverState.FINISHED,
+    )

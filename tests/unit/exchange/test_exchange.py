@@ -46,10 +46,17 @@ def finish(partition: ResultPartition) -> None:
 
 
 def rows(elements: list[Any], column: str = "n") -> list[Any]:
-    return [value for _, e in elements if isinstance(e, pa.RecordBatch) for value in e.column(column).to_pylist()]
+    return [
+        value
+        for _, e in elements
+        if isinstance(e, pa.RecordBatch)
+        for value in e.column(column).to_pylist()
+    ]
 
 
-def test_batches_and_events_arrive_in_order(pair: Any, numbers: Numbers, in_thread: InThread) -> None:
+def test_batches_and_events_arrive_in_order(
+    pair: Any, numbers: Numbers, in_thread: InThread
+) -> None:
     consumer = pair.consumer()
     partition = pair.partition()
 
@@ -68,7 +75,12 @@ def test_batches_and_events_arrive_in_order(pair: Any, numbers: Numbers, in_thre
     assert producer.wait() is None
     assert rows(elements) == list(range(30_000))
     events = [e for _, e in elements if not isinstance(e, pa.RecordBatch)]
-    assert events == [Watermark(0), *(Watermark(n) for n in range(0, 300, 10)), *ALL_EVENTS, EndOfPartition()]
+    assert events == [
+        Watermark(0),
+        *(Watermark(n) for n in range(0, 300, 10)),
+        *ALL_EVENTS,
+        EndOfPartition(),
+    ]
     seen = 0
     for _, element in elements[1:]:  # each watermark behind exactly the rows it followed
         if isinstance(element, pa.RecordBatch):
@@ -92,7 +104,9 @@ def test_every_partitioner_delivers_every_row(
 
     def produce(p: int) -> None:
         for i in range(20):
-            partitions[p].emit(pa.record_batch({"n": np.arange(1000) + i * 1000, "p": np.full(1000, p)}))
+            partitions[p].emit(
+                pa.record_batch({"n": np.arange(1000) + i * 1000, "p": np.full(1000, p)})
+            )
             partitions[p].emit_event(Watermark(i))
         finish(partitions[p])
 
@@ -104,14 +118,22 @@ def test_every_partitioner_delivers_every_row(
     ]
     assert [task.wait() for task in tasks] == [None] * len(tasks)
     copies = consumers if partitioner is Partitioner.BROADCAST else 1
-    together = sorted((n, p) for elements in got for n, p in zip(rows(elements), rows(elements, "p"), strict=True))
-    assert together == sorted((n, p) for n in range(20_000) for p in range(producers) for _ in range(copies))
+    together = sorted(
+        (n, p) for elements in got for n, p in zip(rows(elements), rows(elements, "p"), strict=True)
+    )
+    assert together == sorted(
+        (n, p) for n in range(20_000) for p in range(producers) for _ in range(copies)
+    )
     for reader, elements in zip(readers, got, strict=True):
         for channel, producer in enumerate(reader.gate.producers):
             own = [e for i, e in elements if i == channel]
             assert [e for e in own if isinstance(e, Watermark)] == [Watermark(i) for i in range(20)]
-            assert {p for e in own if isinstance(e, pa.RecordBatch) for p in e.column("p").to_pylist()} <= {producer.subtask}
-            assert rows([(0, e) for e in own]) == sorted(rows([(0, e) for e in own])), "order within a channel"
+            assert {
+                p for e in own if isinstance(e, pa.RecordBatch) for p in e.column("p").to_pylist()
+            } <= {producer.subtask}
+            assert rows([(0, e) for e in own]) == sorted(rows([(0, e) for e in own])), (
+                "order within a channel"
+            )
 
 
 BATCHES = {
@@ -157,7 +179,9 @@ def test_batches_of_every_shape_survive(pair: Any, in_thread: InThread, name: st
     assert producer.wait() is None
     assert [b.schema for b in batches] == [BATCHES[name][0].schema] * len(batches)
     assert sum(b.num_rows for b in batches) == sum(b.num_rows for b in BATCHES[name])
-    assert [row for b in batches for row in b.to_pylist()] == [row for b in BATCHES[name] for row in b.to_pylist()]
+    assert [row for b in batches for row in b.to_pylist()] == [
+        row for b in BATCHES[name] for row in b.to_pylist()
+    ]
     for batch in batches:
         batch.validate(full=True)
 
@@ -179,7 +203,9 @@ def test_streams_share_one_connection(
     network: Any, numbers: Numbers, exchange_threads: Callable[[], list[str]], wait_until: Any
 ) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2, "consumers": 3}
-    partitions = [network.partition(p, result_id=r, **shape) for r in ("r1", "r2") for p in range(2)]
+    partitions = [
+        network.partition(p, result_id=r, **shape) for r in ("r1", "r2") for p in range(2)
+    ]
     readers = [network.consumer(c, result_id=r, **shape) for r in ("r1", "r2") for c in range(3)]
     for partition in partitions:
         partition.emit(numbers(0, 1))
@@ -189,7 +215,9 @@ def test_streams_share_one_connection(
     port = int(network.producing.address.rpartition(":")[2])
 
     def connections() -> int:
-        return sum(1 for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port)
+        return sum(
+            1 for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port
+        )
 
     assert wait_until(lambda: connections() == 1), "one connection for all of them"
     assert sum(len(rows(reader.drain())) for reader in readers) == 4
@@ -220,7 +248,9 @@ def test_a_producer_blocks_at_its_window_and_goes_on_with_credit(
     assert partition.write_ns < partition.blocked_ns * 10
 
 
-def test_a_batch_larger_than_the_window_arrives(pair: Any, numbers: Numbers, in_thread: InThread) -> None:
+def test_a_batch_larger_than_the_window_arrives(
+    pair: Any, numbers: Numbers, in_thread: InThread
+) -> None:
     partition, consumer = pair.partition(), pair.consumer()
 
     def task() -> None:
@@ -247,14 +277,18 @@ def test_a_slow_consumer_does_not_stop_its_neighbours(
         finish(partition)
 
     slow_producer, fast_producer = in_thread(lambda: task(slow)), in_thread(lambda: task(fast))
-    assert rows(fast_consumer.drain()) == list(range(200_000)), "25 windows pass beside the full one"
+    assert rows(fast_consumer.drain()) == list(range(200_000)), (
+        "25 windows pass beside the full one"
+    )
     assert fast_producer.wait() is None
     assert slow.bytes_out <= WINDOW_BYTES
     assert slow_producer.thread.is_alive()
     assert rows(slow_consumer.drain()) == list(range(200_000))
 
 
-def test_a_full_channel_does_not_hold_back_the_rest_of_a_batch(pair: Any, numbers: Numbers, in_thread: InThread) -> None:
+def test_a_full_channel_does_not_hold_back_the_rest_of_a_batch(
+    pair: Any, numbers: Numbers, in_thread: InThread
+) -> None:
     shape = {"partitioner": Partitioner.BROADCAST, "consumers": 2}
     partition = pair.partition(**shape)
     stuck, free = (pair.consumer(c, **shape) for c in range(2))
@@ -296,7 +330,9 @@ def test_channels_take_turns(pair: Any, numbers: Numbers, wait_until: Any) -> No
     assert order in ([0, 1] * 3, [1, 0] * 3)
 
 
-def test_on_available_is_called_once_per_change_from_nothing_to_something(pair: Any, numbers: Numbers, wait_until: Any) -> None:
+def test_on_available_is_called_once_per_change_from_nothing_to_something(
+    pair: Any, numbers: Numbers, wait_until: Any
+) -> None:
     calls: list[str] = []
     partition = pair.partition()
     consumer = pair.consumer()
@@ -305,7 +341,10 @@ def test_on_available_is_called_once_per_change_from_nothing_to_something(pair: 
         partition.emit_event(Watermark(n))
     assert wait_until(lambda: len(consumer.gate.queued(0)) == 5)
     assert len(calls) == 1
-    assert [consumer.gate.poll() for _ in range(6)] == [*((0, Watermark(n)) for n in range(5)), None]
+    assert [consumer.gate.poll() for _ in range(6)] == [
+        *((0, Watermark(n)) for n in range(5)),
+        None,
+    ]
     partition.emit_event(Watermark(5))
     assert wait_until(lambda: len(calls) == 2)
 
@@ -322,10 +361,14 @@ def test_a_consumer_waits_for_its_producer(pair: Any, numbers: Numbers) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_producer_that_never_comes_is_a_clear_error(new_exchange: Callable[..., Exchange], new_pair: Any, local: bool) -> None:
+def test_a_producer_that_never_comes_is_a_clear_error(
+    new_exchange: Callable[..., Exchange], new_pair: Any, local: bool
+) -> None:
     producing = new_exchange(partition_timeout_s=0.1)
     consumer = new_pair(producing, producing if local else new_exchange()).consumer()
-    with pytest.raises(PartitionFailed, match=r"producer subtask 0, attempt 0, .* did not appear within 0\.1 s") as failed:
+    with pytest.raises(
+        PartitionFailed, match=r"producer subtask 0, attempt 0, .* did not appear within 0\.1 s"
+    ) as failed:
         consumer.next()
     assert (failed.value.producer, failed.value.address) == (0, producing.address)
 
@@ -358,7 +401,9 @@ def test_a_changed_schema_is_an_error_of_its_producer(pair: Any, numbers: Number
         partition.emit(pa.record_batch({"n": ["x"]}))
 
 
-def test_producers_of_one_stream_must_agree_on_the_schema(network: Any, numbers: Numbers, wait_until: Any) -> None:
+def test_producers_of_one_stream_must_agree_on_the_schema(
+    network: Any, numbers: Numbers, wait_until: Any
+) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2}
     first, second = (network.partition(p, **shape) for p in range(2))
     consumer = network.consumer(**shape)
@@ -375,7 +420,9 @@ def test_producers_of_one_stream_must_agree_on_the_schema(network: Any, numbers:
 # -- failures
 
 
-def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(pair: Any, numbers: Numbers, wait_until: Any) -> None:
+def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
+    pair: Any, numbers: Numbers, wait_until: Any
+) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     partition.emit(numbers(0, 1))
     assert wait_until(lambda: consumer.gate.queued(0))
@@ -383,7 +430,9 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(pair: Any
     partition.abort("its task failed: boom")
     assert consumer.arrived.wait(5)
     for _ in range(2):
-        with pytest.raises(PartitionFailed, match="producer subtask 0, attempt 0, of result result.*boom"):
+        with pytest.raises(
+            PartitionFailed, match="producer subtask 0, attempt 0, of result result.*boom"
+        ):
             consumer.gate.poll()
     with pytest.raises(ExchangeClosed):
         partition.emit(numbers(0, 1))
@@ -392,7 +441,9 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(pair: Any
         pair.consumer().next()
 
 
-def test_abort_unblocks_emit_and_finish_at_once(pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any) -> None:
+def test_abort_unblocks_emit_and_finish_at_once(
+    pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+) -> None:
     full, ended = pair.partition(), pair.partition(result_id="other")
     emitting = in_thread(lambda: [full.emit(numbers(0, 1000)) for _ in range(100)])
     ended.emit_event(EndOfPartition())
@@ -406,7 +457,9 @@ def test_abort_unblocks_emit_and_finish_at_once(pair: Any, numbers: Numbers, in_
     assert time.monotonic() - started < 0.5
 
 
-def test_a_closed_gate_raises_in_a_producer_that_waits(pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any) -> None:
+def test_a_closed_gate_raises_in_a_producer_that_waits(
+    pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     producer = in_thread(lambda: [partition.emit(numbers(0, 1000)) for _ in range(100)])
     assert wait_until(lambda: partition.out_pool_usage > 0.8)
@@ -428,7 +481,9 @@ def test_a_gate_may_be_closed_before_its_producer_appears(
     assert consumer.next() == (0, numbers(0, 1))
 
 
-def test_closing_a_finished_gate_harms_nobody(pair: Any, numbers: Numbers, in_thread: InThread) -> None:
+def test_closing_a_finished_gate_harms_nobody(
+    pair: Any, numbers: Numbers, in_thread: InThread
+) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     partition.emit(numbers(0, 1))
     producer = in_thread(lambda: finish(partition))
@@ -455,13 +510,19 @@ def test_release_job_frees_everything(
     pair.consuming.release_job("job")
     assert wait_until(lambda: not exchange_threads()), exchange_threads()
     port = int(pair.producing.address.rpartition(":")[2])
-    assert wait_until(lambda: not [c for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port])
+    assert wait_until(
+        lambda: (
+            not [c for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port]
+        )
+    )
     again, reader = pair.partition(), pair.consumer()  # the same names may be used anew
     again.emit(numbers(0, 1))
     assert reader.next() == (0, numbers(0, 1))
 
 
-def test_close_frees_the_port_and_tells_the_peers(network: Any, numbers: Numbers, wait_until: Any) -> None:
+def test_close_frees_the_port_and_tells_the_peers(
+    network: Any, numbers: Numbers, wait_until: Any
+) -> None:
     partition, consumer = network.partition(), network.consumer()
     partition.emit(numbers(0, 1))
     consumer.next()
@@ -473,7 +534,9 @@ def test_close_frees_the_port_and_tells_the_peers(network: Any, numbers: Numbers
         socket.create_connection((host, int(port)), timeout=1).close()
 
 
-def test_a_closing_consumer_process_abandons(network: Any, numbers: Numbers, in_thread: InThread, wait_until: Any) -> None:
+def test_a_closing_consumer_process_abandons(
+    network: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+) -> None:
     partition, consumer = network.partition(), network.consumer()
     partition.emit(numbers(0, 1))
     consumer.next()
@@ -511,10 +574,14 @@ def test_garbage_on_the_port_does_not_hurt(network: Any, numbers: Numbers) -> No
      + wire.encode_to_producer(wire.GrantCredit(channel=0, size_bytes=10**6, events=0))],
     ids=["unknown type", "cut off", "unknown channel", "opened twice", "too much credit"],
 )  # fmt: skip
-def test_a_consumer_that_breaks_the_protocol_ends_its_stream_only(network: Any, numbers: Numbers, records: bytes) -> None:
+def test_a_consumer_that_breaks_the_protocol_ends_its_stream_only(
+    network: Any, numbers: Numbers, records: bytes
+) -> None:
     partition = network.partition()
     with flight.FlightClient(f"grpc://{network.producing.address}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(wire.encode_descriptor("job", "result")))
+        writer, reader = client.do_exchange(
+            flight.FlightDescriptor.for_command(wire.encode_descriptor("job", "result"))
+        )
         writer.write_metadata(pa.py_buffer(records))
         with pytest.raises((flight.FlightError, pa.ArrowException)):
             _read_all(reader)
@@ -530,11 +597,16 @@ def test_a_consumer_that_breaks_the_protocol_ends_its_stream_only(network: Any, 
 
 def test_other_flight_calls_are_refused(network: Any) -> None:
     with flight.FlightClient(f"grpc://{network.producing.address}") as client:
-        for call in (lambda: list(client.list_flights()), lambda: client.do_get(flight.Ticket(b"x")).read_all()):
+        for call in (
+            lambda: list(client.list_flights()),
+            lambda: client.do_get(flight.Ticket(b"x")).read_all(),
+        ):
             with pytest.raises((NotImplementedError, flight.FlightError, pa.ArrowException)):
                 call()
         writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"hello"))
-        with pytest.raises((flight.FlightError, pa.ArrowException), match="not a stream of this version"):
+        with pytest.raises(
+            (flight.FlightError, pa.ArrowException), match="not a stream of this version"
+        ):
             reader.read_chunk()
         with pytest.raises((flight.FlightError, pa.ArrowException)):
             writer.close()

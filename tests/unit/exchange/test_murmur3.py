@@ -62,7 +62,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("array", "expected"), CASES, ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "")
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    CASES,
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
 def test_each_type_hashes_its_documented_bytes(array: pa.Array, expected: list[int]) -> None:
     assert hash_array(array).tolist() == expected
     assert hash_array(array.slice(1)).tolist() == expected[1:], "offsets of sliced arrays"
@@ -88,17 +92,24 @@ GOLDEN_PAIRS = [2972245764, 1936466597]
 
 def test_several_columns_hash_their_hashes() -> None:
     hashes = hash_columns([pa.array([1, None]), pa.array(["a", "b"]), pa.array([True, None])])
-    assert hashes.tolist() == [h(struct.pack("<III", q(1), h(b"a"), h(b"\x01"))), h(struct.pack("<III", 0, h(b"b"), 0))]
+    assert hashes.tolist() == [
+        h(struct.pack("<III", q(1), h(b"a"), h(b"\x01"))),
+        h(struct.pack("<III", 0, h(b"b"), 0)),
+    ]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=50))
 def test_integers_agree_with_mmh3(values: list[int | None]) -> None:
-    assert hash_array(pa.array(values, pa.int64())).tolist() == [0 if v is None else q(v) for v in values]
+    assert hash_array(pa.array(values, pa.int64())).tolist() == [
+        0 if v is None else q(v) for v in values
+    ]
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=50))
 def test_strings_agree_with_mmh3(values: list[str | None]) -> None:
-    assert hash_array(pa.array(values, pa.string())).tolist() == [0 if v is None else h(v.encode()) for v in values]
+    assert hash_array(pa.array(values, pa.string())).tolist() == [
+        0 if v is None else h(v.encode()) for v in values
+    ]
 
 
 def test_a_type_without_hash_is_a_clear_error() -> None:

@@ -74,21 +74,37 @@ def test_rebalance_splits_a_large_batch_over_all_targets() -> None:
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_rescale_targets_are_the_gates_producers(producers: int, consumers: int) -> None:
     for producer in range(producers):
-        targets = routing(Partitioner.RESCALE, producer=producer, producers=producers, consumers=consumers).targets
-        assert list(targets) == [c for c in range(consumers) if producer in pointwise_producers(c, producers, consumers)]
+        targets = routing(
+            Partitioner.RESCALE, producer=producer, producers=producers, consumers=consumers
+        ).targets
+        assert list(targets) == [
+            c for c in range(consumers) if producer in pointwise_producers(c, producers, consumers)
+        ]
 
 
 def test_broadcast_gives_everybody_everything() -> None:
     router = routing(Partitioner.BROADCAST, batch_rows=3)
     pieces = list(router.route(numbers(5)))
     for target in range(3):
-        assert pa.concat_batches([piece for index, piece in pieces if index == target]).equals(numbers(5))
+        assert pa.concat_batches([piece for index, piece in pieces if index == target]).equals(
+            numbers(5)
+        )
 
 
 @given(st.lists(st.integers(-50, 50), max_size=200), st.integers(1, 130), st.integers(1, 40))
-def test_hash_sends_each_row_once_to_its_groups_owner_in_order(keys: list[int], consumers: int, batch_rows: int) -> None:
-    batch = pa.record_batch({"k": pa.array(keys, pa.int64()), "i": pa.array(range(len(keys)), pa.int64())})
-    router = routing(Partitioner.HASH, consumers=consumers, keys=("k",), batch_rows=batch_rows, max_parallelism=130)
+def test_hash_sends_each_row_once_to_its_groups_owner_in_order(
+    keys: list[int], consumers: int, batch_rows: int
+) -> None:
+    batch = pa.record_batch(
+        {"k": pa.array(keys, pa.int64()), "i": pa.array(range(len(keys)), pa.int64())}
+    )
+    router = routing(
+        Partitioner.HASH,
+        consumers=consumers,
+        keys=("k",),
+        batch_rows=batch_rows,
+        max_parallelism=130,
+    )
     owners = subtask_of_group(key_groups(batch, ("k",), 130), consumers, 130).tolist()
     rows: dict[int, list[int]] = {}
     for index, piece in router.route(batch):
@@ -125,7 +141,9 @@ def test_golden_subtasks_never_change() -> None:
     batch = pa.record_batch({"k": ["EWR", "JFK", "LGA", None]})
     groups = key_groups(batch, ("k",), 128)
     assert groups.tolist() == GOLDEN_GROUPS
-    assert subtask_of_group(groups, 4, 128).tolist() == [group * 4 // 128 for group in GOLDEN_GROUPS]
+    assert subtask_of_group(groups, 4, 128).tolist() == [
+        group * 4 // 128 for group in GOLDEN_GROUPS
+    ]
 
 
 GOLDEN_GROUPS = [40, 104, 67, 0]
@@ -136,7 +154,10 @@ def test_groups_of_subtask_is_the_inverse(max_parallelism: int, data: st.DataObj
     parallelism = data.draw(st.integers(1, max_parallelism))
     owners = subtask_of_group(np.arange(max_parallelism), parallelism, max_parallelism)
     for subtask in range(parallelism):
-        assert list(groups_of_subtask(subtask, parallelism, max_parallelism)) == np.flatnonzero(owners == subtask).tolist()
+        assert (
+            list(groups_of_subtask(subtask, parallelism, max_parallelism))
+            == np.flatnonzero(owners == subtask).tolist()
+        )
 
 
 def test_an_unknown_or_unhashable_key_is_a_clear_error() -> None:

@@ -1,4 +1,6 @@
-"""The exchange between real processes: what a kill -9 does, and what a consumer that stands still costs."""
+"""The exchange between real processes: what a kill -9 does, and what a consumer that stands still
+costs.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
     process.kill()
 
 
-def test_a_process_may_end_without_closing_its_exchange(peer: Any, new_exchange: NewExchange, new_pair: Any) -> None:
+def test_a_process_may_end_without_closing_its_exchange(
+    peer: Any, new_exchange: NewExchange, new_pair: Any
+) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
     partition = new_pair(exchange, exchange).partition()
     partition.emit(pa.record_batch({"n": [1]}))

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent, StreamStatus, Watermark
+from firesteel.elements import (
+    CheckpointBarrier,
+    EndOfData,
+    EndOfPartition,
+    StreamEvent,
+    StreamStatus,
+    Watermark,
+)
 from taskexecutor.executor.exchange import wire
 from taskexecutor.executor.exchange.errors import RemoteProtocolError
 
@@ -25,10 +32,14 @@ EVENTS: list[StreamEvent] = [
 
 def test_a_run_of_records_to_the_consumer_comes_out_as_it_went_in() -> None:
     metadata = b"".join(wire.encode_event(3, n, event) for n, event in enumerate(EVENTS))
-    metadata += wire.encode_batch_header(2**32 - 1, 2**64 - 1, 7, 2**40) + wire.encode_failed(1, "weg — ø")
+    metadata += wire.encode_batch_header(2**32 - 1, 2**64 - 1, 7, 2**40) + wire.encode_failed(
+        1, "weg — ø"
+    )
     *events, header, failed = wire.decode_to_consumer(metadata)
     assert [(e.sequence, e.event) for e in events] == list(enumerate(EVENTS))  # type: ignore[union-attr]
-    assert header == wire.BatchHeader(channel=2**32 - 1, sequence=2**64 - 1, count=7, size_bytes=2**40)
+    assert header == wire.BatchHeader(
+        channel=2**32 - 1, sequence=2**64 - 1, count=7, size_bytes=2**40
+    )
     assert failed == wire.Failed(channel=1, reason="weg — ø")
     assert len(wire.encode_event(0, 0, Watermark(5))) == 21
 
@@ -40,7 +51,9 @@ def test_a_run_of_records_to_the_producer_comes_out_as_it_went_in() -> None:
         wire.Consumed(channel=1),
         wire.Close(channel=2),
     ]
-    assert list(wire.decode_to_producer(b"".join(map(wire.encode_to_producer, messages)))) == messages
+    assert (
+        list(wire.decode_to_producer(b"".join(map(wire.encode_to_producer, messages)))) == messages
+    )
 
 
 def test_long_reasons_are_cut() -> None:
@@ -60,6 +73,9 @@ def test_garbage_is_the_peers_fault_and_nothing_worse(metadata: bytes) -> None:
 
 
 def test_descriptor() -> None:
-    assert wire.decode_descriptor(wire.encode_descriptor("a" * 32, "b" * 32)) == ("a" * 32, "b" * 32)
+    assert wire.decode_descriptor(wire.encode_descriptor("a" * 32, "b" * 32)) == (
+        "a" * 32,
+        "b" * 32,
+    )
     with pytest.raises(RemoteProtocolError, match="not a stream of this version"):
         wire.decode_descriptor(b"firesteel-exchange/2 a b")

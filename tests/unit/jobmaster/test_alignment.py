@@ -24,8 +24,14 @@ from jobmaster.testing import World, job, offer, operator_id, vertex
 FAST, SLOW = operator_id("fast"), operator_id("slow")
 
 
-def source(name: str, parallelism: int, group: str = "g", drift_us: int = 10, interval_s: float = 1.0) -> JobVertex:
-    options = {"group": group, "max_drift_us": drift_us, "update_interval_us": int(interval_s * 1e6)}
+def source(
+    name: str, parallelism: int, group: str = "g", drift_us: int = 10, interval_s: float = 1.0
+) -> JobVertex:
+    options = {
+        "group": group,
+        "max_drift_us": drift_us,
+        "update_interval_us": int(interval_s * 1e6),
+    }
     return vertex(name, parallelism, coordinator=("alignment", {"alignment": options}))
 
 
@@ -36,13 +42,19 @@ class Groups:
         self.alignment = WatermarkAlignment.of(job(*sources, edges=False))
         self.told: dict[str, int] = {}
 
-    def report(self, name: str, subtask: int, watermark_us: int, now: float = 0.0, *, idle: bool = False) -> dict[str, int]:
+    def report(
+        self, name: str, subtask: int, watermark_us: int, now: float = 0.0, *, idle: bool = False
+    ) -> dict[str, int]:
         report = WatermarkReported(watermark_us=watermark_us, idle=idle)
         attempt_id = AttemptId(f"{name}{subtask}")
-        return self.note(self.alignment.reported(operator_id(name), subtask, attempt_id, report, now))
+        return self.note(
+            self.alignment.reported(operator_id(name), subtask, attempt_id, report, now)
+        )
 
     def note(self, announcements: list[Announcement]) -> dict[str, int]:
-        new = {announcement.attempt_id: announcement.limit.limit_us for announcement in announcements}
+        new = {
+            announcement.attempt_id: announcement.limit.limit_us for announcement in announcements
+        }
         assert len(new) == len(announcements), "nobody is told twice"
         self.told.update(new)
         return dict(new)
@@ -52,9 +64,13 @@ def test_all_wait_for_those_that_have_no_event_time_yet() -> None:
     groups = Groups(source("fast", 2), source("slow", 1))
     assert groups.report("fast", 0, 100) == {"fast0": MIN_TIMESTAMP_US}
     assert groups.report("fast", 1, 50) == {"fast1": MIN_TIMESTAMP_US}
-    assert groups.report("slow", 0, 40) == {"fast1": 50, "slow0": 50}, "fast0, at 100, may not go on yet"
+    assert groups.report("slow", 0, 40) == {"fast1": 50, "slow0": 50}, (
+        "fast0, at 100, may not go on yet"
+    )
     assert groups.alignment.next_deadline() == 1.0
-    assert groups.note(groups.alignment.tick(1.0)) == {"fast0": 50}, "it is told all the same, but not in a hurry"
+    assert groups.note(groups.alignment.tick(1.0)) == {"fast0": 50}, (
+        "it is told all the same, but not in a hurry"
+    )
     assert groups.alignment.next_deadline() is None
 
 
@@ -90,7 +106,9 @@ def test_the_last_one_that_counts_goes_on_and_without_any_there_is_no_limit() ->
     groups.report("slow", 0, 1, idle=True)
     assert groups.told["fast0"] == MIN_TIMESTAMP_US
     assert groups.note(groups.alignment.finished(SLOW, 1, 0.0))["fast0"] == 110
-    assert groups.report("fast", 0, MAX_TIMESTAMP_US) == {"fast0": MAX_TIMESTAMP_US}, "its end; slow0 hears of it later"
+    assert groups.report("fast", 0, MAX_TIMESTAMP_US) == {"fast0": MAX_TIMESTAMP_US}, (
+        "its end; slow0 hears of it later"
+    )
     assert groups.note(groups.alignment.tick(9.0)) == {"slow0": MAX_TIMESTAMP_US}
 
 
@@ -112,16 +130,24 @@ def test_what_is_in_no_group_cannot_report() -> None:
 @pytest.mark.parametrize(
     ("alignment", "problem"),
     [
-        ({"group": "g", "max_drift_us": 1}, "operator 'fast': its alignment has no 'update_interval_us'"),
+        (
+            {"group": "g", "max_drift_us": 1},
+            "operator 'fast': its alignment has no 'update_interval_us'",
+        ),
         ({"group": "", "max_drift_us": 1, "update_interval_us": 1}, '"group" must be a name'),
         ({"group": "g", "max_drift_us": 0, "update_interval_us": 1}, "must be at least 1"),
-        ({"group": "g", "max_drift_us": "1", "update_interval_us": 1}, "operator 'fast': its alignment is not usable"),
+        (
+            {"group": "g", "max_drift_us": "1", "update_interval_us": 1},
+            "operator 'fast': its alignment is not usable",
+        ),
         (["g"], "operator 'fast': its alignment is not usable"),
     ],
 )
 def test_options_that_make_no_sense(alignment: object, problem: str) -> None:
     with pytest.raises(BadOptions, match=problem):
-        WatermarkAlignment.of(job(vertex("fast", 1, coordinator=("alignment", {"alignment": alignment}))))
+        WatermarkAlignment.of(
+            job(vertex("fast", 1, coordinator=("alignment", {"alignment": alignment})))
+        )
 
 
 @dataclass
@@ -150,14 +176,26 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_everybody_knows_it(story: list[tuple]) -> None:  # type: ignore[type-arg]
-    groups = Groups(source("fast", 2, drift_us=10, interval_s=1.0), source("slow", 3, drift_us=25, interval_s=0.3))
+def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_everybody_knows_it(
+    story: list[tuple],
+) -> None:  # type: ignore[type-arg]
+    groups = Groups(
+        source("fast", 2, drift_us=10, interval_s=1.0),
+        source("slow", 3, drift_us=25, interval_s=0.3),
+    )
     readers = {subtask: Reader() for subtask in SUBTASKS}
     now = 0.0
 
     def allowed_us(name: str) -> int:
-        lowest_us = min((reader.watermark_us for reader in readers.values() if reader.counts), default=MAX_TIMESTAMP_US)
-        return lowest_us if lowest_us in (MIN_TIMESTAMP_US, MAX_TIMESTAMP_US) else lowest_us + DRIFTS_US[name]
+        lowest_us = min(
+            (reader.watermark_us for reader in readers.values() if reader.counts),
+            default=MAX_TIMESTAMP_US,
+        )
+        return (
+            lowest_us
+            if lowest_us in (MIN_TIMESTAMP_US, MAX_TIMESTAMP_US)
+            else lowest_us + DRIFTS_US[name]
+        )
 
     def check(told: dict[str, int]) -> None:
         for attempt, limit_us in told.items():
@@ -178,8 +216,12 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
         for (name, index), other in readers.items():
             key = f"{name}{index}"
             if other.heard_of and groups.told[key] < other.watermark_us <= allowed_us(name):
-                raise AssertionError(f"{key} is at {other.watermark_us} and was told {groups.told[key]}; it may go on")
-            assert not other.heard_of or groups.told[key] <= allowed_us(name), "nobody goes by a limit that has fallen"
+                raise AssertionError(
+                    f"{key} is at {other.watermark_us} and was told {groups.told[key]}; it may go on"
+                )
+            assert not other.heard_of or groups.told[key] <= allowed_us(name), (
+                "nobody goes by a limit that has fallen"
+            )
 
     for what, *arguments in story:
         match what, arguments:
@@ -205,10 +247,14 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
         assert not reader.heard_of or groups.told[f"{name}{index}"] == allowed_us(name)
     counting = [subtask for subtask, reader in readers.items() if reader.counts and reader.heard_of]
     if counting and allowed_us("fast") != MIN_TIMESTAMP_US:
-        assert any(groups.told[f"{name}{i}"] >= readers[(name, i)].watermark_us for name, i in counting), "somebody goes on"
+        assert any(
+            groups.told[f"{name}{i}"] >= readers[(name, i)].watermark_us for name, i in counting
+        ), "somebody goes on"
 
 
-def say(world: World, vertex_name: str, subtask: int, watermark_us: int, *, idle: bool = False) -> list[commands.Command]:
+def say(
+    world: World, vertex_name: str, subtask: int, watermark_us: int, *, idle: bool = False
+) -> list[commands.Command]:
     execution = world.executions(vertex_name)[subtask]
     assert execution.slot is not None
     return world.post(
@@ -237,9 +283,13 @@ def test_a_job_from_reports_to_limits_over_vertices_and_their_ends() -> None:
     assert told(world, say(world, "fast", 1, 40)) == {("fast", 1): MIN_TIMESTAMP_US}
     assert told(world, say(world, "slow", 0, 35)) == {("fast", 1): 45, ("slow", 0): 45}
     assert told(world, world.pass_time(1.0)) == {("fast", 0): 45}
-    assert told(world, world.report(world.executions("slow"), ExecutionState.FINISHED)) == {}, "nobody is in a hurry"
+    assert told(world, world.report(world.executions("slow"), ExecutionState.FINISHED)) == {}, (
+        "nobody is in a hurry"
+    )
     assert told(world, world.pass_time(1.0)) == {("fast", 0): 50, ("fast", 1): 50}
-    assert told(world, world.report(world.executions("fast")[1:], ExecutionState.FINISHED)) == {("fast", 0): 110}
+    assert told(world, world.report(world.executions("fast")[1:], ExecutionState.FINISHED)) == {
+        ("fast", 0): 110
+    }
 
 
 def test_after_a_lost_connection_limits_are_said_again() -> None:
@@ -250,7 +300,10 @@ def test_after_a_lost_connection_limits_are_said_again() -> None:
     tasks = [events.TaskUpdate(e.attempt_id, ExecutionState.RUNNING) for e in world.executions()]
     offers = [offer(number, slot_index=number) for number in range(2)]
     resent = world.of(commands.SendOperatorMessage, world.connect("te", offers, tasks))
-    assert {(sent.operator_id, sent.message) for sent in resent} == {(FAST, Resend()), (SLOW, Resend())}
+    assert {(sent.operator_id, sent.message) for sent in resent} == {
+        (FAST, Resend()),
+        (SLOW, Resend()),
+    }
     assert told(world, say(world, "fast", 0, 5)) == {("fast", 0): 10}, "once more"
     assert told(world, say(world, "slow", 0, 0)) == {("slow", 0): 10}
 

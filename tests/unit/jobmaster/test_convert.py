@@ -1,4 +1,6 @@
-"""What the JobMaster tells its peers about a job's configuration, and its operators about their alignment group."""
+"""What the JobMaster tells its peers about a job's configuration, and its operators about their
+alignment group.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:
         "python.executable": "/opt/python",
         "parallelism.default": "2",
     }
-    declared = convert.declaration(commands.DeclareRequirements(sequence=3, requirements=()), convert.environment(config))
+    declared = convert.declaration(
+        commands.DeclareRequirements(sequence=3, requirements=()), convert.environment(config)
+    )
     assert declared.sequence == 3
     assert dict(declared.environment) == {
         "spark.driver.extraJavaOptions": "-Dx=y",
@@ -29,9 +33,13 @@ def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:
     }
 
 
-@pytest.mark.parametrize("time_us", [MIN_TIMESTAMP_US, -1, 0, 1_700_000_000_000_000, MAX_TIMESTAMP_US])
+@pytest.mark.parametrize(
+    "time_us", [MIN_TIMESTAMP_US, -1, 0, 1_700_000_000_000_000, MAX_TIMESTAMP_US]
+)
 def test_watermarks_come_in_and_limits_go_out_whatever_the_time(time_us: int) -> None:
-    report = tasks_pb2.OperatorEvent(report_watermark=tasks_pb2.ReportWatermark(watermark_us=time_us, idle=True))
+    report = tasks_pb2.OperatorEvent(
+        report_watermark=tasks_pb2.ReportWatermark(watermark_us=time_us, idle=True)
+    )
     assert convert.operator_message(report) == WatermarkReported(watermark_us=time_us, idle=True)
     event = convert.operator_event(
         "job",
@@ -43,4 +51,8 @@ def test_watermarks_come_in_and_limits_go_out_whatever_the_time(time_us: int) ->
             message=WatermarkLimit(limit_us=time_us),
         ),
     )
-    assert (event.WhichOneof("event"), event.align_watermark.limit_us, event.subtask) == ("align_watermark", time_us, 3)
+    assert (event.WhichOneof("event"), event.align_watermark.limit_us, event.subtask) == (
+        "align_watermark",
+        time_us,
+        3,
+    )

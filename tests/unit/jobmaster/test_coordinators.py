@@ -9,10 +9,22 @@ from pathlib import Path
 import pytest
 
 from firesteel.common.ids import AttemptId
-from jobmaster.core.coordinators import BadOptions, CollectCoordinator, FileSourceEnumerator, SequenceSourceEnumerator, create
+from jobmaster.core.coordinators import (
+    BadOptions,
+    CollectCoordinator,
+    FileSourceEnumerator,
+    SequenceSourceEnumerator,
+    create,
+)
 from jobmaster.core.coordinators.base import Spool as SpoolWanted
 from jobmaster.core.coordinators.base import UnexpectedMessage
-from jobmaster.core.coordinators.messages import ChunkAcknowledged, ChunkCollected, SplitAssigned, SplitRequested, SplitsExhausted
+from jobmaster.core.coordinators.messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    SplitAssigned,
+    SplitRequested,
+    SplitsExhausted,
+)
 from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.paths import PathProblem, list_files
 from jobmaster.spool import Spool, SpoolProblem
@@ -21,7 +33,9 @@ from jobmaster.testing import vertex
 A, B = AttemptId("a"), AttemptId("b")
 
 
-def ask(enumerator: SplitEnumerator, attempt: AttemptId, *, received: int | None = None) -> dict[str, object] | None:
+def ask(
+    enumerator: SplitEnumerator, attempt: AttemptId, *, received: int | None = None
+) -> dict[str, object] | None:
     """The next split of an attempt that has had `received`; None: all that were assigned to it."""
     had = len(enumerator._owned.get(attempt, ())) if received is None else received
     (answer,) = enumerator.receive(attempt, 0, SplitRequested(received=had))
@@ -48,7 +62,10 @@ def test_an_empty_sequence_has_no_split() -> None:
 
 def test_a_sequence_may_go_on_for_ever() -> None:
     enumerator = SequenceSourceEnumerator.from_options({"start": 5, "end": None, "split_rows": 10})
-    assert [ask(enumerator, A) for _ in range(2)] == [{"start": 5, "end": 15}, {"start": 15, "end": 25}]
+    assert [ask(enumerator, A) for _ in range(2)] == [
+        {"start": 5, "end": 15},
+        {"start": 15, "end": 25},
+    ]
 
 
 def test_files_are_handed_out_sorted_each_to_one_reader() -> None:
@@ -56,14 +73,20 @@ def test_files_are_handed_out_sorted_each_to_one_reader() -> None:
     assert not enumerator.ready
     enumerator.paths_listed(["/x/b", "/x/a", "/x/b"], 0.0)
     assert enumerator.ready
-    assert [ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)] == [{"path": "/x/a"}, {"path": "/x/b"}, None]
+    assert [ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)] == [
+        {"path": "/x/a"},
+        {"path": "/x/b"},
+        None,
+    ]
 
 
 def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     assert enumerator.paths_listed(["/x/b", "/x/a"], 10.0) == []
     assert enumerator.ready
-    assert [ask(enumerator, A), ask(enumerator, B)] == [{"path": "/x/b"}, {"path": "/x/a"}], "as listed: by time"
+    assert [ask(enumerator, A), ask(enumerator, B)] == [{"path": "/x/b"}, {"path": "/x/a"}], (
+        "as listed: by time"
+    )
     assert enumerator.receive(A, 0, SplitRequested(received=1)) == ()
     assert enumerator.receive(A, 0, SplitRequested(received=1)) == (), "said again, it waits once"
     assert enumerator.receive(B, 1, SplitRequested(received=1)) == ()
@@ -80,7 +103,9 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
         (B, SplitAssigned(number=1, split_json='{"path": "/x/d"}'))
     ]
     assert ask(enumerator, A) == {"path": "/x/e"}
-    assert enumerator.paths_listed(["/x/a"], 13.0) == [], "a file that comes back under its name is not new"
+    assert enumerator.paths_listed(["/x/a"], 13.0) == [], (
+        "a file that comes back under its name is not new"
+    )
 
 
 def test_splits_of_an_ended_attempt_go_to_whoever_waits() -> None:
@@ -89,7 +114,9 @@ def test_splits_of_an_ended_attempt_go_to_whoever_waits() -> None:
     ask(enumerator, A)
     assert enumerator.receive(B, 1, SplitRequested(received=0)) == ()
     enumerator.attempt_ended(A)
-    assert enumerator.paths_listed([], 1.0) == [(B, SplitAssigned(number=0, split_json='{"path": "/x/a"}'))]
+    assert enumerator.paths_listed([], 1.0) == [
+        (B, SplitAssigned(number=0, split_json='{"path": "/x/a"}'))
+    ]
     enumerator.start_over()
     assert ask(enumerator, A) == {"path": "/x/a"}
 
@@ -131,7 +158,9 @@ def test_starting_over_begins_at_the_first_split() -> None:
 
 def test_an_enumerator_has_no_use_for_rows() -> None:
     with pytest.raises(UnexpectedMessage):
-        SequenceSourceEnumerator(start=0, end=1, split_rows=1).receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b""))
+        SequenceSourceEnumerator(start=0, end=1, split_rows=1).receive(
+            A, 0, ChunkCollected(sequence=0, ipc_stream=b"")
+        )
 
 
 def test_chunks_are_kept_once_and_acknowledged_when_they_are() -> None:
@@ -154,7 +183,9 @@ def test_a_chunk_that_cannot_be_kept_is_answered_with_the_problem() -> None:
     collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows"))
     told = (ChunkAcknowledged(sequence=0, error="the disk is full"),)
     assert collect.spooled(A, 0, "the disk is full") == told
-    assert collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows")) == told  # the answer was lost
+    assert (
+        collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows")) == told
+    )  # the answer was lost
 
 
 @pytest.mark.parametrize(
@@ -166,7 +197,9 @@ def test_a_chunk_that_cannot_be_kept_is_answered_with_the_problem() -> None:
         ("magic", {}, "'magic' is unknown"),
     ],
 )
-def test_bad_options_name_the_operator_and_the_fault(kind: str, options: dict[str, object], words: str) -> None:
+def test_bad_options_name_the_operator_and_the_fault(
+    kind: str, options: dict[str, object], words: str
+) -> None:
     with pytest.raises(BadOptions, match=f"'src'.*{words}"):
         create(vertex("src", 1, coordinator=(kind, options)).operators[0])
 
@@ -175,8 +208,12 @@ def test_paths_are_listed_sorted_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "_SUCCESS", ".hidden", "sub/c.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert list_files([str(tmp_path)]) == [str(tmp_path / n) for n in ("a.csv", "b.csv", "sub/c.csv")]
-    assert list_files([f"file://{tmp_path}/*.csv"]) == [str(tmp_path / n) for n in ("a.csv", "b.csv")]
+    assert list_files([str(tmp_path)]) == [
+        str(tmp_path / n) for n in ("a.csv", "b.csv", "sub/c.csv")
+    ]
+    assert list_files([f"file://{tmp_path}/*.csv"]) == [
+        str(tmp_path / n) for n in ("a.csv", "b.csv")
+    ]
 
 
 def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
@@ -195,9 +232,9 @@ def test_the_spool_has_whole_chunks_with_their_lengths(tmp_path: Path) -> None:
     spool.append("op", b"abc")
     spool.append("op", b"defgh")
     spool.close()
-    assert (tmp_path / "spool" / "op.chunks").read_bytes() == (3).to_bytes(8, "little") + b"abc" + (5).to_bytes(
-        8, "little"
-    ) + b"defgh"
+    assert (tmp_path / "spool" / "op.chunks").read_bytes() == (3).to_bytes(8, "little") + b"abc" + (
+        5
+    ).to_bytes(8, "little") + b"defgh"
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_chunk(tmp_path: Path) -> None:
@@ -207,7 +244,9 @@ def test_a_full_disk_is_told_and_leaves_no_half_chunk(tmp_path: Path) -> None:
         spool.append("op", b"abc")
 
 
-def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named(tmp_path: Path) -> None:
+def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "in"
     with pytest.raises(PathProblem, match=r"there is no directory .*/in'"):
         list_files([str(folder)], watched=True)
@@ -216,4 +255,6 @@ def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named
     for name, time_s in (("b.csv", 1), ("a.csv", 3), ("c.csv", 3), (".hidden.csv", 0)):
         (folder / name).touch()
         os.utime(folder / name, (time_s, time_s))
-    assert list_files([str(folder)], watched=True) == [str(folder / name) for name in ("b.csv", "a.csv", "c.csv")]
+    assert list_files([str(folder)], watched=True) == [
+        str(folder / name) for name in ("b.csv", "a.csv", "c.csv")
+    ]

@@ -9,7 +9,13 @@ from firesteel.common.resources import UNKNOWN
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
-from jobmaster.core.coordinators.messages import ChunkAcknowledged, ChunkCollected, Resend, SplitAssigned, SplitRequested
+from jobmaster.core.coordinators.messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    Resend,
+    SplitAssigned,
+    SplitRequested,
+)
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slot_pool import Requirement
@@ -76,7 +82,11 @@ def test_a_job_finishes_and_gives_everything_back() -> None:
     world.run(("te-1", 2))
     sent = world.report(world.executions(), S.FINISHED)
     assert status(world) is JobStatus.FINISHED
-    kinds = [type(command) for command in sent if not isinstance(command, (commands.Say, commands.ReportProgress))]
+    kinds = [
+        type(command)
+        for command in sent
+        if not isinstance(command, (commands.Say, commands.ReportProgress))
+    ]
     assert kinds == [
         commands.DeclareRequirements,
         commands.FreeSlots,
@@ -101,7 +111,9 @@ def test_a_slot_whose_tasks_have_finished_is_kept_for_a_while_then_returned() ->
         world.post(events.TaskExecutorSeen(task_executor_id=TaskExecutorId("te-1")))
         if world.of(commands.FreeSlots, sent):
             break
-    declared, freed = (c for c in sent if isinstance(c, (commands.DeclareRequirements, commands.FreeSlots)))
+    declared, freed = (
+        c for c in sent if isinstance(c, (commands.DeclareRequirements, commands.FreeSlots))
+    )
     assert isinstance(declared, commands.DeclareRequirements)  # lowered first
     assert declared.requirements == (Requirement(profile=UNKNOWN, count=1),)
     assert isinstance(freed, commands.FreeSlots)
@@ -133,7 +145,11 @@ def test_a_job_without_slots_fails_in_time_saying_how_many_are_missing_and_why()
     world = World(job(vertex("a", 3)), JobSettings(slot_request_timeout_s=5.0))
     world.start()
     world.give_slots("te-1", 1)
-    world.post(events.ResourcesShort(sequence=1, missing=2, growing=0, explanation="1 slot exists; no driver can add more"))
+    world.post(
+        events.ResourcesShort(
+            sequence=1, missing=2, growing=0, explanation="1 slot exists; no driver can add more"
+        )
+    )
     world.now += 3.0
     assert world.core.waiting_for(world.now).startswith("2 more slots (for 3 s)")
     world.pass_time(2.0)
@@ -154,7 +170,9 @@ def test_a_surplus_slot_is_rejected() -> None:
 def test_a_reconnected_resource_manager_hears_the_requirements_again() -> None:
     world = two_by_two()
     world.start()
-    declared = world.one(commands.DeclareRequirements, world.post(events.ResourceManagerConnected()))
+    declared = world.one(
+        commands.DeclareRequirements, world.post(events.ResourceManagerConnected())
+    )
     assert declared.sequence == 2
     assert declared.requirements == (Requirement(profile=UNKNOWN, count=2),)
 
@@ -165,7 +183,9 @@ def test_a_slot_lost_before_anything_runs_is_awaited_again() -> None:
     (slot,) = world.give_slots("te-1", 1)
     world.post(
         events.SlotLost(
-            task_executor_id=TaskExecutorId("te-1"), allocation_id=slot.allocation_id, error=ErrorInfo(summary="killed")
+            task_executor_id=TaskExecutorId("te-1"),
+            allocation_id=slot.allocation_id,
+            error=ErrorInfo(summary="killed"),
         )
     )
     assert status(world) is JobStatus.RUNNING
@@ -181,14 +201,20 @@ def test_a_source_path_that_matches_nothing_fails_the_job_before_anything_runs()
     assert listing.paths == ("/no/*.csv",)
     world.give_slots("te-1", 1)
     assert world.of(commands.AnalyzeJob) == []
-    world.post(events.PathsMissing(operator_id=listing.operator_id, problem="source path '/no/*.csv' matches no file"))
+    world.post(
+        events.PathsMissing(
+            operator_id=listing.operator_id, problem="source path '/no/*.csv' matches no file"
+        )
+    )
     assert status(world) is JobStatus.FAILED
     assert "/no/*.csv" in world.core.exceptions.newest_first()[0].summary
     assert world.of(commands.DeployTasks) == []
 
 
 def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> None:
-    world = World(job(vertex("src", 1, coordinator=("file-source", {"paths": ["/in"], "watch_s": 1}))))
+    world = World(
+        job(vertex("src", 1, coordinator=("file-source", {"paths": ["/in"], "watch_s": 1})))
+    )
     listing = world.one(commands.ListPaths, world.start())
     assert listing.watched
     world.give_slots("te-1", 1)
@@ -204,13 +230,19 @@ def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> No
     )
     assert world.of(commands.SendOperatorMessage, world.post(ask)) == []
     assert world.one(commands.ListPaths, world.pass_time(1.0)) == listing
-    assert world.of(commands.ListPaths, world.pass_time(5.0)) == [], "not again before the answer has come"
+    assert world.of(commands.ListPaths, world.pass_time(5.0)) == [], (
+        "not again before the answer has come"
+    )
     found = world.post(events.PathsListed(operator_id=listing.operator_id, files=("/in/a",)))
     sent = world.one(commands.SendOperatorMessage, found)
     assert sent.attempt_id == execution.attempt_id
     assert sent.message == SplitAssigned(number=0, split_json='{"path": "/in/a"}')
     world.one(commands.ListPaths, world.pass_time(1.0))
-    world.post(events.PathsMissing(operator_id=listing.operator_id, problem="there is no directory '/in' (any more)"))
+    world.post(
+        events.PathsMissing(
+            operator_id=listing.operator_id, problem="there is no directory '/in' (any more)"
+        )
+    )
     assert status(world) is JobStatus.FAILING
     assert "/in" in world.core.exceptions.newest_first()[0].summary
 
@@ -219,7 +251,11 @@ def test_a_plan_that_cannot_run_fails_the_job_without_a_restart() -> None:
     world = two_by_two(RESTART)
     world.start()
     world.give_slots("te-1", 2)
-    world.post(events.AnalysisFailed(task_executor_id=TaskExecutorId("te-1"), error=ErrorInfo(summary="no column `x`")))
+    world.post(
+        events.AnalysisFailed(
+            task_executor_id=TaskExecutorId("te-1"), error=ErrorInfo(summary="no column `x`")
+        )
+    )
     assert status(world) is JobStatus.FAILED
     assert world.core.exceptions.newest_first()[0].summary == "no column `x`"
 
@@ -238,7 +274,9 @@ def test_a_failed_task_fails_the_job_after_all_others_were_cancelled() -> None:
     world = two_by_two()
     world.run(("te-1", 2))
     first, *others = world.executions()
-    sent = world.report([first], S.FAILED, error=ErrorInfo(summary="ValueError: x", user_traceback="Traceback ..."))
+    sent = world.report(
+        [first], S.FAILED, error=ErrorInfo(summary="ValueError: x", user_traceback="Traceback ...")
+    )
     assert status(world) is JobStatus.FAILING
     assert len(world.one(commands.CancelTasks, sent).attempt_ids) == 3
     world.report(others, S.CANCELED)
@@ -253,12 +291,18 @@ def test_follow_ups_do_not_bury_the_cause() -> None:
     world = two_by_two()
     world.run(("te-1", 2))
     producer, other, consumer, last = world.executions()
-    world.report([consumer], S.FAILED, error=ErrorInfo(summary="PartitionFailed: the producer failed"))
+    world.report(
+        [consumer], S.FAILED, error=ErrorInfo(summary="PartitionFailed: the producer failed")
+    )
     world.report([producer], S.FAILED, error=ErrorInfo(summary="ValueError: the cause"))
     world.report([last], S.FAILED, error=ErrorInfo(summary="PartitionFailed: another"))
     world.report([other], S.CANCELED)
     summaries = [error.summary for error in world.core.exceptions.newest_first()]
-    assert summaries == ["ValueError: the cause", "PartitionFailed: the producer failed", "PartitionFailed: another"]
+    assert summaries == [
+        "ValueError: the cause",
+        "PartitionFailed: the producer failed",
+        "PartitionFailed: another",
+    ]
 
 
 def test_a_lost_slot_fails_its_tasks_with_both_its_reason_and_place() -> None:
@@ -268,17 +312,26 @@ def test_a_lost_slot_fails_its_tasks_with_both_its_reason_and_place() -> None:
     assert slot is not None
     world.post(
         events.SlotLost(
-            task_executor_id=slot.task_executor_id, allocation_id=slot.allocation_id, error=ErrorInfo(summary="2 GiB of 1 GiB")
+            task_executor_id=slot.task_executor_id,
+            allocation_id=slot.allocation_id,
+            error=ErrorInfo(summary="2 GiB of 1 GiB"),
         )
     )
-    assert sorted(state.name for state in states(world)) == ["CANCELING", "CANCELING", "FAILED", "FAILED"]
+    assert sorted(state.name for state in states(world)) == [
+        "CANCELING",
+        "CANCELING",
+        "FAILED",
+        "FAILED",
+    ]
     assert world.core.exceptions.newest_first()[0].summary == "2 GiB of 1 GiB"
 
 
 def test_a_broken_stream_is_a_death_notice_after_three_seconds() -> None:
     world = two_by_two()
     world.run(("te-1", 1), ("te-2", 1))
-    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
+    world.post(
+        events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1)
+    )
     world.pass_time(2.9)
     assert status(world) is JobStatus.RUNNING
     world.pass_time(0.2)
@@ -292,9 +345,13 @@ def test_a_task_executor_that_comes_back_in_time_loses_nothing() -> None:
     slots = world.give_slots("te-1", 2)
     world.analyze()
     world.report(world.executions(), S.RUNNING)
-    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
+    world.post(
+        events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1)
+    )
     world.pass_time(1.0)
-    world.connect("te-1", slots, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in world.executions()])
+    world.connect(
+        "te-1", slots, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in world.executions()]
+    )
     world.pass_time(5.0)
     assert states(world) == [S.RUNNING] * 4
 
@@ -305,8 +362,12 @@ def test_what_a_returning_task_executor_no_longer_has_is_lost() -> None:
     slots = world.give_slots("te-1", 2)
     world.analyze()
     world.report(world.executions(), S.RUNNING)
-    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
-    world.connect("te-1", slots, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in world.executions()[1:]])
+    world.post(
+        events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1)
+    )
+    world.connect(
+        "te-1", slots, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in world.executions()[1:]]
+    )
     assert states(world)[0] is S.FAILED
     assert "came back without the task" in world.core.exceptions.newest_first()[0].summary
 
@@ -316,7 +377,9 @@ def test_a_deployment_lost_with_the_stream_is_said_again() -> None:
     world.start()
     slots = world.give_slots("te-1", 2)
     world.analyze()
-    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
+    world.post(
+        events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1)
+    )
     again = world.one(commands.DeployTasks, world.connect("te-1", slots))
     assert [task.attempt_id for task in again.tasks] == [e.attempt_id for e in slot_order(world)]
     assert states(world) == [S.DEPLOYING] * 4
@@ -333,8 +396,13 @@ def test_a_failure_told_by_a_hello_waits_for_its_reason() -> None:
     world.analyze()
     world.report(world.executions(), S.RUNNING)
     first, *others = world.executions()
-    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
-    held = [events.TaskUpdate(first.attempt_id, S.FAILED), *(events.TaskUpdate(e.attempt_id, S.RUNNING) for e in others)]
+    world.post(
+        events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1)
+    )
+    held = [
+        events.TaskUpdate(first.attempt_id, S.FAILED),
+        *(events.TaskUpdate(e.attempt_id, S.RUNNING) for e in others),
+    ]
     sent = world.connect("te-1", slots, held)
     assert world.one(commands.CancelTasks, sent).attempt_ids == (first.attempt_id,)
     world.report([first], S.FAILED, error=ErrorInfo(summary="the reason"))
@@ -354,7 +422,9 @@ def test_a_silent_task_executor_is_dead_after_the_heartbeat_timeout() -> None:
 def test_the_resource_managers_verdict_counts_at_once() -> None:
     world = two_by_two()
     world.run(("te-1", 1), ("te-2", 1))
-    world.post(events.TaskExecutorLost(task_executor_id=TaskExecutorId("te-2"), cause="its process ended"))
+    world.post(
+        events.TaskExecutorLost(task_executor_id=TaskExecutorId("te-2"), cause="its process ended")
+    )
     assert status(world) is JobStatus.FAILING
     assert states(world) == [S.CANCELING, S.FAILED, S.CANCELING, S.FAILED]
 
@@ -376,7 +446,11 @@ def test_a_restarted_job_goes_through_restarting_and_created_in_its_old_slots() 
     assert status(world) is JobStatus.RESTARTING
     assert world.of(commands.FreeSlots) == []
     sent = world.pass_time(1.0)
-    assert [s.name for s, _ in world.core.graph.timestamps][-3:] == ["RESTARTING", "CREATED", "RUNNING"]
+    assert [s.name for s, _ in world.core.graph.timestamps][-3:] == [
+        "RESTARTING",
+        "CREATED",
+        "RUNNING",
+    ]
     tasks = [task for command in world.of(commands.DeployTasks, sent) for task in command.tasks]
     assert [task.attempt for task in tasks] == [1] * 4
     assert [e.slot.allocation_id for e in world.executions() if e.slot] == before
@@ -392,7 +466,11 @@ def test_attempts_are_used_up_by_failures() -> None:
         world.report(world.executions(), S.RUNNING)
     fail_all(world)
     assert status(world) is JobStatus.FAILED
-    assert [e.task_name for e in world.core.exceptions.newest_first()] == ["a (1/2)#2", "a (1/2)#1", "a (1/2)#0"]
+    assert [e.task_name for e in world.core.exceptions.newest_first()] == [
+        "a (1/2)#2",
+        "a (1/2)#1",
+        "a (1/2)#0",
+    ]
 
 
 def test_no_attempt_is_used_up_while_there_is_no_slot() -> None:
@@ -425,7 +503,9 @@ def test_a_message_of_a_prior_attempt_is_stale() -> None:
 # ---- cancel
 
 
-@pytest.mark.parametrize("moment", ["created", "waiting", "analysing", "deploying", "failing", "restarting"])
+@pytest.mark.parametrize(
+    "moment", ["created", "waiting", "analysing", "deploying", "failing", "restarting"]
+)
 def test_a_job_can_be_cancelled_at_any_moment(moment: str) -> None:
     world = two_by_two(RESTART)
     if moment != "created":
@@ -462,7 +542,9 @@ def test_whoever_comes_after_the_end_is_sent_away() -> None:
     world.post(events.CancelRequested())
     assert status(world) is JobStatus.CANCELED
     assert world.of(commands.DismissTaskExecutor, world.connect("te-9", [offer(9)]))
-    late = world.post(events.SlotsOffered(task_executor_id=TaskExecutorId("te-9"), slots=(offer(9),)))
+    late = world.post(
+        events.SlotsOffered(task_executor_id=TaskExecutorId("te-9"), slots=(offer(9),))
+    )
     assert world.one(commands.AnswerSlots, late).rejected == (offer(9).allocation_id,)
 
 
@@ -479,7 +561,13 @@ def test_without_its_dispatcher_the_job_is_suspended() -> None:
 
 
 def test_splits_go_to_whoever_asks_and_not_to_the_dead() -> None:
-    world = World(job(vertex("src", 2, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10}))))
+    world = World(
+        job(
+            vertex(
+                "src", 2, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10})
+            )
+        )
+    )
     world.run(("te-1", 2))
     _, second = world.executions()
 
@@ -494,23 +582,36 @@ def test_splits_go_to_whoever_asks_and_not_to_the_dead() -> None:
         )
 
     answer = world.one(commands.SendOperatorMessage, ask(second))
-    assert (answer.subtask, answer.message) == (1, SplitAssigned(number=0, split_json='{"start": 0, "end": 10}'))
+    assert (answer.subtask, answer.message) == (
+        1,
+        SplitAssigned(number=0, split_json='{"start": 0, "end": 10}'),
+    )
     world.report([second], S.FAILED)
     assert ask(second) == []
     assert world.core.stale_messages
 
 
 def test_after_a_broken_stream_operators_are_asked_to_say_again_what_was_not_answered() -> None:
-    source = vertex("src", 2, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10}))
+    source = vertex(
+        "src", 2, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10})
+    )
     world = World(job(source, vertex("sink", 2)))
     world.run(("te-1", 1), ("te-2", 1))
-    here = [e for e in world.executions() if e.slot is not None and e.slot.task_executor_id == "te-1"]
+    here = [
+        e for e in world.executions() if e.slot is not None and e.slot.task_executor_id == "te-1"
+    ]
     held = [offer(0)]
-    world.post(events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1))
+    world.post(
+        events.TaskExecutorDisconnected(task_executor_id=TaskExecutorId("te-1"), connection=1)
+    )
     sent = world.connect("te-1", held, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in here])
     asked = world.of(commands.SendOperatorMessage, sent)
     assert [(a.operator_id, a.attempt_id, a.message) for a in asked] == [
-        (operator_id("src"), next(e.attempt_id for e in here if e.vertex.job_vertex.vertex.name == "src"), Resend())
+        (
+            operator_id("src"),
+            next(e.attempt_id for e in here if e.vertex.job_vertex.vertex.name == "src"),
+            Resend(),
+        )
     ]
 
 
@@ -529,7 +630,12 @@ def test_collected_rows_are_written_then_acknowledged() -> None:
     assert world.one(commands.SpoolChunk, sent).ipc_stream == b"rows"
     sent = world.post(
         events.ChunkNotSpooled(
-            operator_id=operator_id("sink"), attempt_id=sink.attempt_id, sequence=0, problem="the disk is full"
+            operator_id=operator_id("sink"),
+            attempt_id=sink.attempt_id,
+            sequence=0,
+            problem="the disk is full",
         )
     )
-    assert world.one(commands.SendOperatorMessage, sent).message == ChunkAcknowledged(sequence=0, error="the disk is full")
+    assert world.one(commands.SendOperatorMessage, sent).message == ChunkAcknowledged(
+        sequence=0, error="the disk is full"
+    )

@@ -35,8 +35,12 @@ def test_all_to_all_results_join_everybody_without_storing_edges() -> None:
 
 
 @pytest.mark.parametrize(("producers", "consumers"), [(2, 4), (4, 2), (3, 3), (5, 3)])
-def test_pointwise_results_are_the_same_seen_from_both_sides(producers: int, consumers: int) -> None:
-    result = built(job(vertex("a", producers), vertex("b", consumers), partitioner=Partitioner.RESCALE)).results[0]
+def test_pointwise_results_are_the_same_seen_from_both_sides(
+    producers: int, consumers: int
+) -> None:
+    result = built(
+        job(vertex("a", producers), vertex("b", consumers), partitioner=Partitioner.RESCALE)
+    ).results[0]
     seen = {(p, c) for p in range(producers) for c in result.consumers_of(p)}
     assert seen == {(p, c) for c in range(consumers) for p in result.producers_of(c)}
     assert {c for _, c in seen} == set(range(consumers))
@@ -51,20 +55,31 @@ def test_counts_follow_every_transition() -> None:
     assert graph.vertices[0].aggregate_state is ExecutionState.CREATED
     first.transition(ExecutionState.FINISHED, 3000)
     assert graph.live == 2
-    assert [state.name for state, _ in first.timestamps] == ["CREATED", "SCHEDULED", "DEPLOYING", "RUNNING", "FINISHED"]
+    assert [state.name for state, _ in first.timestamps] == [
+        "CREATED",
+        "SCHEDULED",
+        "DEPLOYING",
+        "RUNNING",
+        "FINISHED",
+    ]
 
 
 def test_an_illegal_transition_tells_the_story_of_the_task() -> None:
     execution = built(job(vertex("a", 2))).vertices[0].vertices[1].current
     execution.transition(ExecutionState.SCHEDULED, 2000)
-    with pytest.raises(IllegalTransition, match=r"a \(2/2\)#0 .*CREATED at 1000, SCHEDULED at 2000.*SCHEDULED -> FINISHED"):
+    with pytest.raises(
+        IllegalTransition,
+        match=r"a \(2/2\)#0 .*CREATED at 1000, SCHEDULED at 2000.*SCHEDULED -> FINISHED",
+    ):
         execution.transition(ExecutionState.FINISHED, 3000)
     assert execution.state is ExecutionState.SCHEDULED
 
 
 def test_an_illegal_transition_tells_the_story_of_the_job() -> None:
     graph = built(job(vertex("a", 1)))
-    with pytest.raises(IllegalTransition, match="INITIALIZING at 1000, CREATED at 1000.*CREATED -> FINISHED"):
+    with pytest.raises(
+        IllegalTransition, match="INITIALIZING at 1000, CREATED at 1000.*CREATED -> FINISHED"
+    ):
         graph.transition(JobStatus.FINISHED, 2000)
 
 
@@ -98,8 +113,16 @@ def test_a_new_attempt_keeps_the_prior_ones_and_is_the_only_one_known() -> None:
         (job(), "no vertices"),
         (job(vertex("a", 0)), "parallelism 0"),
         (job(vertex("a", 200, max_parallelism=128)), "parallelism 200"),
-        (dataclasses.replace(job(vertex("a", 1), vertex("b", 1)), vertices=(vertex("a", 1),)), "names vertex"),
-        (dataclasses.replace(job(vertex("a", 1), vertex("b", 1)), vertices=(vertex("b", 1), vertex("a", 1))), "backwards"),
+        (
+            dataclasses.replace(job(vertex("a", 1), vertex("b", 1)), vertices=(vertex("a", 1),)),
+            "names vertex",
+        ),
+        (
+            dataclasses.replace(
+                job(vertex("a", 1), vertex("b", 1)), vertices=(vertex("b", 1), vertex("a", 1))
+            ),
+            "backwards",
+        ),
     ],
 )
 def test_a_bad_graph_is_refused_with_its_fault(graph: JobGraph, words: str) -> None:

@@ -11,7 +11,9 @@ from jobmaster.testing import World, job, vertex
 
 
 def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:
-    world = World(job(vertex("a", 1)), JobSettings(restart_strategy="fixed-delay", restart_delay_s=1.0))
+    world = World(
+        job(vertex("a", 1)), JobSettings(restart_strategy="fixed-delay", restart_delay_s=1.0)
+    )
     world.run(("te-1", 1))
     world.now += 4.0
     world.report(world.executions(), ExecutionState.FAILED, error=ErrorInfo(summary="boom"))

@@ -1,7 +1,8 @@
-"""Random legal events, from a seed, against one core; what must hold at every step and at the end of every story.
+"""Random legal events, from a seed, against one core; what must hold at every step and at the end
+of every story.
 
-The other side is played by `Peers`: TaskExecutors that hold slots and run tasks by the rules of the slot protocol, so
-that every event the core sees is one it could see.
+The other side is played by `Peers`: TaskExecutors that hold slots and run tasks by the rules of the
+slot protocol, so that every event the core sees is one it could see.
 """
 
 from __future__ import annotations
@@ -61,10 +62,22 @@ class Peers:
 
     def _graph(self) -> JobGraph:
         r = self.random
-        source = vertex("src", r.randint(1, 4), coordinator=("sequence-source", {"start": 0, "end": 50, "split_rows": 10}))
-        files = vertex("files", r.randint(1, 2), coordinator=("file-source", {"paths": ["/x"]}), slot_sharing_group="files")
+        source = vertex(
+            "src",
+            r.randint(1, 4),
+            coordinator=("sequence-source", {"start": 0, "end": 50, "split_rows": 10}),
+        )
+        files = vertex(
+            "files",
+            r.randint(1, 2),
+            coordinator=("file-source", {"paths": ["/x"]}),
+            slot_sharing_group="files",
+        )
         middle = vertex("mid", r.randint(1, 5))
-        return job(*([source, files, middle] if r.random() < 0.5 else [source, middle]), edges=r.random() < 0.8)
+        return job(
+            *([source, files, middle] if r.random() < 0.5 else [source, middle]),
+            edges=r.random() < 0.8,
+        )
 
     def _settings(self) -> JobSettings:
         r = self.random
@@ -98,22 +111,37 @@ class Peers:
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
                     del self.executors[executor.name]
-            case commands.AnswerSlots() | commands.FreeSlots() | commands.DeployTasks() | commands.CancelTasks():
+            case (
+                commands.AnswerSlots()
+                | commands.FreeSlots()
+                | commands.DeployTasks()
+                | commands.CancelTasks()
+            ):
                 self._to_executor(command)
             case commands.AnalyzeJob():
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
                     executor.analyses.append(command.allocation_id)
-            case commands.SendOperatorMessage(message=SplitAssigned(number=number, split_json=split)):
+            case commands.SendOperatorMessage(
+                message=SplitAssigned(number=number, split_json=split)
+            ):
                 executor = self.executors.get(command.task_executor_id)
-                if executor is not None and executor.connected and number == self.received[command.attempt_id]:
+                if (
+                    executor is not None
+                    and executor.connected
+                    and number == self.received[command.attempt_id]
+                ):
                     self.received[command.attempt_id] += 1  # else it is lost, or had before
                     self.splits[f"{self.core.restarts}:{split}"] += 1
             case _:
                 pass
 
     def _to_executor(
-        self, command: commands.AnswerSlots | commands.FreeSlots | commands.DeployTasks | commands.CancelTasks
+        self,
+        command: commands.AnswerSlots
+        | commands.FreeSlots
+        | commands.DeployTasks
+        | commands.CancelTasks,
     ) -> None:
         executor = self.executors.get(command.task_executor_id)
         if executor is None or not executor.connected:
@@ -124,7 +152,9 @@ class Peers:
                     self._drop_slot(executor, allocation_id)
             case commands.DeployTasks():
                 for task in command.tasks:
-                    assert task.allocation_id in executor.slots, "deployed into a slot that it does not hold"
+                    assert task.allocation_id in executor.slots, (
+                        "deployed into a slot that it does not hold"
+                    )
                     if task.attempt_id not in executor.tasks:
                         executor.tasks[task.attempt_id] = S.DEPLOYING
                         executor.slot_of[task.attempt_id] = task.allocation_id
@@ -151,7 +181,14 @@ class Peers:
             self.reconnect,
         ]
         if not calm:
-            actions += [self.lose_slot, self.break_stream, self.kill, self.ask_split, self.say_twice, self.fail_task]
+            actions += [
+                self.lose_slot,
+                self.break_stream,
+                self.kill,
+                self.ask_split,
+                self.say_twice,
+                self.fail_task,
+            ]
         self.random.choice(actions)()
 
     def _any(self) -> TaskExecutor | None:
@@ -229,9 +266,13 @@ class Peers:
         if self.unlisted:
             listing = self.unlisted.pop()
             if self.random.random() < 0.05:
-                self.post(events.PathsMissing(operator_id=listing.operator_id, problem="no such path"))
+                self.post(
+                    events.PathsMissing(operator_id=listing.operator_id, problem="no such path")
+                )
             else:
-                self.post(events.PathsListed(operator_id=listing.operator_id, files=("/x/a", "/x/b")))
+                self.post(
+                    events.PathsListed(operator_id=listing.operator_id, files=("/x/a", "/x/b"))
+                )
             return
         executor = self._any()
         if executor is not None and executor.analyses:
@@ -263,25 +304,41 @@ class Peers:
             allocation_id = self.random.choice(list(executor.slots))
             self._drop_slot(executor, allocation_id)
             lost = ErrorInfo(summary="its process was killed")
-            self.post(events.SlotLost(task_executor_id=executor.name, allocation_id=allocation_id, error=lost))
+            self.post(
+                events.SlotLost(
+                    task_executor_id=executor.name, allocation_id=allocation_id, error=lost
+                )
+            )
 
     def break_stream(self) -> None:
         executor = self._any()
         if executor is not None and self.random.random() < 0.3:
             executor.connected = False
             executor.analyses.clear()
-            self.post(events.TaskExecutorDisconnected(task_executor_id=executor.name, connection=executor.connection))
+            self.post(
+                events.TaskExecutorDisconnected(
+                    task_executor_id=executor.name, connection=executor.connection
+                )
+            )
 
     def kill(self) -> None:
         executor = self._any()
         if executor is not None and self.random.random() < 0.15:
             del self.executors[executor.name]
-            self.post(events.TaskExecutorDisconnected(task_executor_id=executor.name, connection=executor.connection))
+            self.post(
+                events.TaskExecutorDisconnected(
+                    task_executor_id=executor.name, connection=executor.connection
+                )
+            )
             if self.random.random() < 0.5:
                 self.post(events.TaskExecutorLost(task_executor_id=executor.name, cause="killed"))
 
     def ask_split(self) -> None:
-        sources = [e for e in self.world.executions("src") if e.state in (S.RUNNING, S.CANCELING) and e.slot is not None]
+        sources = [
+            e
+            for e in self.world.executions("src")
+            if e.state in (S.RUNNING, S.CANCELING) and e.slot is not None
+        ]
         if sources:
             execution = self.random.choice(sources)
             assert execution.slot is not None
@@ -300,7 +357,11 @@ class Peers:
         if executor is not None:
             for attempt_id, state in list(executor.tasks.items())[:3]:
                 self._report(executor, attempt_id, state)
-            self.post(events.SlotsOffered(task_executor_id=executor.name, slots=tuple(executor.slots.values())))
+            self.post(
+                events.SlotsOffered(
+                    task_executor_id=executor.name, slots=tuple(executor.slots.values())
+                )
+            )
         self.post(events.ResourceManagerConnected())
 
     # ---- what must hold
@@ -315,13 +376,24 @@ class Peers:
             assert (slot.group is None) != (slot.idle_since is None)
             assert slot.group is None or slot.group.allocation_id == slot.allocation_id
         idle = sum(slot.group is None for slot in pool.slots.values())
-        wanted = len({id(v.group) for v in graph.execution_vertices() if v.group is not None and v.group.wanted})
-        assert sum(requirement.count for requirement in pool.requirements()) == wanted + idle == self.required
+        wanted = len(
+            {
+                id(v.group)
+                for v in graph.execution_vertices()
+                if v.group is not None and v.group.wanted
+            }
+        )
+        assert (
+            sum(requirement.count for requirement in pool.requirements())
+            == wanted + idle
+            == self.required
+        )
         for execution in graph.executions():
             assert execution.vertex.group is not None
             if not execution.terminal and execution.state is not S.CREATED:
                 assert execution.vertex.group.wanted
-        # Each split has one owner; only an attempt that ended without finishing gives its splits to others.
+        # Each split has one owner; only an attempt that ended without finishing gives its splits to
+        # others.
         enumerator = self.core.coordinators.by_operator[operator_id("src")]
         owned = [split for splits in enumerator._owned.values() for split in splits]  # type: ignore[attr-defined]
         assert len(owned) == len(set(owned))

@@ -1,4 +1,6 @@
-"""The real process, `python -m jobmaster`, between a stub Dispatcher, a stub ResourceManager and stub TaskExecutors."""
+"""The real process, `python -m jobmaster`, between a stub Dispatcher, a stub ResourceManager and
+stub TaskExecutors.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,17 @@ class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
 
 class StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
     def __init__(self) -> None:
-        self.received: asyncio.Queue[resource_manager_pb2.JobMasterToResourceManager] = asyncio.Queue()
+        self.received: asyncio.Queue[resource_manager_pb2.JobMasterToResourceManager] = (
+            asyncio.Queue()
+        )
 
     async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
         registered = resource_manager_pb2.Registered(resource_manager_epoch=1)
-        await context.write(resource_manager_pb2.ResourceManagerToJobMaster(resource_manager_epoch=1, registered=registered))
+        await context.write(
+            resource_manager_pb2.ResourceManagerToJobMaster(
+                resource_manager_epoch=1, registered=registered
+            )
+        )
         async for message in request_iterator:
             self.received.put_nowait(message)
 
@@ -82,7 +90,9 @@ class StubTaskExecutor:
         self.stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()
 
     async def say(self, **fields: Any) -> None:
-        message = job_master_pb2.TaskExecutorToJobMaster(job_id=self._job_id, job_master_epoch=self._epoch, **fields)
+        message = job_master_pb2.TaskExecutorToJobMaster(
+            job_id=self._job_id, job_master_epoch=self._epoch, **fields
+        )
         await self.stream.write(message)
 
     async def hear(self, kind: str) -> Any:
@@ -94,7 +104,11 @@ class StubTaskExecutor:
                 return getattr(message, kind)
 
     async def bring_slots(self, count: int) -> None:
-        await self.say(hello=job_master_pb2.TaskExecutorHello(task_executor_id="te-1", address="te-1", host="localhost"))
+        await self.say(
+            hello=job_master_pb2.TaskExecutorHello(
+                task_executor_id="te-1", address="te-1", host="localhost"
+            )
+        )
         self.slots = [
             job_master_pb2.SlotOffer(
                 allocation_id=f"{number:032x}",
@@ -121,8 +135,13 @@ class StubTaskExecutor:
 
     async def report(self, submit: tasks_pb2.SubmitTasks, *states: Any, **fields: Any) -> None:
         for state in states:
-            changes = [tasks_pb2.TaskStateChange(attempt_id=t.attempt_id, state=state, **fields) for t in submit.tasks]
-            await self.say(task_states=tasks_pb2.TaskStateChanges(job_id=self._job_id, changes=changes))
+            changes = [
+                tasks_pb2.TaskStateChange(attempt_id=t.attempt_id, state=state, **fields)
+                for t in submit.tasks
+            ]
+            await self.say(
+                task_states=tasks_pb2.TaskStateChanges(job_id=self._job_id, changes=changes)
+            )
 
 
 class Cluster:
@@ -159,10 +178,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     cluster = Cluster(tmp_path)
     server = new_server([])
     dispatcher_pb2_grpc.add_DispatcherServicer_to_server(cluster.dispatcher, server)
-    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(cluster.resource_manager, server)
+    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(
+        cluster.resource_manager, server
+    )
     cluster.address = bind(server, "127.0.0.1", 0)
     await server.start()
-    argv = [sys.executable, "-m", "jobmaster", "--dispatcher", cluster.address, "-D", "metrics.reporter.prom.port=0"]
+    argv = [
+        sys.executable,
+        "-m",
+        "jobmaster",
+        "--dispatcher",
+        cluster.address,
+        "-D",
+        "metrics.reporter.prom.port=0",
+    ]
     cluster.process = await spawn(argv, log_path=tmp_path / "jobmaster.log")
     registered = await asyncio.wait_for(cluster.dispatcher.received.get(), TIMEOUT_S)
     cluster.register = registered.register
@@ -187,9 +216,14 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         assert submit.config["firesteel.dispatcher.address"] == cluster.address
         assert [list(v.output_schemas) for v in submit.vertices] == [[b"schema"], [b"schema"]]
         locations = tasks_pb2.ResultLocations.FromString(submit.locations[0])
-        assert (list(locations.addresses), list(locations.address_index)) == (["127.0.0.1:40000", "127.0.0.1:40001"], [0, 1])
+        assert (list(locations.addresses), list(locations.address_index)) == (
+            ["127.0.0.1:40000", "127.0.0.1:40001"],
+            [0, 1],
+        )
         await executor.report(submit, common_pb2.TASK_INITIALIZING, common_pb2.TASK_RUNNING)
-        while (await cluster.dispatcher.until(common_pb2.JOB_RUNNING)).tasks_by_state != {"RUNNING": 4}:
+        while (await cluster.dispatcher.until(common_pb2.JOB_RUNNING)).tasks_by_state != {
+            "RUNNING": 4
+        }:
             pass
 
         sink = next(task for task in submit.tasks if task.vertex_id == graph.vertices[1].vertex_id)
@@ -200,7 +234,9 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
             collect_chunk=tasks_pb2.CollectChunk(sequence=0, ipc_stream=b"rows"),
         )
         await executor.say(operator_event=chunk)
-        assert (await executor.hear("operator_event")).collect_ack == tasks_pb2.CollectAck(sequence=0)
+        assert (await executor.hear("operator_event")).collect_ack == tasks_pb2.CollectAck(
+            sequence=0
+        )
         spooled = (cluster.tmp_path / "spool" / f"{operator_id('b')}.chunks").read_bytes()
         assert spooled == (4).to_bytes(8, "little") + b"rows"
 
@@ -214,7 +250,9 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         assert details.vertices[0].operators[0].plan == "Scan"
 
         await executor.report(
-            submit, common_pb2.TASK_FINISHED, metrics=common_pb2.TaskMetrics(attempt_id=sink.attempt_id, records_in=5)
+            submit,
+            common_pb2.TASK_FINISHED,
+            metrics=common_pb2.TaskMetrics(attempt_id=sink.attempt_id, records_in=5),
         )
         final = await cluster.dispatcher.until(common_pb2.JOB_FINISHED)
         assert final.tasks_by_state == {"FINISHED": 4}
@@ -229,7 +267,13 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
 
 
 async def test_a_missing_source_path_fails_the_job_naming_it(cluster: Cluster) -> None:
-    await cluster.start_job(job(vertex("src", 1, coordinator=("file-source", {"paths": [f"{cluster.tmp_path}/none/*.csv"]}))))
+    await cluster.start_job(
+        job(
+            vertex(
+                "src", 1, coordinator=("file-source", {"paths": [f"{cluster.tmp_path}/none/*.csv"]})
+            )
+        )
+    )
     final = await cluster.dispatcher.until(common_pb2.JOB_FAILED)
     assert "none/*.csv' matches no file" in final.final_details.exceptions[0].summary
     assert final.final_details.exceptions[0].timestamp_ms > 0
@@ -257,14 +301,18 @@ async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cl
         await executor.bring_slots(1)
         await executor.analyze()
         submit = await executor.hear("submit")
-        await job_master_pb2_grpc.JobMasterStub(channel).CancelJob(job_master_pb2.CancelJobRequest(job_id=graph.job_id))
+        await job_master_pb2_grpc.JobMasterStub(channel).CancelJob(
+            job_master_pb2.CancelJobRequest(job_id=graph.job_id)
+        )
         assert list((await executor.hear("cancel")).attempt_ids) == [submit.tasks[0].attempt_id]
         await executor.report(submit, common_pb2.TASK_CANCELED)
         await cluster.dispatcher.until(common_pb2.JOB_CANCELED)
 
 
 async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluster: Cluster) -> None:
-    graph = job(vertex("src", 1, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10})))
+    graph = job(
+        vertex("src", 1, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10}))
+    )
     await cluster.start_job(graph)
     await cluster.resource_manager.declared()  # it has the job
     async with cluster.channel() as channel:
@@ -290,7 +338,11 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
                 address="te-1",
                 host="localhost",
                 slots=[executor.slots[0]],
-                tasks=[job_master_pb2.RunningTask(attempt_id=request.attempt_id, state=common_pb2.TASK_RUNNING)],
+                tasks=[
+                    job_master_pb2.RunningTask(
+                        attempt_id=request.attempt_id, state=common_pb2.TASK_RUNNING
+                    )
+                ],
             )
         )
         assert (await again.hear("operator_event")).WhichOneof("event") == "resend"
@@ -299,7 +351,10 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
         assert (answer.number, json.loads(answer.split_json)) == (0, {"start": 0, "end": 10})
         request.request_split.received = 1
         await again.say(operator_event=request)
-        assert json.loads((await again.hear("operator_event")).assign_split.split_json) == {"start": 10, "end": 20}
+        assert json.loads((await again.hear("operator_event")).assign_split.split_json) == {
+            "start": 10,
+            "end": 20,
+        }
 
 
 async def test_a_task_executor_that_vanishes_fails_the_job(cluster: Cluster) -> None:

@@ -34,23 +34,39 @@ def test_a_job_needs_as_many_slots_as_its_highest_parallelism() -> None:
 
 
 def test_other_sharing_and_resource_groups_have_their_own_slots() -> None:
-    assert len(groups_of(vertex("a", 2), vertex("b", 3, slot_sharing_group="x"), vertex("c", 1, resource_group="gpu"))) == 6
+    assert (
+        len(
+            groups_of(
+                vertex("a", 2),
+                vertex("b", 3, slot_sharing_group="x"),
+                vertex("c", 1, resource_group="gpu"),
+            )
+        )
+        == 6
+    )
 
 
 def test_a_shared_slot_has_the_sum_of_the_profiles_it_holds() -> None:
-    groups = groups_of(vertex("a", 2, resources=SMALL), vertex("b", 1, resources=LARGE), vertex("c", 2))
+    groups = groups_of(
+        vertex("a", 2, resources=SMALL), vertex("b", 1, resources=LARGE), vertex("c", 2)
+    )
     assert [group.profile for group in groups] == [SMALL + LARGE, SMALL]
     assert groups_of(vertex("c", 1))[0].profile is UNKNOWN
 
 
 def test_co_located_vertices_share_every_slot() -> None:
-    groups = groups_of(vertex("a", 2, co_location_group="loop"), vertex("b", 2, co_location_group="loop"))
+    groups = groups_of(
+        vertex("a", 2, co_location_group="loop"), vertex("b", 2, co_location_group="loop")
+    )
     assert all(len(group.vertices) == 2 for group in groups)
 
 
 def test_co_location_across_slot_sharing_groups_is_refused() -> None:
     with pytest.raises(InvalidJobGraph, match="co-location group 'loop'"):
-        groups_of(vertex("a", 1, co_location_group="loop"), vertex("b", 1, co_location_group="loop", slot_sharing_group="x"))
+        groups_of(
+            vertex("a", 1, co_location_group="loop"),
+            vertex("b", 1, co_location_group="loop", slot_sharing_group="x"),
+        )
 
 
 def test_offers_are_taken_until_all_is_met_and_the_surplus_is_rejected() -> None:
@@ -79,7 +95,9 @@ def test_a_slot_whose_process_is_another_one_is_a_lost_slot() -> None:
 
 
 def test_a_slot_goes_to_the_most_demanding_group_that_fits() -> None:
-    groups = groups_of(vertex("a", 1, resources=SMALL), vertex("b", 1, resources=LARGE, slot_sharing_group="x"))
+    groups = groups_of(
+        vertex("a", 1, resources=SMALL), vertex("b", 1, resources=LARGE, slot_sharing_group="x")
+    )
     pool = pool_with(groups)
     pool.offer(ONE, "host", [offer(1, profile=LARGE), offer(2, profile=SMALL)], 0.0)
     assert groups[1].allocation_id == offer(1).allocation_id

@@ -1,4 +1,6 @@
-"""StatefulProcessors as PySpark's documentation and tests write them; nothing in here knows of Firesteel."""
+"""StatefulProcessors as PySpark's documentation and tests write them; nothing in here knows of
+Firesteel.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +171,9 @@ class DowntimeDetector(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
-        self.last_seen = handle.getValueState("last_seen", StructType([StructField("value", TimestampType(), True)]))
+        self.last_seen = handle.getValueState(
+            "last_seen", StructType([StructField("value", TimestampType(), True)])
+        )
 
     def handleInputRows(self, key, rows, timerValues) -> Iterator[Row]:
         self._seen(max(row.at.astimezone().replace(tzinfo=None) for row in rows), timerValues)
@@ -179,7 +183,11 @@ class DowntimeDetector(StatefulProcessor):
         yield Row(id=key, downtime_ms=self._silent_ms(timerValues))
 
     def _seen(self, latest: datetime.datetime, timerValues) -> None:
-        before = self.last_seen.get()[0] if self.last_seen.exists() else datetime.datetime.fromtimestamp(0)
+        before = (
+            self.last_seen.get()[0]
+            if self.last_seen.exists()
+            else datetime.datetime.fromtimestamp(0)
+        )
         if before < latest:
             for timer in self.handle.listTimers():
                 self.handle.deleteTimer(timer)
@@ -194,7 +202,13 @@ class DowntimeDetector(StatefulProcessor):
 
 class DowntimeDetectorInPandas(DowntimeDetector):
     def handleInputRows(self, key, rows, timerValues) -> Iterator[pd.DataFrame]:
-        self._seen(max(pdf["at"].max() for pdf in rows).tz_localize("UTC").tz_convert(None).to_pydatetime(), timerValues)
+        self._seen(
+            max(pdf["at"].max() for pdf in rows)
+            .tz_localize("UTC")
+            .tz_convert(None)
+            .to_pydatetime(),
+            timerValues,
+        )
         yield pd.DataFrame({"id": key, "downtime_ms": 0})
 
     def handleExpiredTimer(self, key, timerValues, expiredTimerInfo) -> Iterator[pd.DataFrame]:

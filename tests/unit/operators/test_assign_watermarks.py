@@ -37,9 +37,16 @@ def opened(watermarks: Watermarks, clock: Clock | None = None) -> OperatorHarnes
     return OperatorHarness(operator, [SCHEMA], output_schema=SCHEMA, name="Watermarks").open()
 
 
-@given(st.lists(st.lists(st.one_of(st.none(), st.integers(0, 1_000)), max_size=5), max_size=10), st.integers(0, 300))
-def test_bounded_follows_the_latest_time_so_far(times: list[list[int | None]], delay_us: int) -> None:
-    harness = opened(Watermarks.bounded("at", max_out_of_orderness=timedelta(microseconds=delay_us)))
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.integers(0, 1_000)), max_size=5), max_size=10),
+    st.integers(0, 300),
+)
+def test_bounded_follows_the_latest_time_so_far(
+    times: list[list[int | None]], delay_us: int
+) -> None:
+    harness = opened(
+        Watermarks.bounded("at", max_out_of_orderness=timedelta(microseconds=delay_us))
+    )
     expected: list[int] = []
     latest = None
     for some in times:
@@ -62,7 +69,9 @@ def test_watermarks_of_the_stream_before_end_here() -> None:
 
 
 class Oldest:
-    """Remembers what it has seen, and says that nothing older than the last batch's oldest will come."""
+    """Remembers what it has seen, and says that nothing older than the last batch's oldest will
+    come.
+    """
 
     def __init__(self) -> None:
         self.batches = 0
@@ -97,7 +106,10 @@ def test_timestamps_of_any_kind(reached: Any) -> None:
 
 def test_what_is_no_timestamp_is_refused() -> None:
     harness = opened(Watermarks.custom(lambda batch: 17))
-    with pytest.raises(FiresteelError, match=r"Watermarks: the function returned int 17; it must return a timestamp"):
+    with pytest.raises(
+        FiresteelError,
+        match=r"Watermarks: the function returned int 17; it must return a timestamp",
+    ):
         harness.process(batch(1))
 
 

@@ -1,4 +1,6 @@
-"""co_process: state and timers per key over two inputs, against the same function row by row in plain Python."""
+"""co_process: state and timers per key over two inputs, against the same function row by row in
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +55,24 @@ class Match(CoProcessFunction):
 
 def harness_of(function: CoProcessFunction, **settings: Any) -> OperatorHarness:
     spec = CoProcessSpec(
-        function=function, first_key_columns=("id",), second_key_columns=("order",), schema=RESULT, side_outputs={"odd": None}
+        function=function,
+        first_key_columns=("id",),
+        second_key_columns=("order",),
+        schema=RESULT,
+        side_outputs={"odd": None},
     )
     operator = CoProcess(spec, **settings)
-    return OperatorHarness(operator, [ORDERS, PAYMENTS], output_schema=RESULT, name="Match", side_output_tags=("odd",)).open()
+    return OperatorHarness(
+        operator, [ORDERS, PAYMENTS], output_schema=RESULT, name="Match", side_output_tags=("odd",)
+    ).open()
 
 
 KEYS = st.sampled_from(["a", "b", "c"])
 EVENTS = st.one_of(
-    st.tuples(st.just("order"), st.lists(st.tuples(KEYS, st.integers(-5, 9), st.integers(0, 40)), max_size=6)),
+    st.tuples(
+        st.just("order"),
+        st.lists(st.tuples(KEYS, st.integers(-5, 9), st.integers(0, 40)), max_size=6),
+    ),
     st.tuples(st.just("payment"), st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=6)),
     st.tuples(st.just("watermark"), st.integers(0, 50)),
 )
@@ -99,20 +110,27 @@ class Oracle:
 
 
 @given(st.lists(EVENTS, max_size=25))
-def test_any_batches_and_watermarks_give_what_rows_one_by_one_give(events: list[tuple[str, Any]]) -> None:
+def test_any_batches_and_watermarks_give_what_rows_one_by_one_give(
+    events: list[tuple[str, Any]],
+) -> None:
     harness, oracle = harness_of(Match()), Oracle()
     for kind, what in events:
         if kind == "order":
             columns = list(zip(*what, strict=True)) or [[], [], []]
             harness.process(
-                pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, ORDERS, strict=True)], schema=ORDERS), 0
+                pa.RecordBatch.from_arrays(
+                    [pa.array(c, f.type) for c, f in zip(columns, ORDERS, strict=True)],
+                    schema=ORDERS,
+                ),
+                0,
             )
             oracle.orders(what)
         elif kind == "payment":
             columns = list(zip(*what, strict=True)) or [[], []]
             harness.process(
                 pa.RecordBatch.from_arrays(
-                    [pa.array(c, f.type) for c, f in zip(columns, PAYMENTS, strict=True)], schema=PAYMENTS
+                    [pa.array(c, f.type) for c, f in zip(columns, PAYMENTS, strict=True)],
+                    schema=PAYMENTS,
                 ),
                 1,
             )
@@ -123,7 +141,9 @@ def test_any_batches_and_watermarks_give_what_rows_one_by_one_give(events: list[
     harness.end()
     oracle.watermark(float("inf"))
     assert sorted(tuple(row.values()) for row in harness.rows()) == sorted(oracle.rows)
-    assert sorted(tuple(row.values()) for batch in harness.side("odd") for row in batch.to_pylist()) == sorted(oracle.odd)
+    assert sorted(
+        tuple(row.values()) for batch in harness.side("odd") for row in batch.to_pylist()
+    ) == sorted(oracle.odd)
 
 
 ORDER = pa.record_batch([["a"], [5], [10]], schema=ORDERS)
@@ -134,7 +154,9 @@ class Remind(CoProcessFunction):
     """A timer of the clock, which a payment deletes."""
 
     def process_element1(self, value: Row, ctx: ProcessContext) -> None:
-        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + value.due_ms)
+        ctx.timer_service().register_processing_time_timer(
+            ctx.timer_service().current_processing_time() + value.due_ms
+        )
 
     def process_element2(self, value: Row, ctx: ProcessContext) -> None:
         ctx.timer_service().delete_processing_time_timer(1_020)
@@ -172,12 +194,24 @@ class Broken(CoProcessFunction):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (lambda value, ctx: 1 / 0, r"Match: process_element1 failed for key \('a',\): ZeroDivisionError"),
+        (
+            lambda value, ctx: 1 / 0,
+            r"Match: process_element1 failed for key \('a',\): ZeroDivisionError",
+        ),
         (lambda value, ctx: 7, "returned int, and must return an iterator or None"),
-        (lambda value, ctx: [("a", "b")], "row of 2 values; expected id string, what string, amount int64"),
+        (
+            lambda value, ctx: [("a", "b")],
+            "row of 2 values; expected id string, what string, amount int64",
+        ),
         (lambda value, ctx: [("a", "b", "c")], "amount' is int64 and cannot hold 'c'"),
-        (lambda value, ctx: [Row(idd="a", what="b", amount=1)], "expected id string, what string, amount int64; got idd str"),
-        (lambda value, ctx: ctx.output("nowhere", value), "no side output 'nowhere'; declared: odd"),
+        (
+            lambda value, ctx: [Row(idd="a", what="b", amount=1)],
+            "expected id string, what string, amount int64; got idd str",
+        ),
+        (
+            lambda value, ctx: ctx.output("nowhere", value),
+            "no side output 'nowhere'; declared: odd",
+        ),
     ],
 )
 def test_what_goes_wrong_names_the_function_and_the_key(how: Any, words: str) -> None:

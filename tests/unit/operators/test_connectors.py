@@ -43,7 +43,9 @@ def visible(folder: Path) -> list[Path]:
 
 
 def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
-    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path / "out"))), [SCHEMA], subtask=1, parallelism=2).open()
+    harness = OperatorHarness(
+        FileWriter(FileSink(str(tmp_path / "out"))), [SCHEMA], subtask=1, parallelism=2
+    ).open()
     harness.process(BATCH)
     harness.process(BATCH)
     assert visible(tmp_path / "out") == []
@@ -55,7 +57,10 @@ def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
 
 
 def test_two_sinks_of_a_task_may_write_to_one_folder(tmp_path: Path) -> None:
-    sinks = [OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name=name).open() for name in ("one", "other")]
+    sinks = [
+        OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name=name).open()
+        for name in ("one", "other")
+    ]
     for sink in sinks:
         sink.process(BATCH)
     for sink in sinks:
@@ -98,7 +103,9 @@ def test_what_a_killed_task_left_is_removed_and_only_that(tmp_path: Path) -> Non
         return OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name="sink").open()
 
     tasks = [
-        subprocess.Popen([sys.executable, "-c", WRITING, str(tmp_path), name, subtask], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITING, str(tmp_path), name, subtask], stdout=subprocess.PIPE
+        )
         for name, subtask in (("sink", "0"), ("sink", "1"), ("other sink", "0"))
     ]
     try:
@@ -125,13 +132,18 @@ def test_no_rows_no_file(tmp_path: Path) -> None:
 
 def test_csv_and_json(tmp_path: Path) -> None:
     for kind in ("csv", "json"):
-        harness = OperatorHarness(FileWriter(FileSink(str(tmp_path / kind), format=kind)), [SCHEMA]).open()
+        harness = OperatorHarness(
+            FileWriter(FileSink(str(tmp_path / kind), format=kind)), [SCHEMA]
+        ).open()
         harness.process(BATCH)
         harness.end()
     (csv,), (lines,) = visible(tmp_path / "csv"), visible(tmp_path / "json")
     assert pa_csv.read_csv(csv).column("x").to_pylist() == [1, None]
     assert "2013-01-01T05:00:00" in csv.read_text()
-    assert json.loads(lines.read_text().splitlines()[0]) == {"x": 1, "at": "2013-01-01T05:00:00+00:00"}
+    assert json.loads(lines.read_text().splitlines()[0]) == {
+        "x": 1,
+        "at": "2013-01-01T05:00:00+00:00",
+    }
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
@@ -153,7 +165,9 @@ def test_a_file_that_is_large_enough_is_completed(tmp_path: Path, kind: str) -> 
 
 
 def test_a_file_that_has_been_open_for_long_is_completed(tmp_path: Path) -> None:
-    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path), rolling_interval="1 min")), [SCHEMA]).open()
+    harness = OperatorHarness(
+        FileWriter(FileSink(str(tmp_path), rolling_interval="1 min")), [SCHEMA]
+    ).open()
     harness.process(BATCH)
     due_ms = harness._task_timers.next_due_ms
     assert due_ms is not None
@@ -169,14 +183,22 @@ def test_a_file_that_has_been_open_for_long_is_completed(tmp_path: Path) -> None
 
 
 def test_rolling_that_makes_no_sense_is_refused() -> None:
-    for bad in ({"rolling_size": "many"}, {"rolling_size": 0}, {"rolling_interval": "soon"}, {"rolling_interval": "0 s"}):
+    for bad in (
+        {"rolling_size": "many"},
+        {"rolling_size": 0},
+        {"rolling_interval": "soon"},
+        {"rolling_interval": "0 s"},
+    ):
         with pytest.raises(InvalidProgram, match="rolling_"):
             FileSink("out", **bad)  # type: ignore[arg-type]
 
 
 def test_a_path_is_local() -> None:
     assert FileSink("file:///data/out").path == "/data/out"
-    with pytest.raises(InvalidProgram, match="FileSink path 's3://bucket/out': the file system 's3' is not supported yet"):
+    with pytest.raises(
+        InvalidProgram,
+        match="FileSink path 's3://bucket/out': the file system 's3' is not supported yet",
+    ):
         FileSink("s3://bucket/out")
 
 
@@ -189,7 +211,9 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_named_and_the_unfinished_file_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_and_the_unfinished_file_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_sink, "GROUP_ROWS", 1)
 
     def full(path: Path, mode: str) -> io.BufferedWriter:
@@ -221,7 +245,11 @@ def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -
         ("csv", {"sep": "ab"}, "option sep is 'ab'; allowed: one character"),
         ("csv", {"header": "maybe"}, "option header is 'maybe'; allowed: true, false"),
         ("parquet", {"compression": "zip"}, "option compression is 'zip'; allowed: none, snappy"),
-        ("parquet", {"compresion": "zstd"}, "format parquet has no option 'compresion'; it has: compression"),
+        (
+            "parquet",
+            {"compresion": "zstd"},
+            "format parquet has no option 'compresion'; it has: compression",
+        ),
         ("json", {"header": "true"}, "format json has no option 'header'; it has none"),
     ):
         with pytest.raises(FiresteelError, match=told):
@@ -230,7 +258,9 @@ def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -
 
 def test_rows_are_printed_with_their_subtask() -> None:
     stream = io.StringIO()
-    harness = OperatorHarness(PrintWriter(PrintSink("flights"), stream), [SCHEMA], subtask=1, parallelism=2).open()
+    harness = OperatorHarness(
+        PrintWriter(PrintSink("flights"), stream), [SCHEMA], subtask=1, parallelism=2
+    ).open()
     harness.process(BATCH)
     assert stream.getvalue().startswith("flights:2> {'x': 1")
 
@@ -258,7 +288,12 @@ def test_collected_rows_wait_for_their_acknowledgement() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(first=streams(), second=streams(), chunk_bytes=st.sampled_from([1, 200, 2**20]), flushes=st.sets(st.integers(0, 7)))
+@given(
+    first=streams(),
+    second=streams(),
+    chunk_bytes=st.sampled_from([1, 200, 2**20]),
+    flushes=st.sets(st.integers(0, 7)),
+)
 def test_what_is_collected_comes_out_as_it_was(
     first: list[pa.RecordBatch], second: list[pa.RecordBatch], chunk_bytes: int, flushes: set[int]
 ) -> None:
@@ -271,7 +306,9 @@ def test_what_is_collected_comes_out_as_it_was(
             if number in flushes:
                 harness.flush()
         harness.end()
-    chunks = [pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent]
+    chunks = [
+        pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent
+    ]
     assert [row for chunk in chunks for row in chunk.to_pylist()] == rows([*first, *second])
     assert [event.collect_chunk.sequence for event in harness.sent] == list(range(len(chunks)))
 
@@ -317,7 +354,9 @@ def test_no_rows_have_columns_too(subtask: int) -> None:
     acknowledge_what_is_sent(harness)
     harness.process(BATCH.slice(0, 0))
     harness.end()
-    tables = [pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent]
+    tables = [
+        pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent
+    ]
     assert tables == ([SCHEMA.empty_table()] if subtask == 0 else [])
 
 
@@ -325,7 +364,11 @@ def test_a_large_batch_is_cut_into_messages() -> None:
     harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
     rows = 400_000
     acknowledge_what_is_sent(harness)
-    harness.process(pa.record_batch([pa.array(range(rows)), pa.nulls(rows, SCHEMA.field("at").type)], schema=SCHEMA))
+    harness.process(
+        pa.record_batch(
+            [pa.array(range(rows)), pa.nulls(rows, SCHEMA.field("at").type)], schema=SCHEMA
+        )
+    )
     harness.end()
     chunks = [event.collect_chunk.ipc_stream for event in harness.sent]
     assert len(chunks) > 1

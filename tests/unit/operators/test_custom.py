@@ -52,13 +52,24 @@ def test_columns_are_matched_by_name_and_cast_safely() -> None:
             lambda o: o.emit(BATCH.select(["x"])),
             "mine: the operator emits another schema than it declares: expected x int64, y string; got x int64",
         ),
-        (lambda o: o.emit(BATCH.set_column(0, "x", pa.array(["u", "v"]))), "got x string, y string; column 'x': Failed to parse"),
+        (
+            lambda o: o.emit(BATCH.set_column(0, "x", pa.array(["u", "v"]))),
+            "got x string, y string; column 'x': Failed to parse",
+        ),
         (lambda o: o.emit({"x": 1}), "mine: emits a dict; it must emit pyarrow.RecordBatch"),
-        (lambda o: o.emit_side("odd", BATCH), "the operator emits to side output 'odd' another schema .*expected x int64; got x"),
-        (lambda o: o.emit_side("even", BATCH), "emits to a side output 'even' that it does not declare; it declares: odd"),
+        (
+            lambda o: o.emit_side("odd", BATCH),
+            "the operator emits to side output 'odd' another schema .*expected x int64; got x",
+        ),
+        (
+            lambda o: o.emit_side("even", BATCH),
+            "emits to a side output 'even' that it does not declare; it declares: odd",
+        ),
     ],
 )
-def test_another_schema_is_an_error_that_shows_both(emit: Callable[[Output], None], message: str) -> None:
+def test_another_schema_is_an_error_that_shows_both(
+    emit: Callable[[Output], None], message: str
+) -> None:
     harness = emitting(emit, side_outputs={"odd": pa.schema([("x", pa.int64())])})
     with pytest.raises(FiresteelError, match=message):
         harness.process(BATCH)

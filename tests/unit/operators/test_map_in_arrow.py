@@ -18,7 +18,9 @@ BATCH = pa.record_batch([[1, 2, 3], ["a", "b", None]], schema=SCHEMA)
 
 
 def run(function: Any, output: pa.Schema = SCHEMA) -> OperatorHarness:
-    harness = OperatorHarness(MapInArrow(MapInArrowSpec(function=function)), [SCHEMA], output_schema=output, name="f").open()
+    harness = OperatorHarness(
+        MapInArrow(MapInArrowSpec(function=function)), [SCHEMA], output_schema=output, name="f"
+    ).open()
     harness.process(BATCH)
     harness.end()
     return harness

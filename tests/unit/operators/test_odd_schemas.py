@@ -1,4 +1,6 @@
-"""Whatever Arrow type a column has, rows come through partitioning and Python operators as they were: any schema, any batches."""
+"""Whatever Arrow type a column has, rows come through partitioning and Python operators as they
+were: any schema, any batches.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ FLAT: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.string(): st.text(max_size=5),
     pa.binary(): st.binary(max_size=5),
     pa.date32(): st.dates(date(1900, 1, 1), date(2200, 1, 1)),
-    pa.timestamp("us", "UTC"): st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
+    pa.timestamp("us", "UTC"): st.datetimes(
+        datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)
+    ),
     pa.timestamp("us"): st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)),
 }
 
@@ -49,7 +53,9 @@ def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     def struct(parts: list[Typed]) -> Typed:
         names = [f"f{index}" for index in range(len(parts))]
         kind = pa.struct([pa.field(name, part[0]) for name, part in zip(names, parts, strict=True)])
-        return kind, st.fixed_dictionaries({name: nullable(part[1]) for name, part in zip(names, parts, strict=True)})
+        return kind, st.fixed_dictionaries(
+            {name: nullable(part[1]) for name, part in zip(names, parts, strict=True)}
+        )
 
     return st.one_of(
         inner.map(lambda part: (pa.list_(part[0]), st.lists(nullable(part[1]), max_size=3))),
@@ -57,24 +63,35 @@ def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
         inner.map(
             lambda part: (
                 pa.map_(pa.string(), part[0]),
-                st.dictionaries(st.text(max_size=3), nullable(part[1]), max_size=3).map(lambda d: list(d.items())),
+                st.dictionaries(st.text(max_size=3), nullable(part[1]), max_size=3).map(
+                    lambda d: list(d.items())
+                ),
             )
         ),
     )
 
 
-TYPES: st.SearchStrategy[Typed] = st.recursive(st.sampled_from(list(FLAT.items())), nested, max_leaves=4)
+TYPES: st.SearchStrategy[Typed] = st.recursive(
+    st.sampled_from(list(FLAT.items())), nested, max_leaves=4
+)
 
 
 @st.composite
 def streams(draw: st.DrawFn, kinds: st.SearchStrategy[Typed] = TYPES) -> list[pa.RecordBatch]:
-    """Batches of one schema: a key and up to four columns, some batches empty, some slices of others."""
+    """Batches of one schema: a key and up to four columns, some batches empty, some slices of
+    others.
+    """
     types = draw(st.lists(kinds, max_size=4))
-    schema = pa.schema([("key", pa.int64()), *((f"c{index}", kind) for index, (kind, _) in enumerate(types))])
+    schema = pa.schema(
+        [("key", pa.int64()), *((f"c{index}", kind) for index, (kind, _) in enumerate(types))]
+    )
     batches = []
     for size in draw(st.lists(st.integers(0, 6), min_size=1, max_size=4)):
         rows = [
-            {"key": draw(nullable(st.integers(0, 5))), **{f"c{i}": draw(nullable(values)) for i, (_, values) in enumerate(types)}}
+            {
+                "key": draw(nullable(st.integers(0, 5))),
+                **{f"c{i}": draw(nullable(values)) for i, (_, values) in enumerate(types)},
+            }
             for _ in range(size)
         ]
         batch = pa.RecordBatch.from_pylist(rows, schema=schema)
@@ -92,11 +109,23 @@ def texts(found: list[dict[str, Any]]) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(streams(), st.sampled_from(list(Partitioner)), st.integers(1, 3))
-def test_every_partitioner_keeps_every_value(batches: list[pa.RecordBatch], partitioner: Partitioner, consumers: int) -> None:
+def test_every_partitioner_keeps_every_value(
+    batches: list[pa.RecordBatch], partitioner: Partitioner, consumers: int
+) -> None:
     routing = make_routing(
-        partitioner, producer=0, producers=1, consumers=consumers, max_parallelism=128, key_columns=("key",), batch_rows=3
+        partitioner,
+        producer=0,
+        producers=1,
+        consumers=consumers,
+        max_parallelism=128,
+        key_columns=("key",),
+        batch_rows=3,
     )
-    pieces = [(routing.targets[index], piece) for batch in batches for index, piece in routing.route(batch)]
+    pieces = [
+        (routing.targets[index], piece)
+        for batch in batches
+        for index, piece in routing.route(batch)
+    ]
     for _, piece in pieces:
         piece.validate(full=True)
         assert piece.schema.equals(batches[0].schema)
@@ -118,13 +147,19 @@ class Both(CoProcessFunction):
 
 
 def co_process(schema: pa.Schema) -> StreamOperator:
-    return CoProcess(CoProcessSpec(function=Both(), first_key_columns=("key",), second_key_columns=("key",), schema=schema))
+    return CoProcess(
+        CoProcessSpec(
+            function=Both(), first_key_columns=("key",), second_key_columns=("key",), schema=schema
+        )
+    )
 
 
 OPERATORS: dict[str, Any] = {
     "map_in_arrow": lambda schema: MapInArrow(MapInArrowSpec(function=lambda batches: batches)),
     "map_in_arrow, columns in another order": lambda schema: MapInArrow(
-        MapInArrowSpec(function=lambda batches: (batch.select(batch.schema.names[::-1]) for batch in batches))
+        MapInArrowSpec(
+            function=lambda batches: (batch.select(batch.schema.names[::-1]) for batch in batches)
+        )
     ),
     "filter": lambda schema: Filter(FilterSpec(function=lambda batch: [True] * batch.num_rows)),
     "co_process": co_process,
@@ -134,10 +169,14 @@ OPERATORS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OPERATORS)
 @settings(max_examples=50, deadline=None)
 @given(batches=streams())
-def test_python_operators_give_back_what_they_were_given(name: str, batches: list[pa.RecordBatch]) -> None:
+def test_python_operators_give_back_what_they_were_given(
+    name: str, batches: list[pa.RecordBatch]
+) -> None:
     schema = batches[0].schema
     inputs = [schema, schema] if name == "co_process" else [schema]
-    harness = OperatorHarness(OPERATORS[name](schema), inputs, output_schema=schema, name=name).open()
+    harness = OperatorHarness(
+        OPERATORS[name](schema), inputs, output_schema=schema, name=name
+    ).open()
     for batch in batches:
         harness.process(batch)
     harness.end()
@@ -145,7 +184,8 @@ def test_python_operators_give_back_what_they_were_given(name: str, batches: lis
     assert texts(harness.rows()) == texts(rows(batches))
 
 
-# What PySpark's own conversions carry to pandas and back: integers beside nulls become floats, and ragged lists fail.
+# What PySpark's own conversions carry to pandas and back: integers beside nulls become floats, and
+# ragged lists fail.
 SMALL = {kind: values for kind, values in FLAT.items() if kind != pa.int64()}
 IN_PANDAS: st.SearchStrategy[Typed] = st.one_of(
     st.sampled_from(list(SMALL.items())), nested(st.sampled_from(list(SMALL.items())))
@@ -156,7 +196,9 @@ IN_PANDAS: st.SearchStrategy[Typed] = st.one_of(
 @given(batches=streams(IN_PANDAS))
 def test_pandas_functions_give_back_what_they_were_given(batches: list[pa.RecordBatch]) -> None:
     schema = batches[0].schema
-    harness = OperatorHarness(MapInPandas(MapInPandasSpec(function=iter)), [schema], output_schema=schema, name="pandas").open()
+    harness = OperatorHarness(
+        MapInPandas(MapInPandasSpec(function=iter)), [schema], output_schema=schema, name="pandas"
+    ).open()
     for batch in batches:
         harness.process(batch)
     harness.end()

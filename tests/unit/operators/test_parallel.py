@@ -1,4 +1,6 @@
-"""Keyed operators at any parallelism: several producers, several subtasks, any interleaving of what is under way between them."""
+"""Keyed operators at any parallelism: several producers, several subtasks, any interleaving of what
+is under way between them.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,20 @@ def _flows(draw: st.DrawFn) -> Flows:
     row = st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.integers(0, 60))
     element = st.lists(row, max_size=5) | st.integers(0, 10)
     streams = [draw(st.lists(element, max_size=8)) for _ in range(producers)]
-    turns = draw(st.lists(st.tuples(st.integers(0, producers - 1), st.integers(0, consumers - 1)), max_size=60))
+    turns = draw(
+        st.lists(
+            st.tuples(st.integers(0, producers - 1), st.integers(0, consumers - 1)), max_size=60
+        )
+    )
     return Flows(streams, consumers, turns)
 
 
 class Flows:
     """What producers send, and in which order channels are read."""
 
-    def __init__(self, streams: list[list[Element]], consumers: int, turns: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, streams: list[list[Element]], consumers: int, turns: list[tuple[int, int]]
+    ) -> None:
         self.streams = streams
         self.consumers = consumers
         self.turns = turns
@@ -61,24 +69,44 @@ class Flows:
 
     @property
     def rows(self) -> list[Row]:
-        return [row for stream in self.streams for element in stream if isinstance(element, list) for row in element]
+        return [
+            row
+            for stream in self.streams
+            for element in stream
+            if isinstance(element, list)
+            for row in element
+        ]
 
     def through(
-        self, make: Callable[[], StreamOperator], batch_of: Callable[[list[Row]], pa.RecordBatch], output: pa.Schema
+        self,
+        make: Callable[[], StreamOperator],
+        batch_of: Callable[[list[Row]], pa.RecordBatch],
+        output: pa.Schema,
     ) -> list[dict[str, Any]]:
-        """All rows that the operator's subtasks emit. Watermarks are true: no producer sends a row behind its own."""
+        """All rows that the operator's subtasks emit. Watermarks are true: no producer sends a row
+        behind its own.
+        """
         schema = batch_of([]).schema
         subtasks = [
-            OperatorHarness(make(), [schema], output_schema=output, subtask=index, parallelism=self.consumers).open()
+            OperatorHarness(
+                make(), [schema], output_schema=output, subtask=index, parallelism=self.consumers
+            ).open()
             for index in range(self.consumers)
         ]
         channels = [
-            [(deque[Any](), each._inputs[0] if producer == 0 else NodeTarget(each._node, 0)) for each in subtasks]
+            [
+                (deque[Any](), each._inputs[0] if producer == 0 else NodeTarget(each._node, 0))
+                for each in subtasks
+            ]
             for producer in range(len(self.streams))
         ]
         for producer, stream in enumerate(self.streams):
             self._send(stream, producer, [queue for queue, _ in channels[producer]], batch_of)
-        rest = [(producer, consumer) for producer in range(len(self.streams)) for consumer in range(self.consumers)] * 9
+        rest = [
+            (producer, consumer)
+            for producer in range(len(self.streams))
+            for consumer in range(self.consumers)
+        ] * 9
         for producer, consumer in (*self.turns, *rest):
             queue, target = channels[producer][consumer]
             if queue:
@@ -109,13 +137,20 @@ class Flows:
                 for consumer, piece in routing.route(batch_of(element)):
                     queues[consumer].append(piece)
                 continue
-            coming = [time for later in stream[index:] if isinstance(later, list) for _, time in later]
+            coming = [
+                time for later in stream[index:] if isinstance(later, list) for _, time in later
+            ]
             for queue in queues:
                 queue.append(Watermark(min(coming, default=100) - 1 - element))
 
 
 ITEMS = parse_aggregates(["count(*) AS n", "sum(x) AS total", "collect_list(x) AS xs"])
-PARTIALS = [("_p0_count", pa.int64()), ("_p1_sum", pa.int64()), ("_p2_collect_list", pa.list_(pa.int64())), ("_rows", pa.int64())]
+PARTIALS = [
+    ("_p0_count", pa.int64()),
+    ("_p1_sum", pa.int64()),
+    ("_p2_collect_list", pa.list_(pa.int64())),
+    ("_rows", pa.int64()),
+]
 RESULTS = [("n", pa.int64()), ("total", pa.int64()), ("xs", pa.list_(pa.int64()))]
 WINDOWED = [("window_start", TIME), ("window_end", TIME)]
 
@@ -135,14 +170,18 @@ def partials(window: WindowSpec | None) -> Callable[[list[Row]], pa.RecordBatch]
                     end = start + window.pane_us
                 case None:
                     start = end = 0
-            found.append(dict(zip(["key", "window_start", "window_end"], [key, start, end], strict=True)))
+            found.append(
+                dict(zip(["key", "window_start", "window_end"], [key, start, end], strict=True))
+            )
             found[-1] |= {"_p0_count": 1, "_p1_sum": time, "_p2_collect_list": [time], "_rows": 1}
         return pa.RecordBatch.from_pylist(found, schema=schema)
 
     return batch
 
 
-def expected_windows(rows: list[Row], window: WindowSpec) -> dict[tuple[str | None, int, int], list[int]]:
+def expected_windows(
+    rows: list[Row], window: WindowSpec
+) -> dict[tuple[str | None, int, int], list[int]]:
     found: dict[tuple[str | None, int, int], list[int]] = defaultdict(list)
     if isinstance(window, SessionSpec):
         by_key: dict[str | None, list[int]] = defaultdict(list)
@@ -164,7 +203,12 @@ def expected_windows(rows: list[Row], window: WindowSpec) -> dict[tuple[str | No
 
 @pytest.mark.parametrize(
     "window",
-    [TumblingSpec(size_us=10), SlidingSpec(size_us=12, slide_us=4), SlidingSpec(size_us=5, slide_us=3), SessionSpec(gap_us=6)],
+    [
+        TumblingSpec(size_us=10),
+        SlidingSpec(size_us=12, slide_us=4),
+        SlidingSpec(size_us=5, slide_us=3),
+        SessionSpec(gap_us=6),
+    ],
     ids=["tumbling", "sliding", "sliding unevenly", "session"],
 )
 @settings(deadline=None, max_examples=60)
@@ -176,7 +220,9 @@ def test_windows(window: WindowSpec, flows: Flows) -> None:
     found = {(row["key"], _us(row["window_start"]), _us(row["window_end"])): row for row in rows}
     assert len(found) == len(rows), "each window fires once: nothing is late"
     expected = expected_windows(flows.rows, window)
-    assert {key: sorted(row["xs"]) for key, row in found.items()} == {key: sorted(times) for key, times in expected.items()}
+    assert {key: sorted(row["xs"]) for key, row in found.items()} == {
+        key: sorted(times) for key, times in expected.items()
+    }
     assert all(row["n"] == len(row["xs"]) and row["total"] == sum(row["xs"]) for row in rows)
 
 
@@ -208,15 +254,23 @@ def test_stateful_processors(flows: Flows) -> None:
     output = pa.schema([("key", pa.string()), ("count", pa.int64())])
 
     def subtask() -> StreamOperator:
-        spec = TransformWithStateSpec(processor=examples.RunningCount(), key_columns=("key",), output_schema=output)
+        spec = TransformWithStateSpec(
+            processor=examples.RunningCount(), key_columns=("key",), output_schema=output
+        )
         return TransformWithState(spec)
 
     def batch(rows: list[Row]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([{"key": key, "value": ""} for key, _ in rows], schema=schema)
+        return pa.RecordBatch.from_pylist(
+            [{"key": key, "value": ""} for key, _ in rows], schema=schema
+        )
 
     rows = flows.through(subtask, batch, output)
     counts: dict[str | None, int] = defaultdict(int)
     for key, _ in flows.rows:
         counts[key] += 1
     assert {row["key"]: row["count"] for row in rows} == counts
-    assert all(before < after for key in counts for before, after in pairwise(r["count"] for r in rows if r["key"] == key))
+    assert all(
+        before < after
+        for key in counts
+        for before, after in pairwise(r["count"] for r in rows if r["key"] == key)
+    )

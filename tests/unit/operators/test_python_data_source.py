@@ -36,7 +36,12 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import build_sink
-from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, PARTITION_SCHEMA, check_sink, check_source
+from taskexecutor.executor.connectors.python_data_source import (
+    MESSAGE_SCHEMA,
+    PARTITION_SCHEMA,
+    check_sink,
+    check_source,
+)
 from taskexecutor.executor.connectors.python_source import build
 from taskexecutor.executor.operators import OpenedOperator
 from taskexecutor.executor.operators import build as build_operator
@@ -102,7 +107,9 @@ class ArrowReader(Reader):
         context = TaskContext.get()
         assert context is not None
         numbers = list(range(partition.start, partition.end))
-        yield pa.record_batch([numbers, [f"in {context.partitionId()}" for _ in numbers]], schema=ARROW)
+        yield pa.record_batch(
+            [numbers, [f"in {context.partitionId()}" for _ in numbers]], schema=ARROW
+        )
 
 
 class SimpleNumbers(SimpleDataSourceStreamReader):
@@ -153,7 +160,9 @@ def test_partitions_are_planned_once_each_in_one_subtask(reader: type[Any]) -> N
     assert planner.operator.waiting is (reader is not BoundedReader)  # type: ignore[attr-defined]
     planner.close()
     assert calls == ["stop"]
-    other = OperatorHarness(build(PartitionPlan(numbers(reader))), [], subtask=1, parallelism=2).open()
+    other = OperatorHarness(
+        build(PartitionPlan(numbers(reader))), [], subtask=1, parallelism=2
+    ).open()
     assert not other.poll()
 
 
@@ -162,12 +171,16 @@ def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
     planner = OperatorHarness(build(PartitionPlan(numbers(reader))), []).open()
     plan(planner)
     operator = build(numbers(reader))
-    harness = OperatorHarness(operator, [PARTITION_SCHEMA], output_schema=ARROW, subtask=1, parallelism=2).open()
+    harness = OperatorHarness(
+        operator, [PARTITION_SCHEMA], output_schema=ARROW, subtask=1, parallelism=2
+    ).open()
     for batch in planner.batches:
         harness.process(batch)
     assert TaskContext.get() is None, "this is no worker: a Spark could be started here"
     texts = (str(n) if reader is Reader else "in 1" for n in range(25))
-    assert harness.rows() == [{"n": n, "text": text} for n, text in zip(range(25), texts, strict=True)]
+    assert harness.rows() == [
+        {"n": n, "text": text} for n, text in zip(range(25), texts, strict=True)
+    ]
 
 
 def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> None:
@@ -214,7 +227,9 @@ def test_an_offset_that_does_not_advance_behind_its_rows_is_an_error() -> None:
 
 
 class Topic(DataSourceStreamReader):
-    """Each of `plans` is asked for at once; its partitions are lists of times, and all of them of the same ten microseconds."""
+    """Each of `plans` is asked for at once; its partitions are lists of times, and all of them of
+    the same ten microseconds.
+    """
 
     plans: ClassVar[list[list[list[int]]]] = []
 
@@ -225,7 +240,10 @@ class Topic(DataSourceStreamReader):
         return {"plan": min(start["plan"] + 1, len(self.plans))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition([10 * start["plan"] + time for time in partition]) for partition in self.plans[start["plan"]]]
+        return [
+            InputPartition([10 * start["plan"] + time for time in partition])
+            for partition in self.plans[start["plan"]]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         for at in partition.value:
@@ -248,11 +266,18 @@ def harnesses(graph: JobGraph, **schemas: pa.Schema) -> dict[str, Callable[[], O
     """By name, what makes an operator as it stands in the graph."""
 
     def opened(operator: Operator) -> OperatorHarness:
-        spec, schema = cloudpickle.loads(operator.spec), schemas.get(operator.name.split()[-1], TIMES)
+        spec, schema = (
+            cloudpickle.loads(operator.spec),
+            schemas.get(operator.name.split()[-1], TIMES),
+        )
         inputs = [PARTITION_SCHEMA if "Source" in operator.name else TIMES] * bool(operator.inputs)
-        return OperatorHarness(build_operator([OpenedOperator(operator, spec, schema)]), inputs, output_schema=schema).open()
+        return OperatorHarness(
+            build_operator([OpenedOperator(operator, spec, schema)]), inputs, output_schema=schema
+        ).open()
 
-    return {o.name: functools.partial(opened, o) for vertex in graph.vertices for o in vertex.operators}
+    return {
+        o.name: functools.partial(opened, o) for vertex in graph.vertices for o in vertex.operators
+    }
 
 
 def flow(elements: Sequence[Any], into: OperatorHarness) -> None:
@@ -263,8 +288,13 @@ def flow(elements: Sequence[Any], into: OperatorHarness) -> None:
             into.process(element)
 
 
-@given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=5), max_size=4), st.integers(1, 3))
-def test_no_row_of_a_partition_is_late_because_another_was_read_before(plans: list[list[list[int]]], readers: int) -> None:
+@given(
+    st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=5), max_size=4),
+    st.integers(1, 3),
+)
+def test_no_row_of_a_partition_is_late_because_another_was_read_before(
+    plans: list[list[list[int]]], readers: int
+) -> None:
     Topic.plans = plans
     env = Environment(parallelism=readers)
     env.from_source(PythonSource(Topics), watermarks=Watermarks.bounded("at"), uid="topics").print()
@@ -288,12 +318,16 @@ def test_no_row_of_a_partition_is_late_because_another_was_read_before(plans: li
             else:
                 times_us += out["at"].cast(pa.int64()).to_pylist()
                 assert times_us[-1] > reached_us, "not late"
-        assert not times_us or reached_us == max(times_us) - 1, "with the last mark, all of it has been read"
+        assert not times_us or reached_us == max(times_us) - 1, (
+            "with the last mark, all of it has been read"
+        )
 
 
 def test_simple_readers_tell_event_time_with_each_batch() -> None:
     env = Environment()
-    watermarks = Watermarks.custom(lambda batch: datetime.fromtimestamp(batch["n"][-1].as_py(), UTC))
+    watermarks = Watermarks.custom(
+        lambda batch: datetime.fromtimestamp(batch["n"][-1].as_py(), UTC)
+    )
     env.from_source(PythonSource(Simple), watermarks=watermarks, uid="simple").print()
     made = harnesses(env.job_graph(), simple=ARROW, Watermarks=ARROW)
     reader, teller = made["Source: simple"](), made["Watermarks"]()
@@ -399,7 +433,9 @@ def batch(*numbers: int) -> pa.RecordBatch:
 
 def writer(sink: PythonSink, subtask: int = 0, parallelism: int = 1) -> OperatorHarness:
     schema = check_sink(sink, ARROW)
-    return OperatorHarness(build_sink(sink), [ARROW], output_schema=schema, subtask=subtask, parallelism=parallelism).open()
+    return OperatorHarness(
+        build_sink(sink), [ARROW], output_schema=schema, subtask=subtask, parallelism=parallelism
+    ).open()
 
 
 def committer(sink: PythonSink) -> OperatorHarness:
@@ -418,7 +454,9 @@ def test_all_subtasks_write_and_one_commits() -> None:
         commits.process(harness.batches[0])
     assert calls == []
     commits.end()
-    rows = [(subtask, [{"n": n, "text": str(n)} for n in range(subtask, 20, 2)]) for subtask in range(2)]
+    rows = [
+        (subtask, [{"n": n, "text": str(n)} for n in range(subtask, 20, 2)]) for subtask in range(2)
+    ]
     assert calls == [("commit", "7", 0, rows)]
 
 
@@ -520,7 +558,9 @@ def test_a_write_that_raises_fails_the_task_with_its_error() -> None:
     harness.close()
 
 
-def test_a_write_that_stops_early_drops_the_rest_and_one_that_returns_something_else_is_an_error() -> None:
+def test_a_write_that_stops_early_drops_the_rest_and_one_that_returns_something_else_is_an_error() -> (
+    None
+):
     class First(Writer):
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
             return Written(0, [next(iterator).n]) if self.lot == "first" else None  # type: ignore[return-value]

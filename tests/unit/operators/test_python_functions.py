@@ -25,7 +25,9 @@ SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 BATCH = pa.record_batch([[1, 2, None], ["a", "b", None]], schema=SCHEMA)
 
 
-def run(operator: StreamOperator, *batches: pa.RecordBatch, output: pa.Schema = SCHEMA) -> OperatorHarness:
+def run(
+    operator: StreamOperator, *batches: pa.RecordBatch, output: pa.Schema = SCHEMA
+) -> OperatorHarness:
     harness = OperatorHarness(operator, [SCHEMA], output_schema=output, name="f").open()
     for batch in batches:
         harness.process(batch)
@@ -52,7 +54,9 @@ def test_filter_takes_booleans_of_any_kind_and_drops_nulls(function: Any) -> Non
 
 
 def test_filter_that_lets_nothing_through_sends_no_batch() -> None:
-    assert run(Filter(FilterSpec(function=lambda batch: [None] * batch.num_rows)), BATCH).batches == []
+    assert (
+        run(Filter(FilterSpec(function=lambda batch: [None] * batch.num_rows)), BATCH).batches == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,8 @@ def test_map_in_pandas_is_called_once_per_batch_and_may_yield_any_number_of_fram
 
 def test_map_in_pandas_with_another_schema_shows_both() -> None:
     with pytest.raises(
-        FiresteelError, match="f: the function yielded another schema than it declares: expected x int64, y string; got x"
+        FiresteelError,
+        match="f: the function yielded another schema than it declares: expected x int64, y string; got x",
     ):
         pandas(lambda frames: (frame[["x"]] for frame in frames), BATCH)
     with pytest.raises(FiresteelError, match="yielded a dict; it must yield a pandas.DataFrame"):
@@ -104,9 +109,14 @@ def test_map_in_pandas_with_another_schema_shows_both() -> None:
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=6), several=st.integers(0, 3))
 def test_generators_may_yield_several_batches_or_none(sizes: list[int], several: int) -> None:
-    """Whatever the batches, the function sees each row once and all that it yields comes out, in order."""
+    """Whatever the batches, the function sees each row once and all that it yields comes out, in
+    order.
+    """
     rows = iter(range(10_000))
-    batches = [pa.record_batch([[next(rows) for _ in range(size)], ["t"] * size], schema=SCHEMA) for size in sizes]
+    batches = [
+        pa.record_batch([[next(rows) for _ in range(size)], ["t"] * size], schema=SCHEMA)
+        for size in sizes
+    ]
 
     def function(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in found:
@@ -114,5 +124,10 @@ def test_generators_may_yield_several_batches_or_none(sizes: list[int], several:
                 yield batch.slice(number, 10)
 
     harness = run(MapInArrow(MapInArrowSpec(function=function)), *batches)
-    expected = [x for batch in batches for number in range(several) for x in batch["x"].to_pylist()[number : number + 10]]
+    expected = [
+        x
+        for batch in batches
+        for number in range(several)
+        for x in batch["x"].to_pylist()[number : number + 10]
+    ]
     assert [row["x"] for row in harness.rows()] == expected

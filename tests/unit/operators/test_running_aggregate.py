@@ -24,7 +24,15 @@ MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
 
 
 def partials(kind: pa.DataType, rows: list[tuple[Any, int | None]]) -> pa.Table:
-    schema = pa.schema([("k", kind), ("s", pa.int64()), ("d", pa.float64()), ("top", pa.int64()), ("_rows", pa.int64())])
+    schema = pa.schema(
+        [
+            ("k", kind),
+            ("s", pa.int64()),
+            ("d", pa.float64()),
+            ("top", pa.int64()),
+            ("_rows", pa.int64()),
+        ]
+    )
     columns = {
         "k": [k for k, _ in rows],
         "s": [x for _, x in rows],
@@ -57,7 +65,9 @@ def test_a_log_of_partials_holds_what_a_dictionary_would(kind: str, data: st.Dat
         changed = state.add(partials(arrow, bundle))
         for key, x in bundle:
             expected.setdefault(repr(key), []).append(x)
-        assert sorted(repr(row["k"]) for row in changed.to_pylist()) == sorted({repr(key) for key, _ in bundle})
+        assert sorted(repr(row["k"]) for row in changed.to_pylist()) == sorted(
+            {repr(key) for key, _ in bundle}
+        )
         check(changed.to_pylist(), {repr(k): expected[repr(k)] for k, _ in bundle})
     if expected:
         check(state.rows().to_pylist(), expected)
@@ -71,19 +81,31 @@ def check(rows: list[dict[str, Any]], expected: dict[str, list[int | None]]) -> 
         assert found[key] == (total, total, max(present, default=None), len(values))
 
 
-DENSE = {"int64": pa.int64(), "int16": pa.int16(), "date": pa.date32(), "time": pa.timestamp("us", "UTC")}
+DENSE = {
+    "int64": pa.int64(),
+    "int16": pa.int16(),
+    "date": pa.date32(),
+    "time": pa.timestamp("us", "UTC"),
+}
 
 
 @pytest.mark.parametrize("kind", DENSE)
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.lists(st.tuples(st.integers(-20, 20), st.integers(-9, 9)), min_size=1, max_size=8), max_size=8))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(-20, 20), st.integers(-9, 9)), min_size=1, max_size=8),
+        max_size=8,
+    )
+)
 def test_dense_keys_are_places_in_arrays(kind: str, bundles: list[list[tuple[int, int]]]) -> None:
     state, log = DensePartials(("k",), MERGES), KeyedPartials(("k",), MERGES)
     for bundle in bundles:
         table = partials(pa.int64(), bundle)
         if kind != "int64":
             keys = table["k"].combine_chunks().cast(pa.int32() if kind == "date" else pa.int64())
-            table = table.set_column(0, "k", keys.cast(DENSE[kind]) if kind == "int16" else keys.view(DENSE[kind]))
+            table = table.set_column(
+                0, "k", keys.cast(DENSE[kind]) if kind == "int16" else keys.view(DENSE[kind])
+            )
         changed = state.add(table.to_batches(max_chunksize=3))
         assert changed is not None
         by_key = [("k", "ascending")]
@@ -93,15 +115,23 @@ def test_dense_keys_are_places_in_arrays(kind: str, bundles: list[list[tuple[int
 
 
 @pytest.mark.parametrize(
-    "rows", [[(None, 1)], [(5, None)], [(10**9, 1)], [(5, 2**62)]], ids=["null key", "null sum", "far away", "large sum"]
+    "rows",
+    [[(None, 1)], [(5, None)], [(10**9, 1)], [(5, 2**62)]],
+    ids=["null key", "null sum", "far away", "large sum"],
 )
 def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int | None]]) -> None:
     items = parse_aggregates(["sum(x) AS s"])
     schema = pa.schema([("k", pa.int64()), ("_p0_sum", pa.int64()), ("_rows", pa.int64())])
     operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=items))
-    harness = OperatorHarness(operator, [schema], output_schema=pa.schema([("k", pa.int64()), ("s", pa.int64())])).open()
+    harness = OperatorHarness(
+        operator, [schema], output_schema=pa.schema([("k", pa.int64()), ("s", pa.int64())])
+    ).open()
     for bundle in ([(5, 1), (6, 2)], rows, [(5, 10)]):
-        harness.process(pa.record_batch([[k for k, _ in bundle], [x for _, x in bundle], [1] * len(bundle)], schema=schema))
+        harness.process(
+            pa.record_batch(
+                [[k for k, _ in bundle], [x for _, x in bundle], [1] * len(bundle)], schema=schema
+            )
+        )
         harness.flush()
     latest = {row["k"]: row["s"] for row in harness.rows()}
     added = dict(rows)
@@ -111,9 +141,15 @@ def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int |
 
 @settings(deadline=None)
 @given(
-    st.lists(st.sets(st.tuples(st.none() | st.integers(0, 60), st.sampled_from(["x", "y", None]))), max_size=12), st.booleans()
+    st.lists(
+        st.sets(st.tuples(st.none() | st.integers(0, 60), st.sampled_from(["x", "y", None]))),
+        max_size=12,
+    ),
+    st.booleans(),
 )
-def test_keys_keep_their_numbers(bundles: list[set[tuple[int | None, str | None]]], few: bool) -> None:
+def test_keys_keep_their_numbers(
+    bundles: list[set[tuple[int | None, str | None]]], few: bool
+) -> None:
     before, keyed_partials._FEW = keyed_partials._FEW, 0 if few else 8
     try:
         index = keyed_partials._HashIndex()
@@ -121,7 +157,10 @@ def test_keys_keep_their_numbers(bundles: list[set[tuple[int | None, str | None]
         for bundle in map(list, bundles):
             if not bundle:
                 continue
-            columns = [pa.array([a for a, _ in bundle], pa.int64()), pa.array([b for _, b in bundle], pa.string())]
+            columns = [
+                pa.array([a for a, _ in bundle], pa.int64()),
+                pa.array([b for _, b in bundle], pa.string()),
+            ]
             found = index.numbers(columns).tolist()
             assert found == [expected.setdefault(key, len(expected)) for key in bundle]
             assert index.count == len(expected)
@@ -142,20 +181,36 @@ def test_keys_may_become_sparse() -> None:
     state = KeyedPartials(("k",), MERGES)
     for key in [5, 7, 6, 10**15, 5, None, 8, None, 10**15]:
         state.add(partials(pa.int64(), [(key, 1)]))
-    assert {row["k"]: row["s"] for row in state.rows().to_pylist()} == {5: 2, 7: 1, 6: 1, 10**15: 2, None: 2, 8: 1}
+    assert {row["k"]: row["s"] for row in state.rows().to_pylist()} == {
+        5: 2,
+        7: 1,
+        6: 1,
+        10**15: 2,
+        None: 2,
+        8: 1,
+    }
 
 
 def test_changed_keys_are_emitted_once_per_flush() -> None:
     items = parse_aggregates(["sum(x) AS s", "avg(x) AS a"])
     schema = pa.schema(
-        [("k", pa.int64()), ("_p0_sum", pa.int64()), ("_p1_sum", pa.int64()), ("_p1_count", pa.int64()), ("_rows", pa.int64())]
+        [
+            ("k", pa.int64()),
+            ("_p0_sum", pa.int64()),
+            ("_p1_sum", pa.int64()),
+            ("_p1_count", pa.int64()),
+            ("_rows", pa.int64()),
+        ]
     )
     output = pa.schema([("k", pa.int64()), ("s", pa.int64()), ("a", pa.float64())])
     operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=items))
     harness = OperatorHarness(operator, [schema], output_schema=output).open()
 
     def rows(*rows: tuple[int, int]) -> pa.RecordBatch:
-        return pa.record_batch([[k for k, _ in rows], *[[x for _, x in rows]] * 2, *[[1] * len(rows)] * 2], schema=schema)
+        return pa.record_batch(
+            [[k for k, _ in rows], *[[x for _, x in rows]] * 2, *[[1] * len(rows)] * 2],
+            schema=schema,
+        )
 
     harness.process(rows((1, 10), (2, 20)))
     harness.process(rows((1, 5)))
@@ -171,22 +226,40 @@ def test_changed_keys_are_emitted_once_per_flush() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.none() | st.sampled_from(["a", "b"]), st.none() | st.integers(-3, 3)), max_size=20))
-def test_groups_of_several_columns_are_those_of_their_tuples(rows: list[tuple[str | None, int | None]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.none() | st.sampled_from(["a", "b"]), st.none() | st.integers(-3, 3)),
+        max_size=20,
+    )
+)
+def test_groups_of_several_columns_are_those_of_their_tuples(
+    rows: list[tuple[str | None, int | None]],
+) -> None:
     if not rows:
         return
-    columns = [pa.array([a for a, _ in rows], pa.string()), pa.array([b for _, b in rows], pa.int32())]
+    columns = [
+        pa.array([a for a, _ in rows], pa.string()),
+        pa.array([b for _, b in rows], pa.int32()),
+    ]
     groups = group(columns)
     codes = groups.codes.tolist()
     assert groups.count == len(set(rows)) == len(set(codes))
     assert len(set(zip(rows, codes, strict=True))) == groups.count
-    assert [rows[i] for i in groups.first_rows()] == [rows[codes.index(code)] for code in range(groups.count)]
-    assert members(columns, [c.slice(0, 1) for c in columns]).tolist() == [row == rows[0] for row in rows]
+    assert [rows[i] for i in groups.first_rows()] == [
+        rows[codes.index(code)] for code in range(groups.count)
+    ]
+    assert members(columns, [c.slice(0, 1) for c in columns]).tolist() == [
+        row == rows[0] for row in rows
+    ]
 
 
 def test_sums_beyond_bigint_fail_loudly() -> None:
     table = pa.table({"k": [1, 1, 2], "s": [2**62, 2**62, 5], "_rows": [1, 1, 1]})
     with pytest.raises(FiresteelError, match="out of the range of BIGINT"):
         merge_partials(table, ["k"], {"s": "sum", "_rows": "sum"})
-    whole = merge_partials(pa.table({"k": [1, 1], "s": [2**62, -(2**62)], "_rows": [1, 1]}), ["k"], {"s": "sum", "_rows": "sum"})
+    whole = merge_partials(
+        pa.table({"k": [1, 1], "s": [2**62, -(2**62)], "_rows": [1, 1]}),
+        ["k"],
+        {"s": "sum", "_rows": "sum"},
+    )
     assert whole.column("s").to_pylist() == [0]

@@ -1,4 +1,6 @@
-"""PySpark's documented processors run unchanged and do what TwsTester, PySpark's own test double, says they do."""
+"""PySpark's documented processors run unchanged and do what TwsTester, PySpark's own test double,
+says they do.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,15 @@ def opened(
 ) -> OperatorHarness:
     initial = {"initial_key_columns": ("key",)} if len(inputs) == 2 else {}
     spec = TransformWithStateSpec(
-        processor=processor, key_columns=(inputs[0].names[0],), output_schema=output, **initial, **options
+        processor=processor,
+        key_columns=(inputs[0].names[0],),
+        output_schema=output,
+        **initial,
+        **options,
     )
-    return OperatorHarness(TransformWithState(spec, now_ms), inputs, output_schema=output, name="stateful").open()
+    return OperatorHarness(
+        TransformWithState(spec, now_ms), inputs, output_schema=output, name="stateful"
+    ).open()
 
 
 def cut(schema: pa.Schema, rows: Rows, sizes: list[int]) -> list[pa.RecordBatch]:
@@ -70,7 +78,9 @@ READINGS = [("0", 123), ("0", 23), ("1", 33), ("1", 188), ("1", 88)]
 
 
 def documented(method: Any) -> dict[str, Any]:
-    """What the example in the method's documentation defines: nothing of it is changed, and there is no copy of it here."""
+    """What the example in the method's documentation defines: nothing of it is changed, and there
+    is no copy of it here.
+    """
     names: dict[str, Any] = {"pd": pd}
     for example in doctest.DocTestParser().get_examples(method.__doc__):
         if doctest.SKIP not in example.options and not example.source.startswith("spark."):
@@ -81,12 +91,24 @@ def documented(method: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("pandas", [False, True])
 def test_the_example_of_the_documentation(pandas: bool) -> None:
     grouped = PandasGroupedOpsMixin
-    example = documented(grouped.transformWithStateInPandas if pandas else grouped.transformWithState)
-    harness = opened(example["SimpleStatefulProcessor"](), [SENSORS], to_arrow(example["output_schema"]), pandas=pandas)
-    batch = pa.RecordBatch.from_pylist([{"id": k, "temperature": t} for k, t in READINGS], schema=SENSORS)
+    example = documented(
+        grouped.transformWithStateInPandas if pandas else grouped.transformWithState
+    )
+    harness = opened(
+        example["SimpleStatefulProcessor"](),
+        [SENSORS],
+        to_arrow(example["output_schema"]),
+        pandas=pandas,
+    )
+    batch = pa.RecordBatch.from_pylist(
+        [{"id": k, "temperature": t} for k, t in READINGS], schema=SENSORS
+    )
     harness.process(batch)
     assert harness.rows() == [{"id": "0", "count": 2}, {"id": "1", "count": 3}]
-    assert [(e.key, e.value) for e in harness.state.keyed.entries("user.numViolations")] == [(("0",), (1,)), (("1",), (1,))]
+    assert [(e.key, e.value) for e in harness.state.keyed.entries("user.numViolations")] == [
+        (("0",), (1,)),
+        (("1",), (1,)),
+    ]
     harness.end()
 
 
@@ -96,11 +118,15 @@ def test_a_downtime_detector(pandas: bool) -> None:
     processor = examples.DowntimeDetectorInPandas() if pandas else examples.DowntimeDetector()
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     output = pa.schema([("id", pa.string()), ("downtime_ms", pa.int64())])
-    harness = opened(processor, [schema], output, lambda: clock[0], pandas=pandas, time_mode="processing_time")
+    harness = opened(
+        processor, [schema], output, lambda: clock[0], pandas=pandas, time_mode="processing_time"
+    )
 
     def seen(*keys: str) -> None:
         at = datetime.datetime.fromtimestamp(clock[0] / 1000, datetime.UTC)
-        harness.process(pa.RecordBatch.from_pylist([{"id": key, "at": at} for key in keys], schema=schema))
+        harness.process(
+            pa.RecordBatch.from_pylist([{"id": key, "at": at} for key in keys], schema=schema)
+        )
 
     def at(now_ms: int) -> list[tuple[str, int]]:
         before, clock[0] = len(harness.rows()), now_ms
@@ -178,7 +204,13 @@ def test_word_frequency(rows: list[tuple[str, str]], sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("ttl", [None, 60_000])
 @settings(deadline=None)
-@given(st.lists(st.tuples(keys, st.sampled_from(examples.COMMANDS), st.integers(0, 9), st.booleans()), max_size=60), sizes)
+@given(
+    st.lists(
+        st.tuples(keys, st.sampled_from(examples.COMMANDS), st.integers(0, 9), st.booleans()),
+        max_size=60,
+    ),
+    sizes,
+)
 def test_every_method_of_every_state_also_while_snapshots_are_written(
     ttl: int | None, rows: list[tuple[str, str, int, bool]], sizes: list[int]
 ) -> None:
@@ -199,7 +231,9 @@ def test_every_method_of_every_state_also_while_snapshots_are_written(
             taken.append((snapshot, _frozen(snapshot)))
         if len(taken) > 2:
             taken.pop(0)[0].keyed.release()
-        assert all(_frozen(snapshot) == contents for snapshot, contents in taken), "a snapshot does not change"
+        assert all(_frozen(snapshot) == contents for snapshot, contents in taken), (
+            "a snapshot does not change"
+        )
     harness.end()
     assert harness.rows() == as_tester(TwsTester(examples.AllMethods()), batches)
 
@@ -211,7 +245,9 @@ def _init_with_ttl(processor: Any, handle: Any, ttl: int) -> None:
 
 
 def _frozen(snapshot: Any) -> str:
-    return repr([(g, sorted(entries, key=repr)) for g, entries in snapshot.keyed.entries_by_key_group()])
+    return repr(
+        [(g, sorted(entries, key=repr)) for g, entries in snapshot.keyed.entries_by_key_group()]
+    )
 
 
 TIMED = pa.schema([("key", pa.string()), ("n", pa.int64()), ("at_ms", pa.int64())])
@@ -230,7 +266,9 @@ EXPIRED = pa.schema([("key", pa.string()), ("total", pa.int64()), ("expired_ms",
 )
 def test_event_time_timers(story: list[Any]) -> None:
     harness = opened(examples.Session(), [TIMED], EXPIRED, time_mode="event_time")
-    tester = TwsTester(examples.Session(), timeMode="EventTime", eventTimeExtractor=lambda row: row.at_ms)
+    tester = TwsTester(
+        examples.Session(), timeMode="EventTime", eventTimeExtractor=lambda row: row.at_ms
+    )
     now_ms, expected = 0, []
     for step in story:
         if isinstance(step, int):
@@ -245,24 +283,32 @@ def test_event_time_timers(story: list[Any]) -> None:
     assert order(harness.rows()) == order(expected)
     pending = set(tester.handle._timers.getAllKeysWithTimers())
     harness.end()
-    assert {row["key"] for row in harness.rows()[len(expected) :]} == pending, "the rest fires at the end of event time"
+    assert {row["key"] for row in harness.rows()[len(expected) :]} == pending, (
+        "the rest fires at the end of event time"
+    )
 
 
 def test_timers_fire_in_order_of_time_before_the_watermark_goes_on() -> None:
     harness = opened(examples.Session(), [TIMED], EXPIRED, time_mode="event_time")
     for key, at_ms in (("late", 9_000), ("early", 1_000), ("mid", 5_000)):
-        harness.process(pa.RecordBatch.from_pylist([{"key": key, "n": 1, "at_ms": at_ms}], schema=TIMED))
+        harness.process(
+            pa.RecordBatch.from_pylist([{"key": key, "n": 1, "at_ms": at_ms}], schema=TIMED)
+        )
     harness.watermark(10_999_999)
     assert harness.rows() == []
     harness.watermark(19_000_000)
     assert [row["key"] for row in harness.rows()] == ["early", "mid", "late"]
-    assert isinstance(harness.elements[-2], pa.RecordBatch), "one batch for all, and then the watermark"
+    assert isinstance(harness.elements[-2], pa.RecordBatch), (
+        "one batch for all, and then the watermark"
+    )
     assert harness.watermarks_us == [10_999_999, 19_000_000]
 
 
 def test_processing_time_timers() -> None:
     clock = [0]
-    harness = opened(examples.Session(), [TIMED], EXPIRED, lambda: clock[0], time_mode="processing_time")
+    harness = opened(
+        examples.Session(), [TIMED], EXPIRED, lambda: clock[0], time_mode="processing_time"
+    )
     tester = TwsTester(examples.Session(), timeMode="ProcessingTime")
     expected = []
     for key, at_ms in (("a", 100), ("b", 200), ("a", 7_000)):
@@ -284,9 +330,13 @@ def test_initial_state_comes_before_the_first_row(pandas: bool) -> None:
     initial = pa.schema([("key", pa.string()), ("initial_count", pa.int64())])
     processor = examples.RunningCountInPandas() if pandas else examples.RunningCount()
     harness = opened(processor, [EVENTS, initial], COUNTS, pandas=pandas)
-    harness.process(pa.RecordBatch.from_pylist([{"key": "a", "initial_count": 10}], schema=initial), 1)
+    harness.process(
+        pa.RecordBatch.from_pylist([{"key": "a", "initial_count": 10}], schema=initial), 1
+    )
     harness.end_input(1)
-    harness.process(pa.RecordBatch.from_pylist([{"key": k, "value": ""} for k in "aba"], schema=EVENTS), 0)
+    harness.process(
+        pa.RecordBatch.from_pylist([{"key": k, "value": ""} for k in "aba"], schema=EVENTS), 0
+    )
     harness.end()
     assert harness.rows() == [{"key": "a", "count": 12}, {"key": "b", "count": 1}]
 
@@ -299,9 +349,14 @@ def test_state_and_timers_outlive_a_restart() -> None:
     snapshot = first.state.snapshot()
     first.close()
     spec = TransformWithStateSpec(
-        processor=examples.Session(), key_columns=("key",), output_schema=EXPIRED, time_mode="event_time"
+        processor=examples.Session(),
+        key_columns=("key",),
+        output_schema=EXPIRED,
+        time_mode="event_time",
     )
-    second = OperatorHarness(TransformWithState(spec), [TIMED], output_schema=EXPIRED, restored=restored_from(snapshot)).open()
+    second = OperatorHarness(
+        TransformWithState(spec), [TIMED], output_schema=EXPIRED, restored=restored_from(snapshot)
+    ).open()
     second.watermark(11_000_000)
     assert second.rows() == [{"key": "a", "total": 5, "expired_ms": 11_000}]
     second.end()

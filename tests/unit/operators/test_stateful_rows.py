@@ -39,13 +39,21 @@ COLUMNS: list[pa.Array] = [
     pa.array([b"a", None, b""]),
     pa.array([datetime.date(1, 1, 1), None, datetime.date(9999, 12, 31)]),
     pa.array(
-        [datetime.datetime(2024, 1, 1, tzinfo=UTC), None, datetime.datetime(1, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")
+        [datetime.datetime(2024, 1, 1, tzinfo=UTC), None, datetime.datetime(1, 1, 1, tzinfo=UTC)],
+        pa.timestamp("us", "UTC"),
     ),
-    pa.array([datetime.datetime(2024, 1, 1), None, datetime.datetime(9999, 12, 31)], pa.timestamp("us")),
-    pa.array([datetime.datetime(2024, 7, 1, tzinfo=UTC), None, None], pa.timestamp("us", "Europe/Berlin")),
+    pa.array(
+        [datetime.datetime(2024, 1, 1), None, datetime.datetime(9999, 12, 31)], pa.timestamp("us")
+    ),
+    pa.array(
+        [datetime.datetime(2024, 7, 1, tzinfo=UTC), None, None], pa.timestamp("us", "Europe/Berlin")
+    ),
     pa.array([decimal.Decimal("1.50"), None, decimal.Decimal("-2")], pa.decimal128(10, 2)),
     pa.array([[1, None], None, []], pa.list_(pa.int32())),
-    pa.array([{"x": 1, "y": None}, None, {"x": None, "y": "z"}], pa.struct([("x", pa.int32()), ("y", pa.string())])),
+    pa.array(
+        [{"x": 1, "y": None}, None, {"x": None, "y": "z"}],
+        pa.struct([("x", pa.int32()), ("y", pa.string())]),
+    ),
     pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int32())),
     pa.array([None, None, None], pa.null()),
     pa.array([datetime.timedelta(days=1), None, datetime.timedelta(0)], pa.duration("us")),
@@ -54,11 +62,18 @@ COLUMNS: list[pa.Array] = [
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
 def test_values_are_arrows_own(column: pa.Array) -> None:
-    for part in (column, column.slice(1), column.slice(0, 0), pa.concat_arrays([column, column]).slice(2, 3)):
+    for part in (
+        column,
+        column.slice(1),
+        column.slice(0, 0),
+        pa.concat_arrays([column, column]).slice(2, 3),
+    ):
         ours, arrows = to_python(part), part.to_pylist()
         assert ours == arrows
         assert [type(value) for value in ours] == [type(value) for value in arrows]
-        assert [str(getattr(value, "tzinfo", None)) for value in ours] == [str(getattr(v, "tzinfo", None)) for v in arrows]
+        assert [str(getattr(value, "tzinfo", None)) for value in ours] == [
+            str(getattr(v, "tzinfo", None)) for v in arrows
+        ]
 
 
 def test_rows_are_pysparks_rows() -> None:
@@ -68,7 +83,14 @@ def test_rows_are_pysparks_rows() -> None:
     assert row == plain
     assert repr(row) == repr(plain)
     assert row.asDict() == plain.asDict()
-    assert (row.id, row["count"], row["a b"], row[0], row[-1], row[1:3]) == (7, 3, "x", 7, 8, (3, "x"))
+    assert (row.id, row["count"], row["a b"], row[0], row[-1], row[1:3]) == (
+        7,
+        3,
+        "x",
+        7,
+        8,
+        (3, "x"),
+    )
     assert getattr(row, "a b") == "x"
     assert callable(row.count), "as with every Row: tuple has a method of this name"
     assert "id" in row
@@ -89,10 +111,15 @@ floats = st.sampled_from([0.0, -0.0, 1.5, math.nan, None])
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(keys, st.sampled_from(["x", "y", None]), floats), min_size=1, max_size=60), st.integers(1, 3))
+@given(
+    st.lists(st.tuples(keys, st.sampled_from(["x", "y", None]), floats), min_size=1, max_size=60),
+    st.integers(1, 3),
+)
 def test_grouping_keeps_every_row_in_its_order(rows: list[tuple[Any, ...]], width: int) -> None:
     kinds = [pa.int64(), pa.string(), pa.float64()]
-    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    columns = [
+        pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+    ]
     batch = pa.record_batch([*columns, pa.array(range(len(rows)))], names=["a", "b", "c", "n"])
     keyed = by_key(batch, range(width))
 
@@ -104,7 +131,10 @@ def test_grouping_keeps_every_row_in_its_order(rows: list[tuple[Any, ...]], widt
         expected.setdefault(tuple(map(same, row[:width])), []).append(n)
     numbers = keyed.batch.column(3).to_pylist()
     starts = [0, *keyed.ends[:-1]]
-    found = {tuple(map(same, k)): numbers[a:b] for k, a, b in zip(keyed.keys, starts, keyed.ends, strict=True)}
+    found = {
+        tuple(map(same, k)): numbers[a:b]
+        for k, a, b in zip(keyed.keys, starts, keyed.ends, strict=True)
+    }
     assert found == expected
     assert list(found) == list(expected), "keys in the order of their first rows"
     assert len(set(keyed.keys)) == len(keyed.keys)
@@ -132,8 +162,12 @@ OUT = pa.schema([("id", pa.string()), ("n", pa.int32())])
 
 def yielded(*results: Any, output: pa.Schema = OUT, pandas: bool = False) -> list[dict[str, Any]]:
     processor = Yielding(*results)
-    spec = TransformWithStateSpec(processor=processor, key_columns=("key",), output_schema=output, pandas=pandas)
-    harness = OperatorHarness(TransformWithState(spec), [IN], output_schema=output, name="yields").open()
+    spec = TransformWithStateSpec(
+        processor=processor, key_columns=("key",), output_schema=output, pandas=pandas
+    )
+    harness = OperatorHarness(
+        TransformWithState(spec), [IN], output_schema=output, name="yields"
+    ).open()
     harness.process(pa.record_batch([["k"]], schema=IN))
     harness.end()
     assert all(batch.schema == output for batch in harness.batches)
@@ -141,15 +175,25 @@ def yielded(*results: Any, output: pa.Schema = OUT, pandas: bool = False) -> lis
 
 
 def test_columns_are_matched_by_name() -> None:
-    assert yielded(Row(id="a", n=1), Row(n=2, id="b"), Row("n", "id")(3, None), Row("d", 4), ("e", np.int64(5))) == [
+    assert yielded(
+        Row(id="a", n=1), Row(n=2, id="b"), Row("n", "id")(3, None), Row("d", 4), ("e", np.int64(5))
+    ) == [
         {"id": "a", "n": 1},
         {"id": "b", "n": 2},
         {"id": None, "n": 3},
         {"id": "d", "n": 4},
         {"id": "e", "n": 5},
     ]
-    frames = [pd.DataFrame({"n": [1, 2], "id": ["a", None]}), pd.DataFrame(), pd.DataFrame([["c", 3]])]
-    assert yielded(*frames, pandas=True) == [{"id": "a", "n": 1}, {"id": None, "n": 2}, {"id": "c", "n": 3}]
+    frames = [
+        pd.DataFrame({"n": [1, 2], "id": ["a", None]}),
+        pd.DataFrame(),
+        pd.DataFrame([["c", 3]]),
+    ]
+    assert yielded(*frames, pandas=True) == [
+        {"id": "a", "n": 1},
+        {"id": None, "n": 2},
+        {"id": "c", "n": 3},
+    ]
 
 
 def test_nested_values() -> None:
@@ -169,9 +213,15 @@ def test_nested_values() -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (Row(id="a"), "yielded another schema than it declares: expected id string, n int32; got id str"),
+        (
+            Row(id="a"),
+            "yielded another schema than it declares: expected id string, n int32; got id str",
+        ),
         (Row(id="a", n=1, m=2), "expected id string, n int32; got id str, n int, m int"),
-        (Row(id="a", n="x"), "expected id string, n int32; got id str, n str; column 'n' is int32 and cannot hold 'x'"),
+        (
+            Row(id="a", n="x"),
+            "expected id string, n int32; got id str, n str; column 'n' is int32 and cannot hold 'x'",
+        ),
         (Row(id=1, n=1), "column 'id' is string and cannot hold 1"),
         (Row(id="a", n=2**40), "column 'n' is int32 and cannot hold 1099511627776"),
         (Row("a"), "yielded a row of 1 values; expected id string, n int32"),
@@ -180,7 +230,9 @@ def test_nested_values() -> None:
     ],
 )
 def test_rows_of_another_schema_name_the_key(result: Any, message: str) -> None:
-    with pytest.raises(FiresteelError, match=r"yields: handleInputRows for key \('k',\).*" + message):
+    with pytest.raises(
+        FiresteelError, match=r"yields: handleInputRows for key \('k',\).*" + message
+    ):
         yielded(Row(id="fine", n=0), result)
 
 
@@ -188,12 +240,17 @@ def test_rows_of_another_schema_name_the_key(result: Any, message: str) -> None:
     ("result", "message"),
     [
         (pd.DataFrame({"id": ["a"]}), "expected id string, n int32; got id object"),
-        (pd.DataFrame({"id": ["a"], "n": ["x"]}), "expected id string, n int32; got id object, n object"),
+        (
+            pd.DataFrame({"id": ["a"], "n": ["x"]}),
+            "expected id string, n int32; got id object, n object",
+        ),
         (Row(id="a", n=1), r"yielded a Row; it must yield a pandas\.DataFrame"),
     ],
 )
 def test_frames_of_another_schema_name_the_key(result: Any, message: str) -> None:
-    with pytest.raises(FiresteelError, match=r"yields: handleInputRows for key \('k',\).*" + message):
+    with pytest.raises(
+        FiresteelError, match=r"yields: handleInputRows for key \('k',\).*" + message
+    ):
         yielded(result, pandas=True)
 
 
@@ -201,8 +258,12 @@ def test_what_is_no_iterator_is_an_error() -> None:
     processor = Yielding()
     processor.handleInputRows = lambda key, rows, times: None  # type: ignore[method-assign]
     spec = TransformWithStateSpec(processor=processor, key_columns=("key",), output_schema=OUT)
-    harness = OperatorHarness(TransformWithState(spec), [IN], output_schema=OUT, name="yields").open()
-    with pytest.raises(FiresteelError, match=r"for key \('k',\): it returned NoneType, and must return an iterator"):
+    harness = OperatorHarness(
+        TransformWithState(spec), [IN], output_schema=OUT, name="yields"
+    ).open()
+    with pytest.raises(
+        FiresteelError, match=r"for key \('k',\): it returned NoneType, and must return an iterator"
+    ):
         harness.process(pa.record_batch([["k"]], schema=IN))
     harness.close()
 
@@ -232,9 +293,13 @@ def test_a_flood_of_output_leaves_in_batches(floods: list[int], limit: int) -> N
 
     schema = pa.schema([("key", pa.int64()), ("n", pa.int64())])
     output = pa.schema([("key", pa.int64()), ("i", pa.int64())])
-    operator = TransformWithState(TransformWithStateSpec(processor=Flood(), key_columns=("key",), output_schema=output))
+    operator = TransformWithState(
+        TransformWithStateSpec(processor=Flood(), key_columns=("key",), output_schema=output)
+    )
     harness = OperatorHarness(operator, [schema], output_schema=output).open()
-    operator._collector.expect = lambda rows, size_bytes: setattr(operator._collector, "limit", limit)  # type: ignore[method-assign]
+    operator._collector.expect = lambda rows, size_bytes: setattr(
+        operator._collector, "limit", limit
+    )  # type: ignore[method-assign]
     harness.process(pa.record_batch([list(range(len(floods))), floods], schema=schema))
     harness.end()
     assert harness.rows() == [{"key": k, "i": i} for k, n in enumerate(floods) for i in range(n)]

@@ -31,7 +31,9 @@ LOCAL = AT.astimezone().replace(tzinfo=None)  # as PySpark hands timestamps out
 class Scripted(StatefulProcessor):
     """`declare(handle)` gives the states; `handle_rows(states, handle, key, rows)` what is seen."""
 
-    def __init__(self, declare: Any, handle_rows: Any = lambda *args: (), expired: Any = lambda *args: ()) -> None:
+    def __init__(
+        self, declare: Any, handle_rows: Any = lambda *args: (), expired: Any = lambda *args: ()
+    ) -> None:
         self.declare, self.handle_rows, self.expired = declare, handle_rows, expired
 
     def init(self, handle: Any) -> None:
@@ -42,8 +44,12 @@ class Scripted(StatefulProcessor):
         for seen in self.handle_rows(self.states, self.handle, key, [row.n for row in rows]):
             yield Row(seen=repr(seen))
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        for seen in self.expired(self.states, self.handle, key, expiredTimerInfo.getExpiryTimeInMs()):
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        for seen in self.expired(
+            self.states, self.handle, key, expiredTimerInfo.getExpiryTimeInMs()
+        ):
             yield Row(seen=repr(seen))
 
 
@@ -52,13 +58,19 @@ class Story:
 
     def __init__(self, processor: Scripted, time_mode: str = "none", restored: Any = None) -> None:
         self.now_ms = 0
-        spec = TransformWithStateSpec(processor=processor, key_columns=("key",), output_schema=OUT, time_mode=time_mode)
+        spec = TransformWithStateSpec(
+            processor=processor, key_columns=("key",), output_schema=OUT, time_mode=time_mode
+        )
         operator = TransformWithState(spec, lambda: self.now_ms)
-        self.harness = OperatorHarness(operator, [IN], output_schema=OUT, name="scripted", restored=restored).open()
+        self.harness = OperatorHarness(
+            operator, [IN], output_schema=OUT, name="scripted", restored=restored
+        ).open()
 
     def says(self, key: int, *numbers: int) -> list[Any]:
         return self._new(
-            lambda: self.harness.process(pa.RecordBatch.from_pylist([{"key": key, "n": n} for n in numbers], schema=IN))
+            lambda: self.harness.process(
+                pa.RecordBatch.from_pylist([{"key": key, "n": n} for n in numbers], schema=IN)
+            )
         )
 
     def at(self, now_ms: int) -> list[Any]:
@@ -76,7 +88,10 @@ class Story:
 
     @property
     def entries(self) -> int:
-        return sum(len(entries) for _, entries in self.harness.state.snapshot().keyed.entries_by_key_group())
+        return sum(
+            len(entries)
+            for _, entries in self.harness.state.snapshot().keyed.entries_by_key_group()
+        )
 
 
 # -- values
@@ -161,7 +176,11 @@ def test_changing_what_was_put_or_given_changes_no_state() -> None:
 
     def declare(handle: Any) -> Any:
         array = "a ARRAY<INT>"
-        return handle.getValueState("v", array), handle.getListState("l", array), handle.getMapState("m", "k STRING", array)
+        return (
+            handle.getValueState("v", array),
+            handle.getListState("l", array),
+            handle.getMapState("m", "k STRING", array),
+        )
 
     assert Story(Scripted(declare, handle)).says(1, 1) == [(([1],), [([1],)], ([1],))]
 
@@ -173,7 +192,9 @@ def test_iterating_while_appending_ends() -> None:
             states.appendValue((value * 10,))
         yield [value for (value,) in states.get()]
 
-    assert Story(Scripted(lambda handle: handle.getListState("l", "v INT"), handle)).says(1, 1) == [[1, 2, 10, 20]]
+    assert Story(Scripted(lambda handle: handle.getListState("l", "v INT"), handle)).says(1, 1) == [
+        [1, 2, 10, 20]
+    ]
 
 
 # -- TTL
@@ -182,8 +203,12 @@ def test_iterating_while_appending_ends() -> None:
 @pytest.mark.parametrize("restart", [False, True])
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 700)), max_size=30))
-def test_what_is_older_than_its_ttl_is_gone(restart: bool, steps: list[tuple[int, int, int]]) -> None:
-    """Values, list elements and map entries live 1,000 ms from their last update; nothing of them is left behind."""
+def test_what_is_older_than_its_ttl_is_gone(
+    restart: bool, steps: list[tuple[int, int, int]]
+) -> None:
+    """Values, list elements and map entries live 1,000 ms from their last update; nothing of them
+    is left behind.
+    """
 
     def declare(handle: Any) -> Any:
         return (
@@ -194,7 +219,13 @@ def test_what_is_older_than_its_ttl_is_gone(restart: bool, steps: list[tuple[int
 
     def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
         value, values, entries = states
-        yield value.exists(), value.get(), list(values.get()), sorted(entries.iterator()), entries.containsKey((numbers[0],))
+        yield (
+            value.exists(),
+            value.get(),
+            list(values.get()),
+            sorted(entries.iterator()),
+            entries.containsKey((numbers[0],)),
+        )
         for n in numbers:
             value.update((n,))
             values.appendValue((n,))
@@ -209,7 +240,13 @@ def test_what_is_older_than_its_ttl_is_gone(restart: bool, steps: list[tuple[int
         last = {m: m for _, m in history}
         value = (history[-1][1],) if history else None
         assert story.says(key, n) == [
-            (value is not None, value, [(m,) for _, m in history], sorted(((m,), (m,)) for m in last), n in last)
+            (
+                value is not None,
+                value,
+                [(m,) for _, m in history],
+                sorted(((m,), (m,)) for m in last),
+                n in last,
+            )
         ]
         seen[key] = [*history, (now_ms, n)]
         if restart:
@@ -226,14 +263,16 @@ def test_a_text_is_a_map_key_of_one_text() -> None:
         states.updateValue("k", (numbers[0],))
         yield states.containsKey("k"), states.getValue("k"), list(states.keys())
 
-    assert Story(Scripted(lambda handle: handle.getMapState("m", "k STRING", "n INT"), handle)).says(1, 5) == [
-        (True, (5,), [("k",)])
-    ]
+    assert Story(
+        Scripted(lambda handle: handle.getMapState("m", "k STRING", "n INT"), handle)
+    ).says(1, 5) == [(True, (5,), [("k",)])]
 
 
 def test_a_ttl_needs_processing_time_and_a_positive_duration() -> None:
     for time_mode in ("none", "event_time"):
-        with pytest.raises(FiresteelError, match=r"state 's' has a TTL.*use time_mode=\"processing_time\""):
+        with pytest.raises(
+            FiresteelError, match=r"state 's' has a TTL.*use time_mode=\"processing_time\""
+        ):
             Story(Scripted(lambda handle: handle.getValueState("s", "n INT", 5)), time_mode)
     with pytest.raises(FiresteelError, match="ttlDurationMs is 0; it must be positive"):
         Story(Scripted(lambda handle: handle.getValueState("s", "n INT", 0)), "processing_time")
@@ -255,7 +294,10 @@ def test_timers_are_listed_deleted_and_fire_once() -> None:
     assert story.says(1, 300, 100, 200, 100, -200) == [[100, 300]]
     assert story.says(2, 150) == [[150]]
     assert story.watermark(99) == []
-    assert story.watermark(150) == [(1, 100, [100, 300]), (2, 150, [150])]  # as in PySpark, still listed while it fires
+    assert story.watermark(150) == [
+        (1, 100, [100, 300]),
+        (2, 150, [150]),
+    ]  # as in PySpark, still listed while it fires
     assert story.watermark(1_000) == [(1, 300, [300])]
     assert story.entries == 0
 
@@ -266,7 +308,9 @@ def test_event_time_timers_for_the_past_fire_after_the_batch() -> None:
             handle.registerTimer(n)
         yield "rows"
 
-    story = Story(Scripted(lambda handle: None, handle, lambda s, h, key, at_ms: [at_ms]), "event_time")
+    story = Story(
+        Scripted(lambda handle: None, handle, lambda s, h, key, at_ms: [at_ms]), "event_time"
+    )
     story.watermark(1_000)
     assert story.says(1, 900, 800, 1_100) == ["rows", 800, 900]
     assert story.watermark(1_100) == [1_100]
@@ -353,7 +397,9 @@ def test_what_close_raises_is_blamed_on_it() -> None:
 
     story = Story(Closing(lambda handle: None, lambda *args: ["seen"]))
     assert story.says(1, 1) == ["seen"]
-    with pytest.raises(FiresteelError, match=r"^scripted: Closing\.close failed: OSError: still in use") as raised:
+    with pytest.raises(
+        FiresteelError, match=r"^scripted: Closing\.close failed: OSError: still in use"
+    ) as raised:
         story.harness.close()
     assert error_info(raised.value).user_traceback.endswith("OSError: still in use")
 
@@ -376,7 +422,9 @@ def test_few_timers_look_after_expiring_state() -> None:
         states.update((numbers[0],))
         return iter(())
 
-    story = Story(Scripted(lambda handle: handle.getValueState("s", "n INT", 700), handle), "processing_time")
+    story = Story(
+        Scripted(lambda handle: handle.getValueState("s", "n INT", 700), handle), "processing_time"
+    )
     for now_ms in range(0, 60_000, 300):
         story.at(now_ms)
         story.says(now_ms // 300 % 2, 1)
@@ -394,18 +442,25 @@ def test_states_are_declared_in_init_and_once() -> None:
         assert handle.getValueState("s", "n INT") is handle.getValueState("s", "n INT")
         return handle.getListState("s", "n INT")
 
-    with pytest.raises(FiresteelError, match=r"scripted: Scripted\.init failed: state 's' is declared twice"):
+    with pytest.raises(
+        FiresteelError, match=r"scripted: Scripted\.init failed: state 's' is declared twice"
+    ):
         Story(Scripted(twice))
 
     def late(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
         yield handle.getValueState("s", "n INT")
 
-    with pytest.raises(FiresteelError, match=r"state 's': state variables are declared in init\(\) only"):
+    with pytest.raises(
+        FiresteelError, match=r"state 's': state variables are declared in init\(\) only"
+    ):
         Story(Scripted(lambda handle: None, late)).says(1, 1)
 
 
 def test_state_belongs_to_a_key() -> None:
-    with pytest.raises(FiresteelError, match=r"init failed: state 's' belongs to a key, and no key is being processed here"):
+    with pytest.raises(
+        FiresteelError,
+        match=r"init failed: state 's' belongs to a key, and no key is being processed here",
+    ):
         Story(Scripted(lambda handle: handle.getValueState("s", "n INT").get()))
 
 
@@ -422,7 +477,9 @@ def test_delete_if_exists_forgets_every_key() -> None:
         handle.deleteIfExists("never there")
         return handle.getValueState("old", "n INT")
 
-    second = Story(Scripted(declare, handle), restored=restored_from(first.harness.state.snapshot()))
+    second = Story(
+        Scripted(declare, handle), restored=restored_from(first.harness.state.snapshot())
+    )
     assert second.says(1, 1) + second.says(2, 1) == [None, None]
 
 
@@ -441,7 +498,10 @@ def test_a_deleted_state_is_gone_until_it_is_declared_again(ttl: int | None) -> 
     def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
         deleted, again = states
         for state in deleted:
-            with pytest.raises(PySparkRuntimeError, match="Error checking value state exists: state '.*' is deleted"):
+            with pytest.raises(
+                PySparkRuntimeError,
+                match="Error checking value state exists: state '.*' is deleted",
+            ):
                 state.exists()
         again.update((numbers[0],))
         yield again.get()
@@ -457,12 +517,21 @@ def test_init_is_tried_before_data_flows() -> None:
             calls.append("close")
 
     processor = Tried(lambda handle: calls.append("init"))
-    check_processor(TransformWithStateSpec(processor=processor, key_columns=("key",), output_schema=OUT), "name")
+    check_processor(
+        TransformWithStateSpec(processor=processor, key_columns=("key",), output_schema=OUT), "name"
+    )
     assert calls == ["init", "close"]
 
     def fail(handle: Any) -> None:
         raise OSError("no model file")
 
-    with pytest.raises(FiresteelError, match=r"name: Scripted\.init failed: OSError: no model file") as raised:
-        check_processor(TransformWithStateSpec(processor=Scripted(fail), key_columns=("key",), output_schema=OUT), "name")
+    with pytest.raises(
+        FiresteelError, match=r"name: Scripted\.init failed: OSError: no model file"
+    ) as raised:
+        check_processor(
+            TransformWithStateSpec(
+                processor=Scripted(fail), key_columns=("key",), output_schema=OUT
+            ),
+            "name",
+        )
     assert isinstance(raised.value.__cause__, OSError)

@@ -58,13 +58,19 @@ def partials(*rows: Row) -> pa.RecordBatch:
         columns["_p2_sum"].append(total)
         columns["_p2_count"].append(len(present))
         columns["_p3_max"].append(max(present, default=None))
-    arrays = [pa.array(columns[f.name], pa.int64() if f.type == TIME else f.type).cast(f.type) for f in INPUT]
+    arrays = [
+        pa.array(columns[f.name], pa.int64() if f.type == TIME else f.type).cast(f.type)
+        for f in INPUT
+    ]
     return pa.record_batch(arrays, schema=INPUT)
 
 
 def opened(allowed_lateness_us: int = 0) -> OperatorHarness:
     spec = WindowAggregateSpec(
-        key_columns=("key",), window=TumblingSpec(size_us=SIZE_US), aggregates=ITEMS, allowed_lateness_us=allowed_lateness_us
+        key_columns=("key",),
+        window=TumblingSpec(size_us=SIZE_US),
+        aggregates=ITEMS,
+        allowed_lateness_us=allowed_lateness_us,
     )
     return OperatorHarness(window_operator(spec), [INPUT], output_schema=OUTPUT).open()
 
@@ -79,7 +85,9 @@ def results(harness: OperatorHarness) -> list[tuple[Any, ...]]:
 
 
 def late(harness: OperatorHarness) -> int:
-    return next((c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
+    return next(
+        (c.value for n, c in harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0
+    )
 
 
 def test_a_window_fires_when_the_watermark_reaches_its_last_microsecond() -> None:
@@ -90,7 +98,9 @@ def test_a_window_fires_when_the_watermark_reaches_its_last_microsecond() -> Non
     harness.watermark(9)
     assert results(harness) == [("a", 0, 2, 12)]
     assert harness.watermarks_us == [8, 9]
-    assert isinstance(harness.elements[-1], type(harness.elements[0]))  # the rows came before their watermark
+    assert isinstance(
+        harness.elements[-1], type(harness.elements[0])
+    )  # the rows came before their watermark
 
 
 def test_partials_of_many_bundles_and_producers_merge() -> None:
@@ -100,7 +110,12 @@ def test_partials_of_many_bundles_and_producers_merge() -> None:
     harness.end()
     rows = {row["key"]: row for row in harness.rows()}
     assert (rows["a"]["n"], rows["a"]["s"], rows["a"]["a"], rows["a"]["top"]) == (4, 6, 1.5, 3)
-    assert (rows["b"]["n"], rows["b"]["s"], rows["b"]["a"], rows["b"]["top"]) == (4, None, None, None)
+    assert (rows["b"]["n"], rows["b"]["s"], rows["b"]["a"], rows["b"]["top"]) == (
+        4,
+        None,
+        None,
+        None,
+    )
     assert rows[None]["s"] == 4
 
 
@@ -155,13 +170,17 @@ def test_many_partials_are_compacted(monkeypatch: Any) -> None:
 
 @st.composite
 def _streams(draw: st.DrawFn) -> list[list[Row] | int]:
-    row = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 59), st.none() | st.integers(-5, 5))
+    row = st.tuples(
+        st.sampled_from(["a", "b", None]), st.integers(0, 59), st.none() | st.integers(-5, 5)
+    )
     return draw(st.lists(st.lists(row, min_size=1, max_size=6) | st.integers(0, 70), max_size=12))
 
 
 @settings(deadline=None)
 @given(_streams(), st.sampled_from([0, 7]))
-def test_any_interleaving_equals_the_oracle(stream: list[list[Row] | int], lateness_us: int) -> None:
+def test_any_interleaving_equals_the_oracle(
+    stream: list[list[Row] | int], lateness_us: int
+) -> None:
     """Row by row: a record counts unless its window's end and lateness were passed when it came."""
     harness = opened(lateness_us)
     expected: dict[tuple[str | None, int], list[int | None]] = {}
@@ -181,7 +200,10 @@ def test_any_interleaving_equals_the_oracle(stream: list[list[Row] | int], laten
     harness.end()
     last = {(key, start): (n, s) for key, start, n, s in results(harness)}  # updates replace
     assert last == {
-        group: (len(values), sum(x for x in values if x is not None) if any(x is not None for x in values) else None)
+        group: (
+            len(values),
+            sum(x for x in values if x is not None) if any(x is not None for x in values) else None,
+        )
         for group, values in expected.items()
     }
     assert late(harness) == dropped
@@ -212,7 +234,11 @@ def test_the_slowest_of_several_channels_decides_what_is_late(
             channels[channel].event(Watermark(element))
             continue
         channels[channel].batch(partials(*element))
-        in_time = [row for row in element if row[1] // SIZE_US * SIZE_US + SIZE_US - 1 + lateness_us > min(reached)]
+        in_time = [
+            row
+            for row in element
+            if row[1] // SIZE_US * SIZE_US + SIZE_US - 1 + lateness_us > min(reached)
+        ]
         dropped += len(element) - len(in_time)
         taken += in_time
         assert late(harness) == dropped

@@ -1,4 +1,6 @@
-"""Sliding and session windows, processing time: which windows fire, when, with what; late rows. Against row-by-row oracles."""
+"""Sliding and session windows, processing time: which windows fire, when, with what; late rows.
+Against row-by-row oracles.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import SessionSpec, SlidingSpec, TumblingSpec, WindowAggregateSpec, WindowSpec
+from firesteel.plan.specs import (
+    SessionSpec,
+    SlidingSpec,
+    TumblingSpec,
+    WindowAggregateSpec,
+    WindowSpec,
+)
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.aggregation import window_contents, window_sessions
 from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
@@ -20,24 +28,45 @@ from taskexecutor.executor.operators.aggregation.window_sessions import SessionW
 
 TIME = pa.timestamp("us", "UTC")
 ITEMS = parse_aggregates(["count(*) AS n", "collect_list(x) AS xs"])
-PARTIALS = [("_p0_count", pa.int64()), ("_p1_collect_list", pa.list_(pa.int64())), ("_rows", pa.int64())]
+PARTIALS = [
+    ("_p0_count", pa.int64()),
+    ("_p1_collect_list", pa.list_(pa.int64())),
+    ("_rows", pa.int64()),
+]
 INPUT = pa.schema([("key", pa.string()), ("window_start", TIME), ("window_end", TIME), *PARTIALS])
 OUTPUT = pa.schema(
-    [("key", pa.string()), ("window_start", TIME), ("window_end", TIME), ("n", pa.int64()), ("xs", pa.list_(pa.int64()))]
+    [
+        ("key", pa.string()),
+        ("window_start", TIME),
+        ("window_end", TIME),
+        ("n", pa.int64()),
+        ("xs", pa.list_(pa.int64())),
+    ]
 )
 
 Row = tuple[str, int]  # key, time; its number in the stream is its value
 
 
 class Stream:
-    """Feeds rows to a window operator as the upstream half would, and tells what came out since the last look."""
+    """Feeds rows to a window operator as the upstream half would, and tells what came out since the
+    last look.
+    """
 
     def __init__(self, window: WindowSpec, allowed_lateness_us: int = 0) -> None:
         self.window = window
         self.now_us = 0
-        spec = WindowAggregateSpec(key_columns=("key",), window=window, aggregates=ITEMS, allowed_lateness_us=allowed_lateness_us)
+        spec = WindowAggregateSpec(
+            key_columns=("key",),
+            window=window,
+            aggregates=ITEMS,
+            allowed_lateness_us=allowed_lateness_us,
+        )
         operator = window_operator(spec, clock_us=lambda: self.now_us)
-        schema = INPUT if not window.processing_time else pa.schema([INPUT.field(0), *(pa.field(*p) for p in PARTIALS)])
+        schema = (
+            INPUT
+            if not window.processing_time
+            else pa.schema([INPUT.field(0), *(pa.field(*p) for p in PARTIALS)])
+        )
         self.harness = OperatorHarness(operator, [schema], output_schema=OUTPUT).open()
         self.schema = schema
         self.count = 0
@@ -56,7 +85,10 @@ class Stream:
             for name, value in zip(INPUT.names, (key, start, end, 1, [self.count], 1), strict=True):
                 columns[name].append(value)
             self.count += 1
-        arrays = [pa.array(columns[f.name], pa.int64() if f.type == TIME else f.type).cast(f.type) for f in self.schema]
+        arrays = [
+            pa.array(columns[f.name], pa.int64() if f.type == TIME else f.type).cast(f.type)
+            for f in self.schema
+        ]
         self.harness.process(pa.record_batch(arrays, schema=self.schema))
         return self.fired()
 
@@ -67,14 +99,24 @@ class Stream:
     def fired(self) -> set[tuple[str, int, int, tuple[int, ...]]]:
         rows = [row for batch in self.harness.batches[self._seen :] for row in batch.to_pylist()]
         self._seen = len(self.harness.batches)
-        found = [(row["key"], _us(row["window_start"]), _us(row["window_end"]), tuple(sorted(row["xs"]))) for row in rows]
+        found = [
+            (row["key"], _us(row["window_start"]), _us(row["window_end"]), tuple(sorted(row["xs"])))
+            for row in rows
+        ]
         assert len(set(found)) == len(found)
         assert all(row["n"] == len(row["xs"]) for row in rows)
         return set(found)
 
     @property
     def late(self) -> int:
-        return next((c.value for n, c in self.harness.metrics.counters.items() if n == "numLateRecordsDropped"), 0)
+        return next(
+            (
+                c.value
+                for n, c in self.harness.metrics.counters.items()
+                if n == "numLateRecordsDropped"
+            ),
+            0,
+        )
 
 
 def _us(time: Any) -> int:
@@ -156,7 +198,9 @@ def test_processing_time_windows_fire_by_the_clock(window: WindowSpec) -> None:
     assert stream.fired() == {("a", 1_000_000, 1_010_000, (0,)), ("b", 1_000_000, 1_010_000, (1,))}
     assert stream.watermark(2**60) == set()
     stream.harness.end()
-    assert stream.fired() == {("a", 1_010_000, 1_020_000, (2,))}, "what is left fires when the input ends"
+    assert stream.fired() == {("a", 1_010_000, 1_020_000, (2,))}, (
+        "what is left fires when the input ends"
+    )
 
 
 def test_processing_time_sessions_fire_by_the_clock() -> None:
@@ -178,11 +222,21 @@ _PROCESSING_TIME = [
 ]
 
 
-@pytest.mark.parametrize("window", _PROCESSING_TIME, ids=lambda w: f"{type(w).__name__} {getattr(w, 'slide_us', '')}")
+@pytest.mark.parametrize(
+    "window", _PROCESSING_TIME, ids=lambda w: f"{type(w).__name__} {getattr(w, 'slide_us', '')}"
+)
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 20), st.lists(st.sampled_from("abc"), max_size=4)), max_size=15))
-def test_processing_time_windows_hold_what_arrives_in_them(window: WindowSpec, story: list[tuple[int, list[str]]]) -> None:
-    """Rows arrive some milliseconds after those before; a window fires when the clock has reached its end."""
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20), st.lists(st.sampled_from("abc"), max_size=4)), max_size=15
+    )
+)
+def test_processing_time_windows_hold_what_arrives_in_them(
+    window: WindowSpec, story: list[tuple[int, list[str]]]
+) -> None:
+    """Rows arrive some milliseconds after those before; a window fires when the clock has reached
+    its end.
+    """
     stream = Stream(window)
     held: dict[tuple[str, int, int], list[int]] = {}
     number = 0
@@ -192,7 +246,9 @@ def test_processing_time_windows_hold_what_arrives_in_them(window: WindowSpec, s
         due = {group for group in held if group[2] <= stream.now_us}
         assert stream.fired() == {(*group, tuple(held.pop(group))) for group in due}
         for key in keys:
-            for start, end in _windows_at(window, stream.now_us, [group[1:] for group in held if group[0] == key]):
+            for start, end in _windows_at(
+                window, stream.now_us, [group[1:] for group in held if group[0] == key]
+            ):
                 joined = [group for group in held if group[0] == key and group[1] == start]
                 held[key, start, end] = [n for group in joined for n in held.pop(group)] + [number]
             number += 1
@@ -202,15 +258,22 @@ def test_processing_time_windows_hold_what_arrives_in_them(window: WindowSpec, s
     assert not stream.fired()
 
 
-def _windows_at(window: WindowSpec, now_us: int, open_sessions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _windows_at(
+    window: WindowSpec, now_us: int, open_sessions: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
     if isinstance(window, SessionSpec):
         return [(open_sessions[0][0] if open_sessions else now_us, now_us + window.gap_us)]
     last = now_us - (now_us - window.offset_us) % window.slide_us
-    return [(start, start + window.size_us) for start in range(last, now_us - window.size_us, -window.slide_us)]
+    return [
+        (start, start + window.size_us)
+        for start in range(last, now_us - window.size_us, -window.slide_us)
+    ]
 
 
 _ELEMENTS = st.lists(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=6) | st.integers(0, 80), max_size=12
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=1, max_size=6)
+    | st.integers(0, 80),
+    max_size=12,
 )
 
 
@@ -255,8 +318,13 @@ def test_sliding_windows_equal_the_oracle(
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=20), st.booleans())
-def test_windows_are_combined_alike_one_by_one_and_together(rows: list[tuple[int, int]], sparse: bool) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=20),
+    st.booleans(),
+)
+def test_windows_are_combined_alike_one_by_one_and_together(
+    rows: list[tuple[int, int]], sparse: bool
+) -> None:
     items = parse_aggregates(["sum(x) AS s"])
     rows.sort(key=lambda row: row[0])
     keys = pa.array([key * (10**12 if sparse else 1) for _, key in rows])
@@ -265,26 +333,36 @@ def test_windows_are_combined_alike_one_by_one_and_together(rows: list[tuple[int
     for limit in (0, 10**6):
         before, window_contents.LARGE_ROWS = window_contents.LARGE_ROWS, limit
         try:
-            combined, windows = PartialContents(("key",), items).combined(table, np.array([window for window, _ in rows]))
+            combined, windows = PartialContents(("key",), items).combined(
+                table, np.array([window for window, _ in rows])
+            )
         finally:
             window_contents.LARGE_ROWS = before
         assert (windows[1:] >= windows[:-1]).all()
-        found.append(sorted(zip(windows.tolist(), *(c.to_pylist() for c in combined.columns), strict=True)))
+        found.append(
+            sorted(zip(windows.tolist(), *(c.to_pylist() for c in combined.columns), strict=True))
+        )
     assert found[0] == found[1]
     assert sum(count for *_, count in found[0]) == len(rows)
 
 
 @settings(deadline=None)
 @given(_ELEMENTS, st.sampled_from([1, 5, 12]), st.sampled_from([0, 7]))
-def test_sessions_equal_the_oracle(elements: list[list[Row] | int], gap: int, lateness: int) -> None:
+def test_sessions_equal_the_oracle(
+    elements: list[list[Row] | int], gap: int, lateness: int
+) -> None:
     stream = Stream(SessionSpec(gap_us=gap), lateness)
-    held: list[tuple[str, int, int, tuple[int, ...], bool]] = []  # ..., whether it has rows that are in no result
+    held: list[
+        tuple[str, int, int, tuple[int, ...], bool]
+    ] = []  # ..., whether it has rows that are in no result
     watermark, count, dropped = -(2**63), 0, 0
 
     def fire() -> set[tuple[str, int, int, tuple[int, ...]]]:
         nonlocal held
         due = {session[:4] for session in held if session[4] and session[2] - 1 <= watermark}
-        held = [(*s[:4], s[4] and s[:4] not in due) for s in held if s[2] - 1 + lateness > watermark]
+        held = [
+            (*s[:4], s[4] and s[:4] not in due) for s in held if s[2] - 1 + lateness > watermark
+        ]
         return due
 
     for element in [*elements, 1_000]:
@@ -296,13 +374,17 @@ def test_sessions_equal_the_oracle(elements: list[list[Row] | int], gap: int, la
             held.append((key, time, time + gap, (count,), True))
             count += 1
         held = _joined(held)
-        dropped += sum(len(session[3]) for session in held if session[2] - 1 + lateness <= watermark)
+        dropped += sum(
+            len(session[3]) for session in held if session[2] - 1 + lateness <= watermark
+        )
         held = [session for session in held if session[2] - 1 + lateness > watermark]
         assert stream.rows(*element) == fire()
     assert stream.late == dropped
 
 
-def _joined(sessions: list[tuple[str, int, int, tuple[int, ...], bool]]) -> list[tuple[str, int, int, tuple[int, ...], bool]]:
+def _joined(
+    sessions: list[tuple[str, int, int, tuple[int, ...], bool]],
+) -> list[tuple[str, int, int, tuple[int, ...], bool]]:
     joined: list[tuple[str, int, int, tuple[int, ...], bool]] = []
     for key, start, end, rows, fresh in sorted(sessions):
         if joined and joined[-1][0] == key and start <= joined[-1][2]:
@@ -321,7 +403,10 @@ def test_settling_early_changes_nothing(elements: list[list[Row] | int]) -> None
         stream = Stream(SessionSpec(gap_us=5))
         before, window_sessions.SETTLE_ROWS = window_sessions.SETTLE_ROWS, limit
         try:
-            fired = [stream.watermark(e) if isinstance(e, int) else stream.rows(*e) for e in _rising(elements)]
+            fired = [
+                stream.watermark(e) if isinstance(e, int) else stream.rows(*e)
+                for e in _rising(elements)
+            ]
         finally:
             window_sessions.SETTLE_ROWS = before
         assert isinstance(stream.harness.operator, SessionWindows)

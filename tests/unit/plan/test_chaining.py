@@ -16,12 +16,16 @@ SPEC = CustomSpec(factory=object)
 
 
 class Program:
-    """A few words to write stream graphs with: `a = p.node("a", source)`; partitioners as arguments."""
+    """A few words to write stream graphs with: `a = p.node("a", source)`; partitioners as
+    arguments.
+    """
 
     def __init__(self) -> None:
         self.graph = StreamGraph()
 
-    def node(self, name: str, *producers: StreamNode | tuple[StreamNode, Partitioner], **settings: object) -> StreamNode:
+    def node(
+        self, name: str, *producers: StreamNode | tuple[StreamNode, Partitioner], **settings: object
+    ) -> StreamNode:
         inputs = int(settings.pop("inputs", 1 if producers else 0))  # type: ignore[call-overload]
         node = self.graph.add_node(name, SPEC, inputs=inputs)
         for key, value in settings.items():
@@ -29,7 +33,11 @@ class Program:
         for number, producer in enumerate(producers):
             source, partitioner = producer if isinstance(producer, tuple) else (producer, None)
             target_input = number if inputs == 2 else 0
-            self.graph.add_edge(StreamEdge(source=source, target=node, target_input=target_input, partitioner=partitioner))
+            self.graph.add_edge(
+                StreamEdge(
+                    source=source, target=node, target_input=target_input, partitioner=partitioner
+                )
+            )
         return node
 
     def resolved(self) -> StreamGraph:
@@ -91,7 +99,8 @@ def test_a_source_is_not_chained_to_an_operator_that_is_also_fed_from_elsewhere(
 
 
 def test_a_path_that_leaves_and_returns_is_not_closed_into_a_cycle() -> None:
-    # a -> j directly, and a -> (shuffle) m -> j: chaining a with j would make the task wait for itself.
+    # a -> j directly, and a -> (shuffle) m -> j: chaining a with j would make the task wait for
+    # itself.
     p = Program()
     fed = p.node("f", (p.node("s"), Partitioner.HASH))
     around = p.node("m", (fed, Partitioner.REBALANCE))
@@ -129,7 +138,9 @@ def test_errors_name_the_operators() -> None:
     with pytest.raises(InvalidProgram, match="over its max parallelism 100"):
         p.resolved()
     p = Program()
-    p.node("b", p.node("a", co_location_group="g"), co_location_group="g", slot_sharing_group="other")
+    p.node(
+        "b", p.node("a", co_location_group="g"), co_location_group="g", slot_sharing_group="other"
+    )
     with pytest.raises(InvalidProgram, match="can never share a slot"):
         p.resolved()
 
@@ -141,13 +152,19 @@ def test_any_program_becomes_a_dag_of_tasks(data: st.DataObject) -> None:
     partitioners = st.sampled_from([None, None, None, Partitioner.HASH, Partitioner.REBALANCE])
     for i in range(1, data.draw(st.integers(1, 9))):
         inputs = data.draw(st.sampled_from([0, 1, 1, 2]))
-        producers = [(data.draw(st.sampled_from(nodes)), data.draw(partitioners)) for _ in range(inputs)]
-        chaining = data.draw(st.sampled_from([Chaining.ALWAYS] * 4 + [Chaining.HEAD, Chaining.NEVER]))
+        producers = [
+            (data.draw(st.sampled_from(nodes)), data.draw(partitioners)) for _ in range(inputs)
+        ]
+        chaining = data.draw(
+            st.sampled_from([Chaining.ALWAYS] * 4 + [Chaining.HEAD, Chaining.NEVER])
+        )
         nodes.append(p.node(str(i), *producers, inputs=inputs, chaining=chaining))
     graph = p.resolved()
     grouped = chains(graph)
     chain_of = {node: i for i, chain in enumerate(grouped) for node in chain}
-    assert sorted(chain_of, key=lambda n: n.index) == graph.nodes, "every operator is in exactly one chain"
+    assert sorted(chain_of, key=lambda n: n.index) == graph.nodes, (
+        "every operator is in exactly one chain"
+    )
     for edge in graph.edges:
         source, target = chain_of[edge.source], chain_of[edge.target]
         assert source <= target, "chains are in topological order, so tasks form a DAG"

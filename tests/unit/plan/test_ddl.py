@@ -15,8 +15,14 @@ from firesteel.plan.ddl import parse_ddl
         ("a: int, b: string", "struct<a:int,b:string>"),
         ("`a b` BIGINT NOT NULL, c double COMMENT 'it''s'", None),
         ("`a ``b` BIGINT NOT NULL, c double COMMENT 'of it'", "struct<a `b:bigint,c:double>"),
-        ("m MAP<STRING, ARRAY<INT>>, s STRUCT<x: DOUBLE, y DATE>", "struct<m:map<string,array<int>>,s:struct<x:double,y:date>>"),
-        ("d DECIMAL, e decimal(5), f NUMERIC(10, 2)", "struct<d:decimal(10,0),e:decimal(5,0),f:decimal(10,2)>"),
+        (
+            "m MAP<STRING, ARRAY<INT>>, s STRUCT<x: DOUBLE, y DATE>",
+            "struct<m:map<string,array<int>>,s:struct<x:double,y:date>>",
+        ),
+        (
+            "d DECIMAL, e decimal(5), f NUMERIC(10, 2)",
+            "struct<d:decimal(10,0),e:decimal(5,0),f:decimal(10,2)>",
+        ),
         ("t TIMESTAMP, n TIMESTAMP_NTZ, b BINARY", "struct<t:timestamp,n:timestamp_ntz,b:binary>"),
         ("y TINYINT, o BOOLEAN, r REAL", "struct<y:tinyint,o:boolean,r:float>"),
         ("int", None),

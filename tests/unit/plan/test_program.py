@@ -12,7 +12,14 @@ import pytest
 from firesteel import CoProcessFunction, Environment, ResourceProfile, Tumbling, Watermarks
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import UNKNOWN
-from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSink, FileSource, PrintSink, SequenceSource
+from firesteel.connectors import (
+    MALFORMED_TAG,
+    CollectSink,
+    FileSink,
+    FileSource,
+    PrintSink,
+    SequenceSource,
+)
 from firesteel.errors import InvalidProgram
 from firesteel.operator import StreamOperator
 
@@ -49,14 +56,21 @@ def test_the_partial_aggregate_joins_the_source_and_the_merge_joins_the_sink() -
     (edge,) = graph.edges
     assert (edge.partitioner, edge.key_columns) == (Partitioner.HASH, ("origin",))
     assert (edge.source_vertex_id, edge.source_operator) == (source.vertex_id, 2)
-    assert (edge.target_vertex_id, edge.target_operator, edge.target_input) == (merge.vertex_id, 0, 0)
+    assert (edge.target_vertex_id, edge.target_operator, edge.target_input) == (
+        merge.vertex_id,
+        0,
+        0,
+    )
     assert source.operators[0].coordinator_kind == "file-source"
     assert os.path.abspath("flights/*.csv") in source.operators[0].coordinator_options_json
     assert cloudpickle.loads(merge.operators[1].spec).sink.path == os.path.abspath("out/daily")
 
 
 def test_ids_are_the_same_every_time_the_program_is_built() -> None:
-    first, second = daily_delays(Environment(parallelism=2)), daily_delays(Environment(parallelism=4))
+    first, second = (
+        daily_delays(Environment(parallelism=2)),
+        daily_delays(Environment(parallelism=4)),
+    )
     assert [o.operator_id for v in first.vertices for o in v.operators] == [
         o.operator_id for v in second.vertices for o in v.operators
     ]
@@ -65,7 +79,9 @@ def test_ids_are_the_same_every_time_the_program_is_built() -> None:
 
 def test_a_partial_aggregate_follows_the_parallelism_of_its_producer() -> None:
     env = Environment(parallelism=4)
-    flights(env).set_parallelism(2).key_by("origin").window(Tumbling("1 day")).aggregate("count(*) AS n").sink_to(CollectSink())
+    flights(env).set_parallelism(2).key_by("origin").window(Tumbling("1 day")).aggregate(
+        "count(*) AS n"
+    ).sink_to(CollectSink())
     assert [v.parallelism for v in env.job_graph().vertices] == [2, 4]
 
 
@@ -83,14 +99,19 @@ def test_connect_feeds_two_inputs() -> None:
     a, b = env.from_sequence(0, 10), env.from_sequence(10, 20)
     a.connect(b).key_by("value", "value").map_in_arrow(iter, iter, "value long").print()
     graph = env.job_graph()
-    assert [(e.target_input, e.partitioner) for e in graph.edges] == [(0, Partitioner.HASH), (1, Partitioner.HASH)]
+    assert [(e.target_input, e.partitioner) for e in graph.edges] == [
+        (0, Partitioner.HASH),
+        (1, Partitioner.HASH),
+    ]
 
 
 def test_groups_and_profiles_reach_the_vertices() -> None:
     env = Environment(parallelism=2)
     big = ResourceProfile(cpu_cores=1, heap_bytes=2**30)
     env.resource_group("big", big)
-    env.from_sequence(0, 10).rebalance().map_in_arrow(iter).resource_group("big").print().slot_sharing_group("sinks")
+    env.from_sequence(0, 10).rebalance().map_in_arrow(iter).resource_group(
+        "big"
+    ).print().slot_sharing_group("sinks")
     source, mapped, sink = env.job_graph().vertices
     assert (source.resource_group, source.resources) == ("", UNKNOWN)
     assert (mapped.resource_group, mapped.resources) == ("big", big)
@@ -107,30 +128,57 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
     ("wrong", "message"),
     [
         (lambda env: env.from_sequence(0, 1).key_by(), "name at least one column"),
-        (lambda env: env.from_sequence(0, 1).transform("x > 1"), r"transform\(\) takes a function, not str"),
         (
-            lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("1 day")).aggregate("count(*) AS n"),
+            lambda env: env.from_sequence(0, 1).transform("x > 1"),
+            r"transform\(\) takes a function, not str",
+        ),
+        (
+            lambda env: (
+                env.from_sequence(0, 1)
+                .key_by("value")
+                .window(Tumbling("1 day"))
+                .aggregate("count(*) AS n")
+            ),
             "no watermarks",
         ),
         (
-            lambda env: env.from_sequence(0, 1).key_by("value").window(Tumbling("soon")).aggregate("count(*) AS n"),
+            lambda env: (
+                env.from_sequence(0, 1)
+                .key_by("value")
+                .window(Tumbling("soon"))
+                .aggregate("count(*) AS n")
+            ),
             "'soon'; give a duration",
         ),
         (lambda env: env.from_sequence(0, 1).map_in_arrow(iter).set_parallelism(0), "at least 1"),
         (lambda env: env.from_sequence(0, 1).resource_group("none"), "no resource group 'none'"),
         (lambda env: env.from_sequence(0, 1).key_by("value").uid("x"), "right after it"),
-        (lambda env: env.from_sequence(0, 1).union(Environment().from_sequence(0, 1)), "different environments"),
-        (lambda env: env.from_sequence(0, 1).sink_to("out"), "takes one of CollectSink, FileSink, .*, not str"),
+        (
+            lambda env: env.from_sequence(0, 1).union(Environment().from_sequence(0, 1)),
+            "different environments",
+        ),
+        (
+            lambda env: env.from_sequence(0, 1).sink_to("out"),
+            "takes one of CollectSink, FileSink, .*, not str",
+        ),
         (
             lambda env: env.from_sequence(0, 1).assign_timestamps_and_watermarks(
                 Watermarks.bounded("value").with_alignment("g", max_drift="1 min")
             ),
             r"with_alignment\('g'\) stops sources, .* give these watermarks to from_source",
         ),
-        (lambda env: Watermarks.bounded("at").with_alignment("", max_drift="1 min"), "takes the name of a group, not ''"),
-        (lambda env: Watermarks.bounded("at").with_alignment("g", max_drift="0 s"), r"max_drift of with_alignment\(\) is '0 s'"),
         (
-            lambda env: Watermarks.bounded("at").with_alignment("g", max_drift="1 s", update_interval="1 us"),
+            lambda env: Watermarks.bounded("at").with_alignment("", max_drift="1 min"),
+            "takes the name of a group, not ''",
+        ),
+        (
+            lambda env: Watermarks.bounded("at").with_alignment("g", max_drift="0 s"),
+            r"max_drift of with_alignment\(\) is '0 s'",
+        ),
+        (
+            lambda env: Watermarks.bounded("at").with_alignment(
+                "g", max_drift="1 s", update_interval="1 us"
+            ),
             "'1 us'",
         ),
         (lambda env: env.from_sequence(5, 1), "end must not be before start"),
@@ -145,22 +193,32 @@ def test_a_wrong_program_says_what_is_wrong(wrong: object, message: str) -> None
 def test_a_slot_too_small_for_spark_is_refused_with_the_minimum() -> None:
     def with_heaps(source_mib: int, map_mib: int, **parallelism: int) -> Environment:
         env = Environment(**parallelism)  # type: ignore[arg-type]
-        stream = env.from_sequence(0, 1).set_resources(ResourceProfile(cpu_cores=1, heap_bytes=source_mib * 2**20))
+        stream = env.from_sequence(0, 1).set_resources(
+            ResourceProfile(cpu_cores=1, heap_bytes=source_mib * 2**20)
+        )
         stream.rebalance().map_in_arrow(iter, name="Map").set_resources(
             ResourceProfile(cpu_cores=1, heap_bytes=map_mib * 2**20)
         ).set_parallelism(2).print().set_parallelism(1)
         return env
 
-    assert len(with_heaps(100, 100, parallelism=2).job_graph().vertices) == 3, "they share slots of 200 MiB"
-    with pytest.raises(InvalidProgram, match=r"'Map' asks for slots with a heap of 100 MiB.* needs 192 MiB or more"):
+    assert len(with_heaps(100, 100, parallelism=2).job_graph().vertices) == 3, (
+        "they share slots of 200 MiB"
+    )
+    with pytest.raises(
+        InvalidProgram, match=r"'Map' asks for slots with a heap of 100 MiB.* needs 192 MiB or more"
+    ):
         with_heaps(100, 100, parallelism=1).job_graph()  # the second Map is alone in its slot
 
 
 def test_what_cannot_be_pickled_is_named() -> None:
     env = Environment()
     lock = threading.Lock()
-    env.from_sequence(0, 1).map_in_arrow(lambda batches: [lock.locked()] and batches, name="Locked").print()
-    with pytest.raises(InvalidProgram, match=r"'Locked' cannot be shipped.*create that inside the function"):
+    env.from_sequence(0, 1).map_in_arrow(
+        lambda batches: [lock.locked()] and batches, name="Locked"
+    ).print()
+    with pytest.raises(
+        InvalidProgram, match=r"'Locked' cannot be shipped.*create that inside the function"
+    ):
         env.job_graph()
 
 
@@ -181,7 +239,11 @@ def test_side_outputs_are_edges_of_their_own() -> None:
     split.side_output("odd").key_by("value").map_in_arrow(lambda batches: batches, name="odd")
     graph = env.job_graph()
     (edge,) = graph.edges
-    assert (edge.side_output_tag, edge.partitioner, edge.key_columns) == ("odd", Partitioner.HASH, ("value",))
+    assert (edge.side_output_tag, edge.partitioner, edge.key_columns) == (
+        "odd",
+        Partitioner.HASH,
+        ("value",),
+    )
     assert [v.name for v in graph.vertices] == ["Source: Sequence -> split -> even", "odd"]
 
 
@@ -201,9 +263,13 @@ def test_side_outputs_that_an_operator_does_not_have() -> None:
 
 def test_malformed_rows_are_a_side_output_of_their_source() -> None:
     env = Environment()
-    source = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="side_output"))
+    source = env.from_source(
+        FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="side_output")
+    )
     source.side_output(MALFORMED_TAG).print()
-    dropped = env.from_source(FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="drop"))
+    dropped = env.from_source(
+        FileSource("/tmp/x.csv", format="csv", schema="a INT", malformed="drop")
+    )
     with pytest.raises(InvalidProgram, match="has no side output"):
         dropped.side_output(MALFORMED_TAG)
 
@@ -219,7 +285,9 @@ def test_co_process_needs_a_function_keys_and_a_schema() -> None:
     with pytest.raises(InvalidProgram, match="needs the schema"):
         keyed.co_process(CoProcessFunction(), None)
     with pytest.raises(InvalidProgram, match="different numbers of columns"):
-        first.connect(second).key_by(("value", "value"), "value").co_process(CoProcessFunction(), "n LONG")
+        first.connect(second).key_by(("value", "value"), "value").co_process(
+            CoProcessFunction(), "n LONG"
+        )
 
 
 def test_a_filter_in_sql_is_part_of_the_plan_and_a_function_is_not() -> None:
@@ -237,19 +305,36 @@ def test_a_filter_in_sql_is_part_of_the_plan_and_a_function_is_not() -> None:
 def aligned(watermarks: Watermarks) -> dict[str, object]:
     """Of a program with two sources: the coordinator's options of each operator that has one."""
     env = Environment()
-    env.from_source(FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP"), watermarks=watermarks, uid="files").print()
+    env.from_source(
+        FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP"),
+        watermarks=watermarks,
+        uid="files",
+    ).print()
     env.from_source(SequenceSource(0, 10), watermarks=watermarks, uid="numbers").print()
     operators = [operator for vertex in env.job_graph().vertices for operator in vertex.operators]
-    return {o.name: (o.coordinator_kind, json.loads(o.coordinator_options_json)) for o in operators if o.coordinator_kind}
+    return {
+        o.name: (o.coordinator_kind, json.loads(o.coordinator_options_json))
+        for o in operators
+        if o.coordinator_kind
+    }
 
 
 def test_alignment_is_told_to_the_coordinator_of_whatever_tells_event_time() -> None:
     group = {"alignment": {"group": "g", "max_drift_us": 60_000_000, "update_interval_us": 50_000}}
-    found = aligned(Watermarks.bounded("at").with_alignment("g", max_drift="1 min", update_interval="50 ms"))
+    found = aligned(
+        Watermarks.bounded("at").with_alignment("g", max_drift="1 min", update_interval="50 ms")
+    )
     assert set(found) == {"Source: files", "Source: numbers", "Watermarks"}
-    assert found["Source: files"] == ("file-source", {"paths": ["/data/*.csv"], "format": "csv", **group})
+    assert found["Source: files"] == (
+        "file-source",
+        {"paths": ["/data/*.csv"], "format": "csv", **group},
+    )
     assert found["Watermarks"] == ("alignment", group)
-    found = aligned(Watermarks.custom(lambda batch: None).with_alignment("g", max_drift="1 min", update_interval="50 ms"))
+    found = aligned(
+        Watermarks.custom(lambda batch: None).with_alignment(
+            "g", max_drift="1 min", update_interval="50 ms"
+        )
+    )
     assert [found[name] for name in found if name != "Source: numbers"] == [
         ("file-source", {"paths": ["/data/*.csv"], "format": "csv"}),
         ("alignment", group),

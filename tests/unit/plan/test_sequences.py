@@ -16,7 +16,9 @@ def test_spark_generates_a_sequence_that_it_transforms(rate: float | None) -> No
     env.from_source(SequenceSource(0, 10**9, rate_per_s=rate)).transform(lambda df: df).print()
     source = env.job_graph("numbers").vertices[0].operators[0]
     assert source.runs_on_spark == (rate is None)
-    assert json.loads(source.coordinator_options_json)["split_rows"] == (10_000_000 if rate is None else 1)
+    assert json.loads(source.coordinator_options_json)["split_rows"] == (
+        10_000_000 if rate is None else 1
+    )
 
 
 def test_python_makes_a_sequence_that_spark_does_not_transform_at_once() -> None:

@@ -28,29 +28,60 @@ def specs(stream: DataStream) -> list[Any]:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (lambda s: s.window(Sliding("1 hour", "0 s")), "the slide of a Sliding window is '0 s'; it must be positive"),
+        (
+            lambda s: s.window(Sliding("1 hour", "0 s")),
+            "the slide of a Sliding window is '0 s'; it must be positive",
+        ),
         (lambda s: s.window(Sliding("1 day", "7 ms")), "make the size a multiple of the slide"),
-        (lambda s: s.window(Session("soon")), "the gap of a Session window is 'soon'; give a duration"),
+        (
+            lambda s: s.window(Session("soon")),
+            "the gap of a Session window is 'soon'; give a duration",
+        ),
         (lambda s: s.window("1 hour"), "takes a Tumbling, Sliding or Session window, not str"),
-        (lambda s: s.window(Tumbling("1 h", on="at", processing_time=True)), "processing time is a clock, not a column"),
-        (lambda s: s.window(Tumbling("1 h"), allowed_lateness=timedelta(seconds=-1)), "it cannot be negative"),
-        (lambda s: s.window(Session("1 h", processing_time=True), allowed_lateness="1 s"), "nothing is ever late"),
-        (lambda s: s.window(Session("1 h", processing_time=True)).side_output_late("late"), "nothing is ever late"),
-        (lambda s: s.window(Tumbling("1 h")).side_output_late(""), "takes the name of a side output, not ''"),
+        (
+            lambda s: s.window(Tumbling("1 h", on="at", processing_time=True)),
+            "processing time is a clock, not a column",
+        ),
+        (
+            lambda s: s.window(Tumbling("1 h"), allowed_lateness=timedelta(seconds=-1)),
+            "it cannot be negative",
+        ),
+        (
+            lambda s: s.window(Session("1 h", processing_time=True), allowed_lateness="1 s"),
+            "nothing is ever late",
+        ),
+        (
+            lambda s: s.window(Session("1 h", processing_time=True)).side_output_late("late"),
+            "nothing is ever late",
+        ),
+        (
+            lambda s: s.window(Tumbling("1 h")).side_output_late(""),
+            "takes the name of a side output, not ''",
+        ),
         (lambda s: s.window(Tumbling("1 h")).apply("sum(x)"), "apply() takes a function, not str"),
         (lambda s: s.window(Tumbling("1 h")).aggregate("medain(x) AS m"), "did you mean median?"),
-        (lambda s: s.aggregate("median(x) AS m"), "without a window this would keep all rows of each key for ever"),
+        (
+            lambda s: s.aggregate("median(x) AS m"),
+            "without a window this would keep all rows of each key for ever",
+        ),
         (
             lambda s: s.window(Tumbling("1 h", processing_time=True)).aggregate("first(x) AS f"),
             "first() goes by event time, and there is none here; use min_by(value, column)",
         ),
         (
-            lambda s: s.window(Session("1 h", processing_time=True)).aggregate("sum(x) AS s").key_by("k").window(Tumbling("1 d")),
+            lambda s: (
+                s.window(Session("1 h", processing_time=True))
+                .aggregate("sum(x) AS s")
+                .key_by("k")
+                .window(Tumbling("1 d"))
+            ),
             "the window needs one event-time column",
         ),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is_written(program: Callable[[KeyedStream], Any], message: str) -> None:
+def test_what_is_wrong_is_said_where_it_is_written(
+    program: Callable[[KeyedStream], Any], message: str
+) -> None:
     with pytest.raises(InvalidProgram, match=re.escape(message)):
         program(keyed())
 
@@ -59,7 +90,10 @@ def test_windows_of_windows_go_by_the_last_microsecond() -> None:
     hourly = keyed().window(Tumbling("1 hour")).aggregate("sum(x) AS x")
     daily = hourly.key_by("k").window(Tumbling("1 day")).aggregate("sum(x) AS x")
     partials = [spec for spec in specs(daily) if isinstance(spec, PartialWindowAggregateSpec)]
-    assert [(spec.time_column, spec.time_shift_us) for spec in partials] == [("at", 0), ("window_end", -1)]
+    assert [(spec.time_column, spec.time_shift_us) for spec in partials] == [
+        ("at", 0),
+        ("window_end", -1),
+    ]
 
 
 def test_rows_are_kept_where_partials_do_not_do() -> None:

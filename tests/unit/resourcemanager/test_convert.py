@@ -26,7 +26,9 @@ def registration(**changes: object) -> pb.TaskExecutorToResourceManager:
         "default_slot": KNOWN,
         "slots": [pb.SlotStatus(slot_index=0, profile=UNKNOWN)],
     }
-    return pb.TaskExecutorToResourceManager(register=pb.TaskExecutorRegistration(**(fields | changes)))  # type: ignore[arg-type]
+    return pb.TaskExecutorToResourceManager(
+        register=pb.TaskExecutorRegistration(**(fields | changes))
+    )  # type: ignore[arg-type]
 
 
 def slot(**fields: object) -> pb.SlotStatus:
@@ -62,16 +64,27 @@ def test_faults_of_task_executors(changes: dict[str, object], fault: str) -> Non
     [
         (pb.JobMasterToResourceManager(job_id="x"), "not an id"),
         (pb.JobMasterToResourceManager(job_id=ID), "without a message"),
-        (pb.JobMasterToResourceManager(job_id=ID, register=pb.JobMasterRegistration(job_id=OTHER)), "differ"),
         (
             pb.JobMasterToResourceManager(
-                job_id=ID, declare=pb.DeclareRequirements(requirements=[pb.ResourceRequirement(profile=UNKNOWN, count=-1)])
+                job_id=ID, register=pb.JobMasterRegistration(job_id=OTHER)
+            ),
+            "differ",
+        ),
+        (
+            pb.JobMasterToResourceManager(
+                job_id=ID,
+                declare=pb.DeclareRequirements(
+                    requirements=[pb.ResourceRequirement(profile=UNKNOWN, count=-1)]
+                ),
             ),
             "negative",
         ),
         (
             pb.JobMasterToResourceManager(
-                job_id=ID, declare=pb.DeclareRequirements(requirements=[pb.ResourceRequirement(profile=UNKNOWN, count=2**30)])
+                job_id=ID,
+                declare=pb.DeclareRequirements(
+                    requirements=[pb.ResourceRequirement(profile=UNKNOWN, count=2**30)]
+                ),
             ),
             "more than 1000000",
         ),
@@ -85,7 +98,10 @@ def test_faults_of_job_masters(message: pb.JobMasterToResourceManager, fault: st
 def test_requirements_of_one_size_are_added_up() -> None:
     needed = [pb.ResourceRequirement(profile=KNOWN, count=n) for n in (1, 2, 0)]
     message = pb.JobMasterToResourceManager(
-        job_id=ID, declare=pb.DeclareRequirements(sequence=3, requirements=needed, environment={"b": "2", "a": "1"})
+        job_id=ID,
+        declare=pb.DeclareRequirements(
+            sequence=3, requirements=needed, environment={"b": "2", "a": "1"}
+        ),
     )
     event = convert.from_job_master(HERE, message)
     assert isinstance(event, e.RequirementsDeclared)
@@ -132,4 +148,7 @@ def test_overview_tells_which_slots_are_warm() -> None:
     assert convert.overview(rm.core).slots_warm == 0
     rm.report("a", *convert._slot_statuses([slot(slot_index=0), slot(slot_index=1, warm=True)]))
     overview = convert.overview(rm.core)
-    assert (overview.slots_warm, [s.warm for s in overview.task_executors[0].slots]) == (1, [False, True])
+    assert (overview.slots_warm, [s.warm for s in overview.task_executors[0].slots]) == (
+        1,
+        [False, True],
+    )

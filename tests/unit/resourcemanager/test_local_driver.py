@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from resourcemanager.core.events import WorkerEvent, WorkerExited, WorkerId, WorkerStarted, WorkerStartFailed
+from resourcemanager.core.events import (
+    WorkerEvent,
+    WorkerExited,
+    WorkerId,
+    WorkerStarted,
+    WorkerStartFailed,
+)
 from resourcemanager.local_driver import LocalDriver
 
 STUB = "import time; from firesteel.common.process import *; watch_lifeline(); announce_ready(); time.sleep(60)"
@@ -35,7 +41,9 @@ async def test_a_worker_from_its_start_to_its_release(tmp_path: Path) -> None:
     workers.request_worker(one)
     assert await heard.next() == WorkerStarted(worker_id=one)
     workers.release_worker(one, "idle")
-    assert await heard.next() == WorkerExited(worker_id=one, cause="its process ended with exit code -15 (killed by SIGTERM)")
+    assert await heard.next() == WorkerExited(
+        worker_id=one, cause="its process ended with exit code -15 (killed by SIGTERM)"
+    )
     await workers.stop()
 
 
@@ -50,7 +58,9 @@ async def test_a_worker_that_does_not_start_tells_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["release", "stop"])
-async def test_workers_of_an_earlier_resource_manager_are_found_and_can_be_ended(tmp_path: Path, how: str) -> None:
+async def test_workers_of_an_earlier_resource_manager_are_found_and_can_be_ended(
+    tmp_path: Path, how: str
+) -> None:
     earlier, heard = driver(tmp_path / "here"), Heard()
     earlier.start("rm:1", heard.post)
     one = WorkerId("worker-1")

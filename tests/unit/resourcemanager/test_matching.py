@@ -27,7 +27,9 @@ def offer(name: str, *free: int, total: int = 4, remaining: ResourceProfile | No
 
 def need(name: str, *counts: int | tuple[ResourceProfile, int]) -> Need:
     pairs = [(UNKNOWN, count) if isinstance(count, int) else count for count in counts]
-    return Need(job_id=job_id(name), requirements=tuple(Requirement(profile=p, count=n) for p, n in pairs))
+    return Need(
+        job_id=job_id(name), requirements=tuple(Requirement(profile=p, count=n) for p, n in pairs)
+    )
 
 
 def places(plan: Plan) -> list[tuple[str, int]]:
@@ -35,7 +37,9 @@ def places(plan: Plan) -> list[tuple[str, int]]:
 
 
 def test_spread_takes_turns() -> None:
-    plan = match_slots([offer("a", 0, 1, 2, 3), offer("b", 0, 1, 2, 3)], [need("j", 4)], spread=True)
+    plan = match_slots(
+        [offer("a", 0, 1, 2, 3), offer("b", 0, 1, 2, 3)], [need("j", 4)], spread=True
+    )
     assert places(plan) == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert plan.unmet == ()
 
@@ -62,7 +66,9 @@ def test_unknown_needs_room_for_the_default_slot() -> None:
 
 
 def test_a_known_size_takes_what_remains_of_the_executor() -> None:
-    plan = match_slots([offer("a", 0, 1, 2, 3, remaining=SLOT * 4)], [need("j", (BIG, 2))], spread=True)
+    plan = match_slots(
+        [offer("a", 0, 1, 2, 3, remaining=SLOT * 4)], [need("j", (BIG, 2))], spread=True
+    )
     assert places(plan) == [("a", 0)]
     assert plan.unmet == (need("j", (BIG, 1)),)
 
@@ -70,7 +76,9 @@ def test_a_known_size_takes_what_remains_of_the_executor() -> None:
 def test_the_large_go_before_the_small_and_these_before_the_unknown() -> None:
     plan = match_slots([offer("a", 0, 1, 2, 3)], [need("j", 9, (SLOT, 1), (BIG, 1))], spread=True)
     assert [a.profile for a in plan.assignments][:2] == [BIG, SLOT]
-    assert plan.unmet == (need("j", 9),)  # 3 GiB of heap and one went away: no default slot fits any more
+    assert plan.unmet == (
+        need("j", 9),
+    )  # 3 GiB of heap and one went away: no default slot fits any more
 
 
 def test_jobs_are_served_in_the_order_they_came() -> None:
@@ -96,7 +104,9 @@ needs = st.lists(
         Need,
         job_id=st.sampled_from([job_id(x) for x in "abc"]),
         requirements=st.lists(
-            st.builds(Requirement, profile=profiles | st.just(UNKNOWN), count=st.integers(1, 5)), min_size=1, max_size=3
+            st.builds(Requirement, profile=profiles | st.just(UNKNOWN), count=st.integers(1, 5)),
+            min_size=1,
+            max_size=3,
         ).map(tuple),
     ),
     max_size=3,
@@ -121,7 +131,9 @@ offers = st.lists(
 
 
 @given(offers=offers, needs=needs, spread=st.booleans())
-def test_no_slot_twice_nothing_oversized_and_nothing_more_would_fit(offers: list[Offer], needs: list[Need], spread: bool) -> None:
+def test_no_slot_twice_nothing_oversized_and_nothing_more_would_fit(
+    offers: list[Offer], needs: list[Need], spread: bool
+) -> None:
     plan = match_slots(offers, needs, spread=spread)
     assert len(set(places(plan))) == len(plan.assignments)
     asked = sum(r.count for n in needs for r in n.requirements)

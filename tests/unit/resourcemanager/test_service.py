@@ -73,14 +73,20 @@ async def connected(stub: Any) -> tuple[Any, Any]:
     executor, job_master = stub.ConnectTaskExecutor(), stub.ConnectJobMaster()
     await executor.write(registration())
     assert (await expect(executor, "registered")).resource_manager_epoch == 5
-    await job_master.write(from_job(register=pb.JobMasterRegistration(job_id=JOB, job_master_epoch=1, address="127.0.0.1:2")))
+    await job_master.write(
+        from_job(
+            register=pb.JobMasterRegistration(job_id=JOB, job_master_epoch=1, address="127.0.0.1:2")
+        )
+    )
     await expect(job_master, "registered")
     return executor, job_master
 
 
 def declare(count: int) -> pb.JobMasterToResourceManager:
     return from_job(
-        declare=pb.DeclareRequirements(sequence=count, requirements=[pb.ResourceRequirement(profile=UNKNOWN, count=count)])
+        declare=pb.DeclareRequirements(
+            sequence=count, requirements=[pb.ResourceRequirement(profile=UNKNOWN, count=count)]
+        )
     )
 
 
@@ -96,11 +102,16 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, ResourceManagerService
             await executor.write(
                 pb.TaskExecutorToResourceManager(
                     resource_manager_epoch=5,
-                    slot_request_result=pb.SlotRequestResult(allocation_id=request.allocation_id, accepted=True),
+                    slot_request_result=pb.SlotRequestResult(
+                        allocation_id=request.allocation_id, accepted=True
+                    ),
                 )
             )
         told = await expect(job_master, "not_enough")
-        assert (told.missing, told.explanation) == (1, "2 slots exist, 2 are taken; no driver can add TaskExecutors")
+        assert (told.missing, told.explanation) == (
+            1,
+            "2 slots exist, 2 are taken; no driver can add TaskExecutors",
+        )
         await expect(executor, "heartbeat")
         overview = await stub.GetOverview(pb.ResourceOverviewRequest())
         assert (overview.slots_total, overview.slots_free, overview.slots_missing) == (2, 0, 1)
@@ -117,13 +128,17 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, ResourceManagerService
 async def test_an_orderly_end_is_told_at_once(rm: tuple[str, ResourceManagerService]) -> None:
     address, _ = rm
     async with aio_channel(address) as channel:
-        executor, job_master = await connected(resource_manager_pb2_grpc.ResourceManagerStub(channel))
+        executor, job_master = await connected(
+            resource_manager_pb2_grpc.ResourceManagerStub(channel)
+        )
         await executor.done_writing()
         lost = await expect(job_master, "task_executor_lost")
         assert lost.cause == "it closed its connection to the ResourceManager"
 
 
-async def test_a_broken_stream_is_given_time_to_return(rm: tuple[str, ResourceManagerService]) -> None:
+async def test_a_broken_stream_is_given_time_to_return(
+    rm: tuple[str, ResourceManagerService],
+) -> None:
     address, service = rm
     async with aio_channel(address) as channel:
         stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
@@ -151,7 +166,9 @@ async def test_a_superseded_stream_is_closed(rm: tuple[str, ResourceManagerServi
         assert service.core.table.total == 2
 
 
-async def test_a_fault_of_the_peer_costs_it_its_connection_only(rm: tuple[str, ResourceManagerService]) -> None:
+async def test_a_fault_of_the_peer_costs_it_its_connection_only(
+    rm: tuple[str, ResourceManagerService],
+) -> None:
     address, service = rm
     async with aio_channel(address) as channel:
         stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)

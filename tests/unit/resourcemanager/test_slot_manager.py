@@ -1,4 +1,6 @@
-"""The SlotManager by events in, commands out; one story each. The harness validates every invariant after every event."""
+"""The SlotManager by events in, commands out; one story each. The harness validates every invariant
+after every event.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from resourcemanager.core.core import InvariantViolated
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
 
-FREE, PENDING, ALLOCATED, UNCLEAR = SlotState.FREE, SlotState.PENDING, SlotState.ALLOCATED, SlotState.UNCLEAR
+FREE, PENDING, ALLOCATED, UNCLEAR = (
+    SlotState.FREE,
+    SlotState.PENDING,
+    SlotState.ALLOCATED,
+    SlotState.UNCLEAR,
+)
 
 
 # ---------------------------------------------------------------- the ordinary way
@@ -31,7 +38,10 @@ def test_a_job_gets_its_slots() -> None:
         (rm.connection("b"), 0),
         (rm.connection("a"), 1),
     }
-    assert all(r.profile == SLOT and r.job_master_address == "jm:1" and r.job_id == job_id("job") for r in requests)
+    assert all(
+        r.profile == SLOT and r.job_master_address == "jm:1" and r.job_id == job_id("job")
+        for r in requests
+    )
     assert len({r.allocation_id for r in requests}) == 3
     assert rm.count(PENDING) == 3
     rm.accept(*requests)
@@ -62,7 +72,10 @@ def test_a_known_size_is_given_exactly() -> None:
     rm.submit("other", 1)  # what remains is less than a default slot
     [told] = rm.told(e.NotEnoughResources)
     assert told.missing == 1
-    assert told.explanation == "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
+    assert (
+        told.explanation
+        == "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
+    )
 
 
 def test_declarations_are_gathered_if_so_configured() -> None:
@@ -160,7 +173,10 @@ def test_an_old_job_master_is_turned_away() -> None:
     rm.register_job("job", epoch=2)
     old = rm.register_job("job", epoch=1)
     assert rm.commands == [
-        e.CloseConnection(connection=old, cause=f"a JobMaster of job {job_id('job')} with a higher epoch has registered")
+        e.CloseConnection(
+            connection=old,
+            cause=f"a JobMaster of job {job_id('job')} with a higher epoch has registered",
+        )
     ]
     rm.declare("job", 1, epoch=1)
     assert rm.told(e.RequestSlot) == []
@@ -173,9 +189,13 @@ def test_a_new_job_master_replaces_the_old_one() -> None:
     old = rm.connection("job")
     rm.register_job("job", epoch=2, address="jm:2")
     assert rm.told(e.CloseConnection)[0].connection == old
-    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [request.allocation_id]  # it named the old JobMaster
+    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [
+        request.allocation_id
+    ]  # it named the old JobMaster
     rm.declare("job", 1, epoch=2)
-    assert [(r.job_master_address, r.job_master_epoch) for r in rm.told(e.RequestSlot)] == [("jm:2", 2)]
+    assert [(r.job_master_address, r.job_master_epoch) for r in rm.told(e.RequestSlot)] == [
+        ("jm:2", 2)
+    ]
 
 
 def test_a_repeated_registration_changes_nothing() -> None:
@@ -260,7 +280,9 @@ def test_the_executor_holds_another_allocation_than_asked_for() -> None:
     rm = Harness()
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
-    stranger = e.SlotStatus(slot_index=0, profile=SLOT, allocation_id=AllocationId("f" * 32), job_id=job_id("earlier"))
+    stranger = e.SlotStatus(
+        slot_index=0, profile=SLOT, allocation_id=AllocationId("f" * 32), job_id=job_id("earlier")
+    )
     rm.report("a", stranger)
     slot = rm.slot(AllocationId("f" * 32))
     assert slot is not None
@@ -275,7 +297,9 @@ def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
     [request] = rm.submit("job", 1)
     rm.accept(request)
     rm.register("b", (held(0, request),))
-    assert [(f.connection, f.allocation_id) for f in rm.told(e.FreeSlot)] == [(rm.connection("b"), request.allocation_id)]
+    assert [(f.connection, f.allocation_id) for f in rm.told(e.FreeSlot)] == [
+        (rm.connection("b"), request.allocation_id)
+    ]
     slot = rm.slot(request.allocation_id)
     assert slot is not None
     assert slot.executor.task_executor_id == executor_id("a")
@@ -323,7 +347,9 @@ def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> No
     lost = rm.told(e.TaskExecutorLost)
     assert {x.connection for x in lost} == {rm.connection("job"), rm.connection("other")}
     assert {x.task_executor_id for x in lost} == {executor_id("a")}
-    assert [r.connection for r in rm.told(e.RequestSlot)] == [rm.connection("b")]  # at once, without being asked
+    assert [r.connection for r in rm.told(e.RequestSlot)] == [
+        rm.connection("b")
+    ]  # at once, without being asked
     assert rm.core.table.total == 1
 
 
@@ -356,7 +382,10 @@ def test_heartbeats_go_to_every_peer() -> None:
     rm.register("a")
     rm.register_job("job")
     rm.advance(2.0)
-    assert {h.connection for h in rm.told(e.SendHeartbeat)} == {rm.connection("a"), rm.connection("job")}
+    assert {h.connection for h in rm.told(e.SendHeartbeat)} == {
+        rm.connection("a"),
+        rm.connection("job"),
+    }
 
 
 def test_a_dead_job_masters_requirements_vanish() -> None:
@@ -404,7 +433,10 @@ def test_an_illegal_transition_tells_the_slot() -> None:
     rm = Harness()
     rm.register("a", 1)
     slot = rm.core.table.executors[executor_id("a")].slots[0]
-    with pytest.raises(IllegalTransition, match="slot 0 of TaskExecutor .* FREE -> UNCLEAR is not a legal transition"):
+    with pytest.raises(
+        IllegalTransition,
+        match="slot 0 of TaskExecutor .* FREE -> UNCLEAR is not a legal transition",
+    ):
         rm.core.table.doubt(slot)
 
 
@@ -414,6 +446,9 @@ def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
     first, second = rm.submit("job", 2)
     slots = rm.core.table.executors[executor_id("a")].slots
     slots[second.slot_index].allocation_id = first.allocation_id
-    with pytest.raises(InvariantViolated, match=r"(?s)allocation .* is on slot 0 .* and on slot 1.*RequirementsDeclared"):
+    with pytest.raises(
+        InvariantViolated,
+        match=r"(?s)allocation .* is on slot 0 .* and on slot 1.*RequirementsDeclared",
+    ):
         rm.core.validate()
     assert "JobMasterRegistered" in rm.core.story(job_id("job"))

@@ -30,7 +30,9 @@ def cluster(initial: int, **settings: object) -> tuple[Harness, list[WorkerId]]:
 
 
 def shortage(rm: Harness) -> list[tuple[int, int, str]]:
-    return [(told.missing, told.growing, told.explanation) for told in rm.told(e.NotEnoughResources)]
+    return [
+        (told.missing, told.growing, told.explanation) for told in rm.told(e.NotEnoughResources)
+    ]
 
 
 def test_the_initial_workers_are_started_at_once() -> None:
@@ -60,7 +62,9 @@ def test_a_worker_that_lost_its_connection_is_ended_and_replaced() -> None:
     rm.advance(1.0)
     assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [first]
     assert len(requested(rm)) == 1
-    rm.handle(e.WorkerExited(worker_id=first, cause="killed"))  # what the driver says of it afterwards
+    rm.handle(
+        e.WorkerExited(worker_id=first, cause="killed")
+    )  # what the driver says of it afterwards
     assert requested(rm) == []
 
 
@@ -69,7 +73,11 @@ def test_no_more_than_the_initial_workers_without_a_limit() -> None:
     rm.submit("job", 3)
     assert requested(rm) == []
     assert shortage(rm) == [
-        (1, 0, "2 slots exist, 2 are taken; no TaskExecutor may be added (slotmanager.number-of-slots.max=0)")
+        (
+            1,
+            0,
+            "2 slots exist, 2 are taken; no TaskExecutor may be added (slotmanager.number-of-slots.max=0)",
+        )
     ]
 
 
@@ -174,7 +182,10 @@ def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_i
         assert requested(rm) == []
         told = shortage(rm)
         assert told[-1][:2] == (1, 0)
-        assert "the last TaskExecutor did not start (no Java was found) and is tried again" in told[-1][2]
+        assert (
+            "the last TaskExecutor did not start (no Java was found) and is tried again"
+            in told[-1][2]
+        )
         rm.advance(pause_s - 0.01)
         assert requested(rm) == []
         rm.advance(0.02)
@@ -264,7 +275,10 @@ def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -
     rm.register(one, worker_id=one)
     assert rm.submit("job", 2) == []
     held = tuple(
-        e.SlotStatus(slot_index=i, profile=SLOT, allocation_id=AllocationId(f"a{i}"), job_id=job_id("job")) for i in range(2)
+        e.SlotStatus(
+            slot_index=i, profile=SLOT, allocation_id=AllocationId(f"a{i}"), job_id=job_id("job")
+        )
+        for i in range(2)
     )
     rm.register(two, held, worker_id=two)
     assert rm.told(e.RequestSlot) == [], "the job has its slots already"

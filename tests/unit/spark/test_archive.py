@@ -1,4 +1,6 @@
-"""What is prepared once per machine: the copies of jars, and MLlib's functions, which one of the copies goes without."""
+"""What is prepared once per machine: the copies of jars, and MLlib's functions, which one of the
+copies goes without.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from taskexecutor.executor.spark.jvm.mllib import _OnImport, forget
 
 def test_copies_of_jars_go_without_signatures_and_the_costly_extension(tmp_path: Path) -> None:
     archive.copy_jars(spark_home() / "jars", tmp_path / "jars")
-    copies = {copy.name.split("-")[0]: zipfile.ZipFile(copy).namelist() for copy in (tmp_path / "jars").iterdir()}
+    copies = {
+        copy.name.split("-")[0]: zipfile.ZipFile(copy).namelist()
+        for copy in (tmp_path / "jars").iterdir()
+    }
     assert set(copies) == {"janino", "commons", "spark"}
     names = [name for members in copies.values() for name in members]
     assert not [name for name in names if name.endswith((".SF", ".DSA", ".RSA"))]
@@ -27,7 +32,10 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
     (tmp_path / jar.name).touch()
     (tmp_path / "another.jar").touch()
     before, after = class_path().split(":"), class_path("mine.jar", tmp_path).split(":")
-    assert after == [*(str(tmp_path / jar.name) if path == str(jar) else path for path in before), "mine.jar"]
+    assert after == [
+        *(str(tmp_path / jar.name) if path == str(jar) else path for path in before),
+        "mine.jar",
+    ]
 
 
 def test_without_an_archive_there_is_nothing_to_use(tmp_path: Path, monkeypatch) -> None:

@@ -28,7 +28,9 @@ def batch(*values: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
 
 
-def operator(name: str, *inputs: tuple[int, ...], spark: bool = False, coordinator_kind: str = "") -> Operator:
+def operator(
+    name: str, *inputs: tuple[int, ...], spark: bool = False, coordinator_kind: str = ""
+) -> Operator:
     """The spec is the name: `operators` of `run` maps it to what is built."""
     return Operator(
         operator_id=OperatorId(stable_id(name)),
@@ -51,7 +53,12 @@ def vertex(*operators: Operator, parallelism: int = 1, max_parallelism: int = 12
     )
 
 
-def in_edge(name: str, operator: int = 0, input_index: int = 0, partitioner: Partitioner = Partitioner.REBALANCE) -> JobEdge:
+def in_edge(
+    name: str,
+    operator: int = 0,
+    input_index: int = 0,
+    partitioner: Partitioner = Partitioner.REBALANCE,
+) -> JobEdge:
     return JobEdge(
         result_id=ResultId(stable_id(name)),
         source_vertex_id=UPSTREAM,
@@ -63,7 +70,9 @@ def in_edge(name: str, operator: int = 0, input_index: int = 0, partitioner: Par
     )
 
 
-def out_edge(name: str, operator: int, tag: str = "", partitioner: Partitioner = Partitioner.FORWARD) -> JobEdge:
+def out_edge(
+    name: str, operator: int, tag: str = "", partitioner: Partitioner = Partitioner.FORWARD
+) -> JobEdge:
     return JobEdge(
         result_id=ResultId(stable_id(name)),
         source_vertex_id=HERE,
@@ -112,7 +121,9 @@ class Run:
             output_schemas=[SCHEMA] * len(task_vertex.operators),
             input_schemas=[SCHEMA] * len(in_edges),
         )
-        services = TaskServices(self.exchange, None, self._build, self._report, lambda event: self.on_event(event))
+        services = TaskServices(
+            self.exchange, None, self._build, self._report, lambda event: self.on_event(event)
+        )
         self.task = StreamTask(self.config, services)
         self.thread = threading.Thread(target=self.task.run, name="task under test")
 
@@ -120,7 +131,9 @@ class Run:
         self.groups.append(tuple(opened.spec for opened in group))
         return self.operators[group[0].spec]
 
-    def _report(self, attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any) -> None:
+    def _report(
+        self, attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any
+    ) -> None:
         assert attempt_id == self.config.attempt_id
         assert (error is not None) == (state is ExecutionState.FAILED)
         assert (metrics is not None) == state.terminal
@@ -138,13 +151,17 @@ class Run:
 
     def wait_for(self, state: ExecutionState) -> None:
         with self._reached:
-            assert self._reached.wait_for(lambda: state in self.states, 10), f"{state.name} was not reached: {self.states}"
+            assert self._reached.wait_for(lambda: state in self.states, 10), (
+                f"{state.name} was not reached: {self.states}"
+            )
 
     def join(self) -> Run:
         self.thread.join(10)
         assert not self.thread.is_alive(), "the task did not end"
         acknowledging = self.task._acknowledging
-        assert acknowledging is None or not acknowledging.is_alive(), "a thread of the task was left"
+        assert acknowledging is None or not acknowledging.is_alive(), (
+            "a thread of the task was left"
+        )
         return self
 
     def run(self) -> Run:

@@ -15,7 +15,13 @@ from firesteel._proto import tasks_pb2
 from firesteel.common.ids import stable_id
 from firesteel.common.job_graph import Operator
 from firesteel.common.states import ExecutionState
-from firesteel.elements import MAX_TIMESTAMP_US, MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
+from firesteel.elements import (
+    MAX_TIMESTAMP_US,
+    MAX_WATERMARK,
+    MIN_TIMESTAMP_US,
+    StreamStatus,
+    Watermark,
+)
 from firesteel.plan.specs import AlignmentSpec, AssignWatermarksSpec, SourceSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
@@ -33,7 +39,11 @@ class Surroundings:
         self.now_ms = 5_000
         self.due_ms: list[int] = []
         self.alignment = Alignment(
-            SPEC, self._send, self.due_ms.append, now_ms=lambda: self.now_ms, now_ns=lambda: self.now_ms * 1_000_000
+            SPEC,
+            self._send,
+            self.due_ms.append,
+            now_ms=lambda: self.now_ms,
+            now_ns=lambda: self.now_ms * 1_000_000,
         )
 
     def _send(self, report: tasks_pb2.ReportWatermark) -> None:
@@ -41,7 +51,10 @@ class Surroundings:
 
     def pass_ms(self, ms: int) -> None:
         self.now_ms += ms
-        due, self.due_ms[:] = [at for at in self.due_ms if at <= self.now_ms], [at for at in self.due_ms if at > self.now_ms]
+        due, self.due_ms[:] = (
+            [at for at in self.due_ms if at <= self.now_ms],
+            [at for at in self.due_ms if at > self.now_ms],
+        )
         for _ in due:
             self.alignment.on_timer()
 
@@ -111,7 +124,9 @@ def test_the_time_it_stands_and_how_far_it_is_ahead() -> None:
     assert (alignment.stopped_ms, alignment.drift_ms) == (0, 0)
     alignment.event(Watermark(20_000))
     world.pass_ms(30)
-    assert (alignment.stopped_ms, alignment.drift_ms) == (30, 0), "it stands, but does not know behind whom"
+    assert (alignment.stopped_ms, alignment.drift_ms) == (30, 0), (
+        "it stands, but does not know behind whom"
+    )
     alignment.limit(12_000)
     world.pass_ms(5)
     assert (alignment.stopped_ms, alignment.drift_ms) == (35, 18), "the slowest is at 2 ms"
@@ -130,7 +145,9 @@ def test_the_time_it_stands_and_how_far_it_is_ahead() -> None:
 
 
 def aligned(name: str, spec: Any, *inputs: tuple[int, ...]) -> Operator:
-    return dataclasses.replace(operator(name, *inputs, coordinator_kind="alignment"), spec=cloudpickle.dumps(spec))
+    return dataclasses.replace(
+        operator(name, *inputs, coordinator_kind="alignment"), spec=cloudpickle.dumps(spec)
+    )
 
 
 class Master:
@@ -143,30 +160,49 @@ class Master:
         run.on_event = self._on_event
 
     def _on_event(self, event: tasks_pb2.OperatorEvent) -> None:
-        assert (event.operator_id, event.WhichOneof("event")) == (stable_id(self.name), "report_watermark")
+        assert (event.operator_id, event.WhichOneof("event")) == (
+            stable_id(self.name),
+            "report_watermark",
+        )
         with self._reported:
             self._reports.append(event.report_watermark.watermark_us)
             self._reported.notify_all()
 
     def next_report(self) -> int:
         with self._reported:
-            assert self._reported.wait_for(lambda: self._reports, 10), f"no report in state {self.run.states}"
+            assert self._reported.wait_for(lambda: self._reports, 10), (
+                f"no report in state {self.run.states}"
+            )
             return self._reports.pop(0)
 
     def ask_again(self) -> int:
-        """When the answer is there, the mails before it have been handled, and the task has looked for input after each."""
-        self.run.task.handle_event(tasks_pb2.OperatorEvent(operator_id=stable_id(self.name), resend=tasks_pb2.Resend()))
+        """When the answer is there, the mails before it have been handled, and the task has looked
+        for input after each.
+        """
+        self.run.task.handle_event(
+            tasks_pb2.OperatorEvent(operator_id=stable_id(self.name), resend=tasks_pb2.Resend())
+        )
         return self.next_report()
 
     def allow(self, limit_us: int) -> None:
         limit = tasks_pb2.AlignWatermark(limit_us=limit_us)
-        self.run.task.handle_event(tasks_pb2.OperatorEvent(operator_id=stable_id(self.name), align_watermark=limit))
+        self.run.task.handle_event(
+            tasks_pb2.OperatorEvent(operator_id=stable_id(self.name), align_watermark=limit)
+        )
 
 
 def test_a_source_that_is_ahead_is_not_polled() -> None:
     journal = Journal()
     spec = SourceSpec(source="numbers", alignment=SPEC)
-    elements = [batch(1), Watermark(1_000), batch(2), Watermark(2_000), batch(3), Watermark(30_000), batch(4)]
+    elements = [
+        batch(1),
+        Watermark(1_000),
+        batch(2),
+        Watermark(2_000),
+        batch(3),
+        Watermark(30_000),
+        batch(4),
+    ]
     out = out_edge("out", 0)
     run = Run(
         vertex(aligned("src", spec)),
@@ -184,7 +220,9 @@ def test_a_source_that_is_ahead_is_not_polled() -> None:
     assert master.next_report() == 30_000, "2,000 was within the limit"
     master.ask_again(), master.ask_again()
     assert journal.of("poll") == ["src.poll"] * 6
-    (drift,) = [s.value for s in run.task.samples() if s.name.endswith("operator_watermarkAlignmentDrift")]
+    (drift,) = [
+        s.value for s in run.task.samples() if s.name.endswith("operator_watermarkAlignmentDrift")
+    ]
     assert drift == 29
     paused = {s.name.rsplit("_", 1)[1]: s.value for s in run.task.samples() if "aused" in s.name}
     assert paused["accumulatedPausedTimeMs"] > 0
@@ -193,11 +231,15 @@ def test_a_source_that_is_ahead_is_not_polled() -> None:
     assert master.next_report() == MAX_TIMESTAMP_US
     run.join()
     assert run.states[-1] is ExecutionState.FINISHED
-    assert [e for e in run.sent(out) if isinstance(e, pa.RecordBatch)] == [batch(n) for n in (1, 2, 3, 4)]
+    assert [e for e in run.sent(out) if isinstance(e, pa.RecordBatch)] == [
+        batch(n) for n in (1, 2, 3, 4)
+    ]
 
 
 def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
-    """Such as the partitions of a PythonSource: the task takes no input, whichever of its operators tells event time."""
+    """Such as the partitions of a PythonSource: the task takes no input, whichever of its operators
+    tells event time.
+    """
     journal = Journal()
     spec = AssignWatermarksSpec(column="at", alignment=SPEC)
     incoming = in_edge("in")
@@ -251,12 +293,19 @@ def at(*times_us: int) -> pa.RecordBatch:
 
 
 def reported(harness: OperatorHarness) -> list[tuple[int, bool]]:
-    return [(event.report_watermark.watermark_us, event.report_watermark.idle) for event in harness.sent]
+    return [
+        (event.report_watermark.watermark_us, event.report_watermark.idle) for event in harness.sent
+    ]
 
 
 def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle() -> None:
     clock = Surroundings()
-    spec = Watermarks.bounded("at").with_idleness("100 ms").with_alignment("g", max_drift="10 ms").assigner_spec()
+    spec = (
+        Watermarks.bounded("at")
+        .with_idleness("100 ms")
+        .with_alignment("g", max_drift="10 ms")
+        .assigner_spec()
+    )
     operator = AssignWatermarks(spec, lambda: clock.now_ms)
     harness = OperatorHarness(operator, [SCHEMA], output_schema=SCHEMA, alignment=spec.alignment)
     assert harness._node.alignment is not None
@@ -273,7 +322,9 @@ def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle()
     assert reported(harness) == [(19_999, False)]
     for _ in range(50):
         pass_ms(20)
-    assert harness.elements[1:] == [Watermark(19_999)], "not idle: there may be more, it is only not asked for"
+    assert harness.elements[1:] == [Watermark(19_999)], (
+        "not idle: there may be more, it is only not asked for"
+    )
     harness.deliver(tasks_pb2.AlignWatermark(limit_us=25_000))
     harness.run_mails()
     assert not harness.stopped
@@ -308,7 +359,9 @@ def test_watermarks_that_are_held_advance_where_the_stream_before_says_so(ahead:
 def test_a_stream_whose_watermark_was_held_while_it_was_idle_becomes_idle_again() -> None:
     clock = Surroundings()
     spec = Watermarks.bounded("at").with_idleness("100 ms").assigner_spec(held=True)
-    harness = OperatorHarness(AssignWatermarks(spec, lambda: clock.now_ms), [SCHEMA], output_schema=SCHEMA).open()
+    harness = OperatorHarness(
+        AssignWatermarks(spec, lambda: clock.now_ms), [SCHEMA], output_schema=SCHEMA
+    ).open()
     harness.process(at(500))
     for _ in range(2):
         clock.now_ms += 100
@@ -317,4 +370,9 @@ def test_a_stream_whose_watermark_was_held_while_it_was_idle_becomes_idle_again(
     for _ in range(2):
         clock.now_ms += 100
         harness.processing_time(clock.now_ms)
-    assert harness.elements[1:] == [StreamStatus(True), StreamStatus(False), Watermark(499), StreamStatus(True)]
+    assert harness.elements[1:] == [
+        StreamStatus(True),
+        StreamStatus(False),
+        Watermark(499),
+        StreamStatus(True),
+    ]

@@ -14,7 +14,9 @@ from taskexecutor.executor.task.chain import group_operators
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
 
-def grouped(task_vertex: JobVertex, *leaving: int, entering: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+def grouped(
+    task_vertex: JobVertex, *leaving: int, entering: tuple[int, ...] = ()
+) -> list[tuple[int, ...]]:
     return group_operators(
         task_vertex,
         [in_edge(f"in {index}", index) for index in entering],
@@ -23,7 +25,11 @@ def grouped(task_vertex: JobVertex, *leaving: int, entering: tuple[int, ...] = (
 
 
 def test_a_linear_run_on_spark_is_one_operator() -> None:
-    chain = vertex(operator("src", spark=True), operator("a", (0,), spark=True), operator("b", (1,), spark=True))
+    chain = vertex(
+        operator("src", spark=True),
+        operator("a", (0,), spark=True),
+        operator("b", (1,), spark=True),
+    )
     assert grouped(chain, 2) == [(0, 1, 2)]
 
 
@@ -39,20 +45,34 @@ def test_python_operators_stand_alone_and_cut_runs() -> None:
 
 
 def test_an_edge_that_leaves_or_enters_in_between_cuts_a_run() -> None:
-    chain = vertex(operator("a", (), spark=True), operator("b", (0,), spark=True), operator("c", (1,), spark=True))
+    chain = vertex(
+        operator("a", (), spark=True),
+        operator("b", (0,), spark=True),
+        operator("c", (1,), spark=True),
+    )
     assert grouped(chain, 0, 2, entering=(0,)) == [(0,), (1, 2)]
     assert grouped(chain, 2, entering=(0, 2)) == [(0, 1), (2,)]
 
 
 def test_a_side_output_does_not_cut_a_run() -> None:
     chain = vertex(operator("src", spark=True), operator("a", (0,), spark=True))
-    assert group_operators(chain, [], [out_edge("side", 0, "malformed"), out_edge("main", 1)]) == [(0, 1)]
+    assert group_operators(chain, [], [out_edge("side", 0, "malformed"), out_edge("main", 1)]) == [
+        (0, 1)
+    ]
 
 
 def test_branches_and_unions_cut_runs() -> None:
-    branches = vertex(operator("a", (), spark=True), operator("b", (0,), spark=True), operator("c", (0,), spark=True))
+    branches = vertex(
+        operator("a", (), spark=True),
+        operator("b", (0,), spark=True),
+        operator("c", (0,), spark=True),
+    )
     assert grouped(branches, 1, 2, entering=(0,)) == [(0,), (1,), (2,)]
-    union = vertex(operator("a", (), spark=True), operator("b", (), spark=True), operator("c", (0, 1), spark=True))
+    union = vertex(
+        operator("a", (), spark=True),
+        operator("b", (), spark=True),
+        operator("c", (0, 1), spark=True),
+    )
     assert grouped(union, 2, entering=(0, 1)) == [(0,), (1,), (2,)]
 
 
@@ -72,7 +92,12 @@ def test_a_diamond_with_a_two_input_operator() -> None:
     journal = Journal()
     tap, out = out_edge("tap", 1), out_edge("out", 3)
     run = Run(
-        vertex(operator("src"), operator("left", (0,)), operator("right", (0,)), operator("join", (1,), (2,))),
+        vertex(
+            operator("src"),
+            operator("left", (0,)),
+            operator("right", (0,)),
+            operator("join", (1,), (2,)),
+        ),
         {
             "src": RecordingSource("src", journal, [batch(1), Watermark(5)]),
             "left": RecordingOperator("left", journal),
@@ -95,8 +120,21 @@ def test_a_diamond_with_a_two_input_operator() -> None:
         *["left.finish", "join.end_input(0)", "right.finish", "join.end_input(1)", "join.finish"],
         *["src.close", "left.close", "right.close", "join.close"],
     ]
-    assert run.sent(tap) == [batch(1), Watermark(5), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
-    assert run.sent(out) == [batch(1), batch(1), Watermark(5), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
+    assert run.sent(tap) == [
+        batch(1),
+        Watermark(5),
+        MAX_WATERMARK,
+        EndOfData(True),
+        EndOfPartition(),
+    ]
+    assert run.sent(out) == [
+        batch(1),
+        batch(1),
+        Watermark(5),
+        MAX_WATERMARK,
+        EndOfData(True),
+        EndOfPartition(),
+    ]
 
 
 def test_a_union_of_a_chained_producer_and_an_edge_into_one_input() -> None:
@@ -150,13 +188,21 @@ def test_idleness_travels_and_ends_with_the_next_element() -> None:
         vertex(operator("src"), operator("map", (0,))),
         {
             "src": RecordingSource(
-                "src", journal, [Watermark(1), StreamStatus(True), StreamStatus(True), batch(1), Watermark(2)]
+                "src",
+                journal,
+                [Watermark(1), StreamStatus(True), StreamStatus(True), batch(1), Watermark(2)],
             ),
             "map": RecordingOperator("map", journal),
         },
         out_edges=[out],
     ).run()
-    assert run.sent(out)[:5] == [Watermark(1), StreamStatus(True), StreamStatus(False), batch(1), Watermark(2)]
+    assert run.sent(out)[:5] == [
+        Watermark(1),
+        StreamStatus(True),
+        StreamStatus(False),
+        batch(1),
+        Watermark(2),
+    ]
 
 
 def test_empty_batches_and_late_watermarks_go_nowhere() -> None:
@@ -165,7 +211,9 @@ def test_empty_batches_and_late_watermarks_go_nowhere() -> None:
     run = Run(
         vertex(operator("src"), operator("map", (0,))),
         {
-            "src": RecordingSource("src", journal, [Watermark(5), batch(), Watermark(5), Watermark(4), batch(1)]),
+            "src": RecordingSource(
+                "src", journal, [Watermark(5), batch(), Watermark(5), Watermark(4), batch(1)]
+            ),
             "map": RecordingOperator("map", journal),
         },
         out_edges=[out],
@@ -188,7 +236,10 @@ def test_an_operator_that_keeps_watermarks_to_itself_still_ends_event_time() -> 
         },
         out_edges=[out],
     ).run()
-    assert journal.of("process_watermark") == ["src.process_watermark(max)", "last.process_watermark(max)"]
+    assert journal.of("process_watermark") == [
+        "src.process_watermark(max)",
+        "last.process_watermark(max)",
+    ]
     assert run.sent(out) == [batch(1), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
 
 
@@ -206,7 +257,12 @@ def test_bundles_are_flushed_before_event_time_advances_and_when_input_runs_dry(
 
     journal = Journal()
     edge, out = in_edge("in"), out_edge("out", 0)
-    run = Run(vertex(operator("bundle", ())), {"bundle": Bundling("bundle", journal)}, in_edges=[(edge, 1)], out_edges=[out])
+    run = Run(
+        vertex(operator("bundle", ())),
+        {"bundle": Bundling("bundle", journal)},
+        in_edges=[(edge, 1)],
+        out_edges=[out],
+    )
     producer = run.producer(edge)
     producer.emit(batch(1))
     producer.emit(batch(2))

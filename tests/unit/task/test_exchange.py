@@ -22,7 +22,10 @@ BATCHES = [batch(*range(start, start + 100)) for start in range(0, 5000, 100)]
 
 @pytest.fixture
 def exchanges() -> Iterator[list[Exchange]]:
-    made = [Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=10) for _ in range(2)]
+    made = [
+        Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=10)
+        for _ in range(2)
+    ]
     yield made
     for exchange in made:
         exchange.close()
@@ -56,7 +59,9 @@ class Pair:
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-def test_every_record_arrives_once_and_both_tasks_finish(exchanges: list[Exchange], same_process: bool) -> None:
+def test_every_record_arrives_once_and_both_tasks_finish(
+    exchanges: list[Exchange], same_process: bool
+) -> None:
     pair = Pair(exchanges[0], exchanges[0 if same_process else 1])
     pair.sink.start()  # the consumer may well be first
     pair.source.start()
@@ -71,7 +76,9 @@ def test_every_record_arrives_once_and_both_tasks_finish(exchanges: list[Exchang
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-def test_a_task_that_is_out_of_credit_is_cancelled(exchanges: list[Exchange], same_process: bool) -> None:
+def test_a_task_that_is_out_of_credit_is_cancelled(
+    exchanges: list[Exchange], same_process: bool
+) -> None:
     pair = Pair(exchanges[0], exchanges[0 if same_process else 1])
     gone_on = threading.Event()
     pair.journal.hooks["sink.process_batch(0)"] = lambda: gone_on.wait(10)  # a slow consumer
@@ -88,11 +95,17 @@ def test_a_task_that_is_out_of_credit_is_cancelled(exchanges: list[Exchange], sa
     assert pair.sink.states[-1] is ExecutionState.CANCELED
 
 
-def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(exchanges: list[Exchange]) -> None:
+def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(
+    exchanges: list[Exchange],
+) -> None:
     pair = Pair(exchanges[0], exchanges[0])  # the sink is not there: the window fills up
 
     def shown(name: str) -> float:
-        return next(s.value for s in pair.source.task.samples() if s.name == f"flink_taskmanager_job_task_{name}")
+        return next(
+            s.value
+            for s in pair.source.task.samples()
+            if s.name == f"flink_taskmanager_job_task_{name}"
+        )
 
     pair.source.start()
     pair.source.wait_for(ExecutionState.RUNNING)
@@ -133,7 +146,9 @@ def test_a_producer_without_consumers_and_a_consumer_without_producers_can_be_ca
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-def test_a_failed_consumer_stops_its_producer(exchanges: list[Exchange], same_process: bool) -> None:
+def test_a_failed_consumer_stops_its_producer(
+    exchanges: list[Exchange], same_process: bool
+) -> None:
     pair = Pair(exchanges[0], exchanges[0 if same_process else 1])
     pair.journal.fail_in("sink.process_batch(0)", ValueError("sink is broken"))
     pair.source.task.neighbour_failure_grace_s = 0.01

@@ -1,4 +1,6 @@
-"""The order of an operator's life, for each kind of task: to the end, cancelled and failing in each phase (spec 000, 001)."""
+"""The order of an operator's life, for each kind of task: to the end, cancelled and failing in each
+phase (spec 000, 001).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def source_run(journal: Journal, endless: bool = False, **options: object) -> Ru
     return Run(
         vertex(operator("src"), operator("map", (0,)), operator("last", (1,))),
         {
-            "src": RecordingSource("src", journal, [batch(1), Watermark(5), batch(2)], endless=endless),
+            "src": RecordingSource(
+                "src", journal, [batch(1), Watermark(5), batch(2)], endless=endless
+            ),
             "map": RecordingOperator("map", journal),
             "last": RecordingOperator("last", journal),
         },
@@ -50,7 +54,14 @@ def test_a_source_task_to_its_end() -> None:
         *["last.end_input(0)", "last.finish"],
         *["src.close", "map.close", "last.close"],
     ]  # fmt: skip
-    assert run.sent(OUT) == [batch(1), Watermark(5), batch(2), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
+    assert run.sent(OUT) == [
+        batch(1),
+        Watermark(5),
+        batch(2),
+        MAX_WATERMARK,
+        EndOfData(True),
+        EndOfPartition(),
+    ]
     assert run.exchange.partitions[(OUT.result_id, 0, 0)].closed
 
 
@@ -108,13 +119,26 @@ def test_a_one_input_task_to_its_end() -> None:
     run.run()
     assert run.states == [INITIALIZING, RUNNING, FINISHED]
     assert journal.of("setup", "initialize_state", "open") == [
-        f"{name}.{call}" for call in ("setup", "initialize_state", "open") for name in ("last", "other", "map")
+        f"{name}.{call}"
+        for call in ("setup", "initialize_state", "open")
+        for name in ("last", "other", "map")
     ]
     assert journal.calls[9:] == [
         *["map.process_batch(0)", "other.process_batch(0)", "last.process_batch(0)"],
         *["map.process_watermark(7)", "other.process_watermark(7)", "last.process_watermark(7)"],
-        *["map.process_watermark(max)", "other.process_watermark(max)", "last.process_watermark(max)"],
-        *["map.end_input(0)", "map.finish", "other.end_input(0)", "other.finish", "last.end_input(0)", "last.finish"],
+        *[
+            "map.process_watermark(max)",
+            "other.process_watermark(max)",
+            "last.process_watermark(max)",
+        ],
+        *[
+            "map.end_input(0)",
+            "map.finish",
+            "other.end_input(0)",
+            "other.finish",
+            "last.end_input(0)",
+            "last.finish",
+        ],
         *["map.close", "other.close", "last.close"],
     ]
     assert run.final_metrics.records_in == 1
@@ -147,7 +171,10 @@ def test_a_two_input_task_ends_each_input_when_it_ends() -> None:
     journal.hooks["join.end_input(0)"] = ended.set
     run = Run(
         vertex(operator("join", (), ()), operator("last", (0,))),
-        {"join": RecordingOperator("join", journal, inputs=2), "last": RecordingOperator("last", journal)},
+        {
+            "join": RecordingOperator("join", journal, inputs=2),
+            "last": RecordingOperator("last", journal),
+        },
         in_edges=[(left, 1), (right, 1)],
     )
     first, second = run.producer(left), run.producer(right)
@@ -198,7 +225,15 @@ PHASES = [
     ("other.finish", ["map.close", "other.close", "last.close"]),
     ("other.close", ["map.close", "other.close", "last.close"]),
 ]
-AFTERWARDS = ("setup", "initialize_state", "open", "process_batch", "process_watermark", "end_input", "finish")
+AFTERWARDS = (
+    "setup",
+    "initialize_state",
+    "open",
+    "process_batch",
+    "process_watermark",
+    "end_input",
+    "finish",
+)
 
 
 def prepared(journal: Journal) -> Run:
@@ -225,7 +260,9 @@ def test_a_failure_in_any_phase_jumps_to_close(phase: str, closed: list[str]) ->
     assert run.states[-1] is FAILED
     assert journal.of("close") == closed
     failed_at = journal.calls.index(phase)
-    assert not [call for call in journal.calls[failed_at + 1 :] if call.split(".")[1].startswith(AFTERWARDS)]
+    assert not [
+        call for call in journal.calls[failed_at + 1 :] if call.split(".")[1].startswith(AFTERWARDS)
+    ]
     assert run.errors[0].summary == "ValueError: boom"
     assert run.errors[0].task_name == "map -> other -> last (1/1)#0"
     assert (RUNNING in run.states) == (not phase.endswith(("setup", "initialize_state", "open")))

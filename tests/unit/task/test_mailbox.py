@@ -13,7 +13,13 @@ from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition
 from firesteel.operator import SourceOperator
-from firesteel.testing import Journal, MemoryExchange, OperatorHarness, RecordingOperator, RecordingSource
+from firesteel.testing import (
+    Journal,
+    MemoryExchange,
+    OperatorHarness,
+    RecordingOperator,
+    RecordingSource,
+)
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.runtime_context import TaskCancelled
@@ -62,7 +68,9 @@ def test_a_sleeping_task_is_handed_a_mail_within_a_millisecond() -> None:
     thread.start()
     for _ in range(200):
         put_s = time.perf_counter()
-        mailbox.put(lambda put_s=put_s: (delays_s.append(time.perf_counter() - put_s), answered.release()))
+        mailbox.put(
+            lambda put_s=put_s: (delays_s.append(time.perf_counter() - put_s), answered.release())
+        )
         answered.acquire()
     thread.join(10)
     assert sorted(delays_s)[100] < 0.001
@@ -109,9 +117,15 @@ def test_a_source_and_its_coordinator() -> None:
 
     def coordinate(event: tasks_pb2.OperatorEvent) -> None:
         assert event.WhichOneof("event") == "request_split"
-        assert (event.operator_id, event.subtask, event.job_id) == (stable_id("src"), 0, stable_id("job"))
+        assert (event.operator_id, event.subtask, event.job_id) == (
+            stable_id("src"),
+            0,
+            stable_id("job"),
+        )
         if splits:
-            answer = event_for("src", assign_split=tasks_pb2.AssignSplit(split_json=str(splits.pop(0))))
+            answer = event_for(
+                "src", assign_split=tasks_pb2.AssignSplit(split_json=str(splits.pop(0)))
+            )
         else:
             answer = event_for("src", no_more_splits=tasks_pb2.NoMoreSplits())
         threading.Thread(target=run.task.handle_event, args=(answer,)).start()
@@ -119,13 +133,19 @@ def test_a_source_and_its_coordinator() -> None:
     run.on_event = coordinate
     run.start().join()
     assert run.states[-1] is ExecutionState.FINISHED
-    assert [e for e in run.sent(out) if isinstance(e, pa.RecordBatch)] == [batch(1), batch(2), batch(3)]
+    assert [e for e in run.sent(out) if isinstance(e, pa.RecordBatch)] == [
+        batch(1),
+        batch(2),
+        batch(3),
+    ]
 
 
 def test_an_event_for_somebody_else_is_dropped() -> None:
     journal = Journal()
     run = Run(vertex(operator("src")), {"src": RecordingSource("src", journal, [batch(1)])})
-    journal.hooks["src.poll"] = lambda: run.task.handle_event(event_for("stranger", no_more_splits=tasks_pb2.NoMoreSplits()))
+    journal.hooks["src.poll"] = lambda: run.task.handle_event(
+        event_for("stranger", no_more_splits=tasks_pb2.NoMoreSplits())
+    )
     assert run.run().states[-1] is ExecutionState.FINISHED
 
 
@@ -143,7 +163,11 @@ def test_an_operator_may_wait_for_its_coordinator_in_the_middle_of_a_batch() -> 
         def handle_coordinator_event(self, event: object) -> None:
             acknowledged.append(event)
 
-    run = Run(vertex(operator("sink", ())), {"sink": Sink("sink", journal, on_batch=collect)}, in_edges=[(edge, 1)])
+    run = Run(
+        vertex(operator("sink", ())),
+        {"sink": Sink("sink", journal, on_batch=collect)},
+        in_edges=[(edge, 1)],
+    )
     producer = run.producer(edge)
     producer.emit(batch(1))
     for element in (EndOfData(True), EndOfPartition()):
@@ -170,7 +194,11 @@ def test_a_task_that_waits_for_its_coordinator_is_cancelled() -> None:
         while True:
             op.context.yield_to_mail(60.0)
 
-    run = Run(vertex(operator("sink", ())), {"sink": RecordingOperator("sink", journal, on_batch=wait)}, in_edges=[(edge, 1)])
+    run = Run(
+        vertex(operator("sink", ())),
+        {"sink": RecordingOperator("sink", journal, on_batch=wait)},
+        in_edges=[(edge, 1)],
+    )
     run.producer(edge).emit(batch(1))
     run.start()
     assert waiting.wait(10)
@@ -200,7 +228,9 @@ def test_a_processing_time_timer_wakes_a_sleeping_task() -> None:
     journal = Journal()
     source = RecordingSource("src", journal, [], endless=True)
     run = Run(vertex(operator("src")), {"src": source})
-    journal.hooks["src.open"] = lambda: source.context.timers.register_processing_time(int(time.time() * 1000) + 20)
+    journal.hooks["src.open"] = lambda: source.context.timers.register_processing_time(
+        int(time.time() * 1000) + 20
+    )
     journal.hooks["src.on_processing_time"] = run.task.cancel
     run.start().join()
     assert "src.on_processing_time" in journal.calls

@@ -72,7 +72,12 @@ def test_back_pressure_is_taken_out_of_exchange_time() -> None:
         now.now_ns = 15_000_000
     partition.blocked_ns = 3_000_000
     metrics = group.read()
-    assert (metrics.exchange_ms, metrics.back_pressured_ms, metrics.idle_ms, metrics.busy_ms) == (7.0, 4.0, 4.0, 7.0)
+    assert (metrics.exchange_ms, metrics.back_pressured_ms, metrics.idle_ms, metrics.busy_ms) == (
+        7.0,
+        4.0,
+        4.0,
+        7.0,
+    )
 
 
 def test_rates_are_per_second_over_a_moving_window() -> None:
@@ -82,7 +87,9 @@ def test_rates_are_per_second_over_a_moving_window() -> None:
     meters = TaskMeters(group, lambda: now_s[0])
 
     def rate() -> float:
-        return {sample.name: sample.value for sample in meters.samples()}["flink_taskmanager_job_task_numRecordsInPerSecond"]
+        return {sample.name: sample.value for sample in meters.samples()}[
+            "flink_taskmanager_job_task_numRecordsInPerSecond"
+        ]
 
     assert rate() == 0
     group.records_in, now_s[0] = 100, 2.0
@@ -93,8 +100,16 @@ def test_rates_are_per_second_over_a_moving_window() -> None:
     assert rate() == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from(TimeKind), st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=20))
-def test_a_tasks_times_add_up_to_the_time_that_passed(spans: list[tuple[TimeKind, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(TimeKind), st.integers(0, 10**9), st.integers(0, 10**9)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_a_tasks_times_add_up_to_the_time_that_passed(
+    spans: list[tuple[TimeKind, int, int]],
+) -> None:
     now = Clock()
     clock = TaskClock(now)
     run = Run(vertex(operator("x", ())), {})
@@ -106,7 +121,10 @@ def test_a_tasks_times_add_up_to_the_time_that_passed(spans: list[tuple[TimeKind
         with clock.spans[kind]:
             now.now_ns += inside_ns
     seconds = now.now_ns / 1e9
-    told = {sample.name.removeprefix("flink_taskmanager_job_task_"): sample.value for sample in meters.samples()}
+    told = {
+        sample.name.removeprefix("flink_taskmanager_job_task_"): sample.value
+        for sample in meters.samples()
+    }
     kinds = ("Busy", "Idle", "BackPressured")
     assert sum(told[f"accumulate{kind}TimeMs"] for kind in kinds) == pytest.approx(seconds * 1000)
     if seconds:
@@ -178,7 +196,10 @@ def test_what_a_source_says_it_has_read_came_in() -> None:
     meters.samples()
     source.counter("numRecordsIn").inc(10)
     now_s[0] = 2.0
-    seen = [(sample.name.removeprefix("flink_taskmanager_job_task_"), sample.value) for sample in meters.samples()]
+    seen = [
+        (sample.name.removeprefix("flink_taskmanager_job_task_"), sample.value)
+        for sample in meters.samples()
+    ]
     for name, value in (("numRecordsIn", 17), ("numRecordsInPerSecond", 5)):
         assert [v for n, v in seen if n == name] == [value]
         assert [v for n, v in seen if n == f"operator_{name}"] == [value]

@@ -1,4 +1,6 @@
-"""An operator that reads one input to its end before the other: that one waits, and its producer with it."""
+"""An operator that reads one input to its end before the other: that one waits, and its producer
+with it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_the_other_input_waits_for_the_end_of_the_first() -> None:
         for subtask in range(2):
             producer = run.producer(edge, subtask, producers=2)
             for element in (batch(value), Watermark(5)):
-                producer.emit(element) if not isinstance(element, Watermark) else producer.emit_event(element)
+                producer.emit(element) if not isinstance(
+                    element, Watermark
+                ) else producer.emit_event(element)
             producer.emit_event(EndOfData())
             producer.emit_event(EndOfPartition())
     run.run()
@@ -69,7 +73,9 @@ def test_the_other_producer_is_stopped_by_back_pressure(exchange: Exchange) -> N
     sources = {}
     for name in edges:
         source = RecordingSource(name, journal, elements[name])
-        sources[name] = Run(vertex(operator(name)), {name: source}, out_edges=[edges[name][0]], exchange=exchange)
+        sources[name] = Run(
+            vertex(operator(name)), {name: source}, out_edges=[edges[name][0]], exchange=exchange
+        )
     journal.hooks["first.exhausted"] = lambda: go_on.wait(10)  # type: ignore[assignment,return-value]
     here = Locations(addresses=(exchange.address,), address_index=(0,), attempts=(0,))
     sink = Run(

@@ -67,10 +67,14 @@ def test_a_list_cannot_be_a_key() -> None:
 @given(st.integers(1, 40), st.integers(0, 100))
 def test_every_key_group_has_exactly_one_owner(parallelism: int, more: int) -> None:
     max_parallelism = parallelism + more
-    ranges = [key_group_range(subtask, parallelism, max_parallelism) for subtask in range(parallelism)]
+    ranges = [
+        key_group_range(subtask, parallelism, max_parallelism) for subtask in range(parallelism)
+    ]
     assert [g for r in ranges for g in range(r.first, r.end)] == list(range(max_parallelism))
     for subtask, owned in enumerate(ranges):
-        assert range(owned.first, owned.end) == groups_of_subtask(subtask, parallelism, max_parallelism)
+        assert range(owned.first, owned.end) == groups_of_subtask(
+            subtask, parallelism, max_parallelism
+        )
 
 
 def new_backend(groups: KeyGroupRange = KeyGroupRange(0, 8)) -> HashMapKeyedStateBackend:  # noqa: B008
@@ -106,11 +110,17 @@ def test_a_snapshot_copies_nothing_and_keeps_what_was() -> None:
     groups = list(snapshot.entries_by_key_group())
     assert [group for group, _ in groups] == sorted(group for group, _ in groups)
     assert all(key_group(entry.key, 8) == group for group, entries in groups for entry in entries)
-    assert contents(entry for _, entries in groups for entry in entries) == {("count", k, None): k for k in range(100)}
+    assert contents(entry for _, entries in groups for entry in entries) == {
+        ("count", k, None): k for k in range(100)
+    }
     snapshot.release()
     backend.put("count", 3, "changed")
     assert backend.layers == 1
-    assert (backend.get("count", 1), backend.get("count", 2), backend.get("count", 4)) == ("changed", None, 4)
+    assert (backend.get("count", 1), backend.get("count", 2), backend.get("count", 4)) == (
+        "changed",
+        None,
+        4,
+    )
 
 
 def test_restoring_takes_only_the_own_key_groups() -> None:
@@ -124,12 +134,17 @@ def test_restoring_takes_only_the_own_key_groups() -> None:
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["put", "remove", "snapshot", "release"]), st.integers(0, 4), st.integers()), max_size=60
+    st.tuples(
+        st.sampled_from(["put", "remove", "snapshot", "release"]), st.integers(0, 4), st.integers()
+    ),
+    max_size=60,
 )
 
 
 @given(OPERATIONS)
-def test_any_history_is_that_of_a_dictionary_and_its_copies(operations: list[tuple[str, int, int]]) -> None:
+def test_any_history_is_that_of_a_dictionary_and_its_copies(
+    operations: list[tuple[str, int, int]],
+) -> None:
     backend, model = new_backend(), {}
     snapshots: list[tuple[Any, dict[Any, Any]]] = []
     for operation, key, value in operations:
@@ -147,7 +162,10 @@ def test_any_history_is_that_of_a_dictionary_and_its_copies(operations: list[tup
         assert contents(backend.entries("s")) == model
         assert {k: backend.get("s", k[1]) for k in model} == model
         for snapshot, then in snapshots:
-            assert contents(e for _, entries in snapshot.entries_by_key_group() for e in entries) == then
+            assert (
+                contents(e for _, entries in snapshot.entries_by_key_group() for e in entries)
+                == then
+            )
 
 
 def test_operator_state_is_restored_and_snapshotted() -> None:

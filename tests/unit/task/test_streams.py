@@ -1,7 +1,8 @@
-"""Whole programs of streams that part and meet, run by their real tasks at any parallelism, against lists of rows.
+"""Whole programs of streams that part and meet, run by their real tasks at any parallelism, against
+lists of rows.
 
-Tasks run in threads, with channels that hold few batches, so any interleaving may happen; rows have columns of any types, batches
-any sizes, also none.
+Tasks run in threads, with channels that hold few batches, so any interleaving may happen; rows have
+columns of any types, batches any sizes, also none.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from tests.unit.operators.test_odd_schemas import rows, streams, texts
 
 Rows = list[dict[str, Any]]
 generated: dict[str, list[pa.RecordBatch]] = {}  # what each source reads
-seen: dict[str, list[tuple[int, pa.RecordBatch]]] = defaultdict(list)  # what each `Seen` has had, and in which subtask
+seen: dict[str, list[tuple[int, pa.RecordBatch]]] = defaultdict(
+    list
+)  # what each `Seen` has had, and in which subtask
 ended: list[str] = []  # of which `Seen` a subtask has finished
 
 
@@ -110,7 +113,9 @@ def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class Program:
     """Draws a program and, beside it, the rows that each of its streams has."""
 
-    def __init__(self, data: st.DataObject, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
+    def __init__(
+        self, data: st.DataObject, schema: pa.Schema, batches: Sequence[pa.RecordBatch]
+    ) -> None:
         self.env = Environment()
         self.keyed: list[str] = []  # `Seen`s in whose subtasks keys must not be parted
         self._data = data
@@ -122,7 +127,14 @@ class Program:
         kinds = (
             [self._source]
             if depth == 0
-            else [self._mapped, self._seen_by_key, self._union, self._connected, self._both, self._split]
+            else [
+                self._mapped,
+                self._seen_by_key,
+                self._union,
+                self._connected,
+                self._both,
+                self._split,
+            ]
         )
         return self._draw(st.sampled_from(kinds))(depth - 1)
 
@@ -137,7 +149,9 @@ class Program:
         name = next(self._names)
         generated[name] = self._draw(st.lists(st.sampled_from(self._batches), max_size=4))
         stream = self.env.from_source(
-            PythonSource(Generated, {"name": name}, schema=to_spark(self._schema), poll_interval="1 ms")
+            PythonSource(
+                Generated, {"name": name}, schema=to_spark(self._schema), poll_interval="1 ms"
+            )
         )
         return stream.set_parallelism(self._parallelism()), rows(generated[name])
 
@@ -147,7 +161,9 @@ class Program:
         how = self._draw(st.sampled_from(["", "rebalance", "rescale", "broadcast", "key_by"]))
         if how == "key_by":
             return stream.key_by("key"), expected
-        return getattr(stream, how)() if how else stream, expected * (parallelism if how == "broadcast" else 1)
+        return getattr(stream, how)() if how else stream, expected * (
+            parallelism if how == "broadcast" else 1
+        )
 
     def _mapped(self, depth: int) -> tuple[DataStream, Rows]:
         parallelism = self._parallelism()
@@ -158,15 +174,24 @@ class Program:
         stream, expected = self.stream(depth)
         name = next(self._names)
         self.keyed.append(name)
-        return stream.key_by("key").operator(name, partial(Seen, name)).set_parallelism(self._parallelism()), expected
+        return stream.key_by("key").operator(name, partial(Seen, name)).set_parallelism(
+            self._parallelism()
+        ), expected
 
     def _union(self, depth: int) -> tuple[DataStream, Rows]:
         (first, rows_1), (second, rows_2) = self.stream(depth), self.stream(depth)
-        return (first.union(second), rows_1 + rows_2) if self._draw(st.booleans()) else (first.union(first), rows_1 * 2)
+        return (
+            (first.union(second), rows_1 + rows_2)
+            if self._draw(st.booleans())
+            else (first.union(first), rows_1 * 2)
+        )
 
     def _connected(self, depth: int) -> tuple[DataStream, Rows]:
         parallelism = self._parallelism()
-        (first, rows_1), (second, rows_2) = self._sent(depth, parallelism), self._sent(depth, parallelism)
+        (first, rows_1), (second, rows_2) = (
+            self._sent(depth, parallelism),
+            self._sent(depth, parallelism),
+        )
         both = first.connect(second).map_in_arrow(cut, lambda batches: batches, self._schema)
         return both.set_parallelism(parallelism), rows_1 + rows_2
 
@@ -184,9 +209,13 @@ class Program:
             case "both":
                 return main.union(main.side_output("others")), expected
             case "main":
-                return main, [row for row in expected if row["key"] is not None and row["key"] % 2 == 0]
+                return main, [
+                    row for row in expected if row["key"] is not None and row["key"] % 2 == 0
+                ]
             case _:
-                return main.side_output("others"), [row for row in expected if row["key"] is None or row["key"] % 2]
+                return main.side_output("others"), [
+                    row for row in expected if row["key"] is None or row["key"] % 2
+                ]
 
 
 def run(graph: JobGraph, schema: pa.Schema, capacity: int) -> None:
@@ -194,7 +223,9 @@ def run(graph: JobGraph, schema: pa.Schema, capacity: int) -> None:
     exchange = MemoryExchange(capacity, await_consumers=True)
     failures: list[ErrorInfo] = []
 
-    def report(attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any) -> None:
+    def report(
+        attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any
+    ) -> None:
         if error is not None:
             failures.append(error)
 
@@ -202,7 +233,11 @@ def run(graph: JobGraph, schema: pa.Schema, capacity: int) -> None:
     threads = []
     for vertex in graph.vertices:
         for config in configs(graph, vertex, schema):
-            threads.append(threading.Thread(target=StreamTask(config, services).run, name=config.info.task_name_with_subtask))
+            threads.append(
+                threading.Thread(
+                    target=StreamTask(config, services).run, name=config.info.task_name_with_subtask
+                )
+            )
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,15 +264,29 @@ def configs(graph: JobGraph, vertex: JobVertex, schema: pa.Schema) -> Iterator[T
             subtask=subtask,
             attempt=0,
             attempt_id=AttemptId(stable_id(vertex.vertex_id, str(subtask))),
-            in_edges=[(edge, vertices[edge.source_vertex_id].parallelism, None) for edge in in_edges],
-            out_edges=[(edge, t.parallelism, t.max_parallelism) for edge, t in zip(out_edges, targets, strict=True)],
+            in_edges=[
+                (edge, vertices[edge.source_vertex_id].parallelism, None) for edge in in_edges
+            ],
+            out_edges=[
+                (edge, t.parallelism, t.max_parallelism)
+                for edge, t in zip(out_edges, targets, strict=True)
+            ],
             output_schemas=[schema_of(vertex, index) for index in range(len(vertex.operators))],
-            input_schemas=[schema_of(vertices[edge.source_vertex_id], edge.source_operator) for edge in in_edges],
+            input_schemas=[
+                schema_of(vertices[edge.source_vertex_id], edge.source_operator)
+                for edge in in_edges
+            ],
         )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(batches=streams(), depth=st.integers(1, 3), capacity=st.sampled_from([1, 2, 16]), data=st.data())
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    batches=streams(), depth=st.integers(1, 3), capacity=st.sampled_from([1, 2, 16]), data=st.data()
+)
 def test_streams_that_part_and_meet_lose_double_and_change_nothing(
     batches: list[pa.RecordBatch], depth: int, capacity: int, data: st.DataObject
 ) -> None:
@@ -245,7 +294,9 @@ def test_streams_that_part_and_meet_lose_double_and_change_nothing(
     schema = to_arrow(to_spark(batches[0].schema))  # as everywhere between tasks
     program = Program(data, schema, [batch.cast(schema) for batch in batches])
     stream, expected = program.stream(depth)
-    stream.operator("all", partial(Seen, "all")).set_parallelism(parallelism := data.draw(st.integers(1, 3)))
+    stream.operator("all", partial(Seen, "all")).set_parallelism(
+        parallelism := data.draw(st.integers(1, 3))
+    )
     run(program.env.job_graph(), schema, capacity)
     found = [batch for _, batch in seen["all"]]
     assert all(batch.schema.equals(schema) for batch in found)
@@ -256,4 +307,6 @@ def test_streams_that_part_and_meet_lose_double_and_change_nothing(
         for subtask, batch in seen[name]:
             for key in batch["key"].to_pylist():
                 owners[key].add(subtask)
-        assert all(len(subtasks) == 1 for subtasks in owners.values()), f"a key in several subtasks: {owners}"
+        assert all(len(subtasks) == 1 for subtasks in owners.values()), (
+            f"a key in several subtasks: {owners}"
+        )

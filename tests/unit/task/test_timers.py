@@ -7,7 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers, Timer, TimerQueue, TimerServiceState
+from taskexecutor.executor.timing.timers import (
+    OperatorTimers,
+    TaskTimers,
+    Timer,
+    TimerQueue,
+    TimerServiceState,
+)
 
 
 class Fired:
@@ -117,7 +123,10 @@ def test_a_quiesced_service_drops_what_is_pending_and_what_comes() -> None:
     assert fired.task.state is TimerServiceState.SHUT_DOWN
 
 
-ACTIONS = st.lists(st.tuples(st.sampled_from(["add", "remove", "pop"]), st.integers(0, 8), st.sampled_from("ab")), max_size=80)
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["add", "remove", "pop"]), st.integers(0, 8), st.sampled_from("ab")),
+    max_size=80,
+)
 
 
 @given(ACTIONS)
@@ -134,7 +143,10 @@ def test_the_queue_is_a_sorted_set(actions: list[tuple[str, int, str]]) -> None:
             queue.remove(timer)
             model = [pending for pending in model if pending != timer]
         else:
-            due = sorted((pending for pending in model if pending.timestamp <= timestamp), key=lambda p: p.timestamp)
+            due = sorted(
+                (pending for pending in model if pending.timestamp <= timestamp),
+                key=lambda p: p.timestamp,
+            )
             assert queue.pop_due(timestamp) == (due[0] if due else None)
             if due:
                 model.remove(due[0])

@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.elements import MAX_TIMESTAMP_US, MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
+from firesteel.elements import (
+    MAX_TIMESTAMP_US,
+    MAX_WATERMARK,
+    MIN_TIMESTAMP_US,
+    StreamStatus,
+    Watermark,
+)
 from taskexecutor.executor.timing.watermarks import WatermarkValve
 
 IDLE, ACTIVE = StreamStatus(True), StreamStatus(False)
@@ -88,7 +94,9 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_any_history_keeps_the_promises(events: list[tuple[int, tuple[str, int]]]) -> None:
-    """Watermarks rise strictly, never past an active channel that was aligned with them; idle alternates with active."""
+    """Watermarks rise strictly, never past an active channel that was aligned with them; idle
+    alternates with active.
+    """
     valve = WatermarkValve(3)
     told_us, idle = MIN_TIMESTAMP_US, False
     channel_us = [MIN_TIMESTAMP_US] * 3
@@ -115,7 +123,11 @@ def test_any_history_keeps_the_promises(events: list[tuple[int, tuple[str, int]]
         open_channels = [c for c in range(3) if channel_us[c] != MAX_TIMESTAMP_US]
         if told_us > before_us:
             # Whoever is active and had kept up before must not be overtaken.
-            assert all(channel_us[c] >= told_us or channel_us[c] < before_us for c in open_channels if active[c])
+            assert all(
+                channel_us[c] >= told_us or channel_us[c] < before_us
+                for c in open_channels
+                if active[c]
+            )
         assert (told_us == MAX_TIMESTAMP_US) == (not open_channels)
         assert idle == (bool(open_channels) and not any(active[c] for c in open_channels))
         assert (valve.watermark_us, valve.idle) == (told_us, idle)

@@ -1,11 +1,21 @@
-"""A slot table with a clock of its own, and short words for what happens to it. Invariants are checked after every event."""
+"""A slot table with a clock of its own, and short words for what happens to it. Invariants are
+checked after every event.
+"""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from firesteel.common.driver import Tick
-from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId, TaskExecutorId
+from firesteel.common.ids import (
+    AllocationId,
+    AttemptId,
+    Epoch,
+    ExecutorId,
+    IdSource,
+    JobId,
+    TaskExecutorId,
+)
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import messages as m
@@ -15,7 +25,9 @@ from taskexecutor.core.slots import SlotState
 from taskexecutor.core.table import Settings
 
 MIB = 2**20
-DEFAULT = ResourceProfile(cpu_cores=1, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB, network_bytes=128 * MIB)
+DEFAULT = ResourceProfile(
+    cpu_cores=1, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB, network_bytes=128 * MIB
+)
 JOB = JobId("job")
 JM = {"job_id": JOB, "job_master_epoch": Epoch(1)}
 
@@ -46,7 +58,9 @@ class World:
         self.commands = list(self.core.handle(event, self.now).commands)
         self.core.table.validate()
         deadline = self.core.next_deadline()
-        assert deadline is None or deadline > self.now, f"a deadline that has passed would spin: {deadline} at {self.now}"
+        assert deadline is None or deadline > self.now, (
+            f"a deadline that has passed would spin: {deadline} at {self.now}"
+        )
         return self.commands
 
     def pass_time(self, seconds: float) -> list[m.Command]:
@@ -82,7 +96,9 @@ class World:
                 self.ready(slot.index)
 
     def ready(self, index: int = 0) -> list[m.Command]:
-        return self.tell(m.ProcessReady(executor_id=self.executor(index), data_address=f"flight:{index}"))
+        return self.tell(
+            m.ProcessReady(executor_id=self.executor(index), data_address=f"flight:{index}")
+        )
 
     def die(self, index: int = 0, cause: str = "killed by SIGKILL") -> list[m.Command]:
         return self.tell(m.ProcessDied(executor_id=self.executor(index), cause=cause))
@@ -97,12 +113,22 @@ class World:
             self.connect()
         self.tell(m.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
 
-    def submit(self, *attempts: str, allocation: str = "a", blobs: tuple[Any, ...] = ()) -> list[m.Command]:
+    def submit(
+        self, *attempts: str, allocation: str = "a", blobs: tuple[Any, ...] = ()
+    ) -> list[m.Command]:
         part = m.SlotTasks(
-            allocation_id=AllocationId(allocation), attempt_ids=tuple(map(AttemptId, attempts)), message=f"deploy {attempts}"
+            allocation_id=AllocationId(allocation),
+            attempt_ids=tuple(map(AttemptId, attempts)),
+            message=f"deploy {attempts}",
         )
         return self.tell(
-            m.TasksSubmitted(parts=(part,), blobs=blobs, dispatcher_address="d:1", cancellation_timeout_s=30.0, **JM)
+            m.TasksSubmitted(
+                parts=(part,),
+                blobs=blobs,
+                dispatcher_address="d:1",
+                cancellation_timeout_s=30.0,
+                **JM,
+            )
         )
 
     def cancel(self, *attempts: str) -> list[m.Command]:
@@ -119,10 +145,16 @@ class World:
         )
 
     def free(self, *allocations: str) -> list[m.Command]:
-        return self.tell(m.SlotsFreed(allocation_ids=tuple(map(AllocationId, allocations)), cause="done", **JM))
+        return self.tell(
+            m.SlotsFreed(allocation_ids=tuple(map(AllocationId, allocations)), cause="done", **JM)
+        )
 
     def clean(self, allocation: str = "a", index: int = 0) -> list[m.Command]:
-        return self.tell(m.ProcessCleaned(executor_id=self.executor(index), allocation_id=AllocationId(allocation)))
+        return self.tell(
+            m.ProcessCleaned(
+                executor_id=self.executor(index), allocation_id=AllocationId(allocation)
+            )
+        )
 
     # -- asking
 

@@ -23,7 +23,11 @@ def test_resources_add_up_from_the_default_slot():
 
 
 def test_a_given_process_size_is_divided_over_the_slots():
-    values = {"taskmanager.numberOfTaskSlots": "2", "taskmanager.memory.process.size": "6g", "taskmanager.cpu.cores": "3"}
+    values = {
+        "taskmanager.numberOfTaskSlots": "2",
+        "taskmanager.memory.process.size": "6g",
+        "taskmanager.cpu.cores": "3",
+    }
     _, total, default = resources_from(Configuration(values))
     assert abs(total.total_bytes - 6 * 1024 * MIB) < 10
     assert default.cpu_cores == 1.5
@@ -32,7 +36,9 @@ def test_a_given_process_size_is_divided_over_the_slots():
 
 def test_slots_too_small_for_spark_are_an_error_that_names_the_keys():
     values = {"taskmanager.numberOfTaskSlots": "16", "taskmanager.memory.process.size": "2g"}
-    with pytest.raises(FiresteelError, match=r"Spark needs 192 MiB; raise taskmanager.memory.process.size"):
+    with pytest.raises(
+        FiresteelError, match=r"Spark needs 192 MiB; raise taskmanager.memory.process.size"
+    ):
         resources_from(Configuration(values))
 
 

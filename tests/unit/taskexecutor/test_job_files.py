@@ -38,7 +38,10 @@ def tar_of(path: Path, member: str, content: bytes = b"x") -> Path:
 def test_python_files_are_found_through_their_folder_and_zips_through_themselves(tmp_path):
     source = tmp_path / "source"
     source.write_text("x = 1")
-    paths = lay_files(tmp_path / "job", [(blob("one.py"), source), (blob("two.py"), source), (blob("lib.zip"), source)])
+    paths = lay_files(
+        tmp_path / "job",
+        [(blob("one.py"), source), (blob("two.py"), source), (blob("lib.zip"), source)],
+    )
     files = tmp_path / "job" / "files"
     assert paths == (str(files), str(files / "lib.zip"))
     assert (files / "one.py").read_text() == "x = 1"
@@ -106,7 +109,9 @@ async def _prepared(tmp_path: Path, *blobs: Blob) -> m.Event:
 
 async def test_files_in_the_cache_need_no_dispatcher(tmp_path):
     content = b"x = 1"
-    known = Blob(hash=xxhash.xxh3_128_hexdigest(content), name="lib.py", kind=BlobKind.FILE, size_bytes=5)
+    known = Blob(
+        hash=xxhash.xxh3_128_hexdigest(content), name="lib.py", kind=BlobKind.FILE, size_bytes=5
+    )
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / known.hash).write_bytes(content)
     ready = await _prepared(tmp_path, known)
@@ -122,7 +127,12 @@ async def test_a_file_that_cannot_be_had_is_named(tmp_path):
 
 async def test_requirements_that_cannot_be_installed_say_what_pip_says(tmp_path):
     content = b"./no-such-package-here\n"
-    known = Blob(hash=xxhash.xxh3_128_hexdigest(content), name="r.txt", kind=BlobKind.REQUIREMENTS, size_bytes=len(content))
+    known = Blob(
+        hash=xxhash.xxh3_128_hexdigest(content),
+        name="r.txt",
+        kind=BlobKind.REQUIREMENTS,
+        size_bytes=len(content),
+    )
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / known.hash).write_bytes(content)
     failed = await _prepared(tmp_path, known)

@@ -23,10 +23,15 @@ class Links:
         self.broken: list[str] = []
         self.received: list[str] = []
         self.server = LinkServer(
-            directory, expected=lambda executor_id: executor_id == "known", received=self._receive, broken=self.broken.append
+            directory,
+            expected=lambda executor_id: executor_id == "known",
+            received=self._receive,
+            broken=self.broken.append,
         )
 
-    def _receive(self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor) -> None:
+    def _receive(
+        self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor
+    ) -> None:
         kind = message.WhichOneof("message")
         if kind is None:
             raise ValueError("a message without content")

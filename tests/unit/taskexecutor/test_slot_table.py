@@ -53,7 +53,9 @@ def test_free_slots_warm_up_in_fewer_at_once_than_slots_that_a_job_waits_for():
     assert world.only(m.StartProcess).slot_index == 2
     world.request("b", index=1)
     assert world.none(m.StartProcess), "no more than max_starting in all"
-    assert [start.slot_index for start in world.ready(0) if isinstance(start, m.StartProcess)] == [1]
+    assert [start.slot_index for start in world.ready(0) if isinstance(start, m.StartProcess)] == [
+        1
+    ]
 
 
 def test_free_slots_let_a_jobs_first_seconds_pass():
@@ -241,7 +243,10 @@ def test_a_process_that_is_too_small_is_replaced_before_the_offer():
     world.start_all()
     world.request(profile=replace(DEFAULT, heap_bytes=900 * MIB))
     world.connect()
-    assert world.executor(0) in {command.executor_id for command in world.all(m.KillProcess)} or world.state() is S.ALLOCATED
+    assert (
+        world.executor(0) in {command.executor_id for command in world.all(m.KillProcess)}
+        or world.state() is S.ALLOCATED
+    )
     world.die(0)
     assert world.only(m.StartProcess).shape.heap_bytes == 900 * MIB
     assert world.none(m.ReportSlotLost)
@@ -273,7 +278,9 @@ def test_idle_processes_make_room_for_a_large_allocation_and_come_back_after_it(
     assert world.none(m.StartProcess)
     world.die(0)
     assert world.only(m.StartProcess).slot_index == 0
-    world.tell(m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="not needed"))  # type: ignore[arg-type]
+    world.tell(
+        m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="not needed")
+    )  # type: ignore[arg-type]
     world.die(0)
     assert {command.slot_index for command in world.all(m.StartProcess)} <= {0, 1}
     assert all(slot.process for slot in world.core.table.slots)
@@ -334,7 +341,9 @@ def test_tasks_are_relayed_after_the_process_knows_whose_it_is():
     world = World(slots=1)
     world.ready()
     world.give()
-    commands = [command for command in world.submit("t", "u") if not isinstance(command, m.ReportSlots)]
+    commands = [
+        command for command in world.submit("t", "u") if not isinstance(command, m.ReportSlots)
+    ]
     assert [type(command) for command in commands] == [m.AssignProcess, m.RelayToProcess]
     world.submit("v")
     assert world.none(m.AssignProcess)
@@ -370,7 +379,9 @@ def test_tasks_wait_for_the_jobs_files():
     assert world.none(m.RelayToProcess)
     world.submit("u", blobs=(BLOB,))
     assert world.none(m.PrepareJobFiles)
-    world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/j/files",), single_use=False))
+    world.tell(
+        m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/j/files",), single_use=False)
+    )
     assert world.only(m.AssignProcess).python_paths == ("/j/files",)
     assert len(world.all(m.RelayToProcess)) == 2
     world.free("a")
@@ -398,7 +409,11 @@ def test_tasks_cancelled_while_files_are_on_their_way_are_cancelled_after_their_
     world.cancel("t")
     assert world.none(m.CancelInProcess)
     world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=(), single_use=False))
-    assert [type(c) for c in world.commands] == [m.AssignProcess, m.RelayToProcess, m.CancelInProcess]
+    assert [type(c) for c in world.commands] == [
+        m.AssignProcess,
+        m.RelayToProcess,
+        m.CancelInProcess,
+    ]
 
 
 def test_a_process_that_had_packages_installed_is_not_reused():
@@ -556,7 +571,9 @@ def test_a_slot_taken_back_is_lost_to_the_job_master():
     world.ready()
     world.give()
     world.submit("t")
-    world.tell(m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="job unknown"))  # type: ignore[arg-type]
+    world.tell(
+        m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="job unknown")
+    )  # type: ignore[arg-type]
     assert "job unknown" in world.only(m.ReportSlotLost).reason
     assert world.only(m.CancelInProcess)
 
@@ -568,7 +585,10 @@ def test_a_process_that_does_not_get_clean_is_replaced():
     world.submit("t")
     world.states(t=E.FINISHED)
     world.free("a")
-    assert [type(c) for c in world.pass_time(10.1)] == [m.KillProcess, m.ReportSlots]  # and it is not warm any more
+    assert [type(c) for c in world.pass_time(10.1)] == [
+        m.KillProcess,
+        m.ReportSlots,
+    ]  # and it is not warm any more
     world.die()
     assert world.reported() == [""]
     assert world.none(m.ReportSlotLost)

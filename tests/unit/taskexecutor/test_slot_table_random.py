@@ -1,4 +1,6 @@
-"""Any order of events, lost, doubled and late ones included: the invariants hold, and everything comes to rest."""
+"""Any order of events, lost, doubled and late ones included: the invariants hold, and everything
+comes to rest.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,13 @@ class Chaos:
         attempts = tuple(r.sample(ATTEMPTS, r.randint(1, 3)))
         part = m.SlotTasks(allocation_id=allocation, attempt_ids=attempts, message="deploy")
         files: dict[str, Any] = {"blobs": r.choice([(), (BLOB,)]), "dispatcher_address": "d"}
-        profile = r.choice([DEFAULT] * 12 + [replace(DEFAULT, heap_bytes=900 * MIB), DEFAULT + DEFAULT])
+        profile = r.choice(
+            [DEFAULT] * 12 + [replace(DEFAULT, heap_bytes=900 * MIB), DEFAULT + DEFAULT]
+        )
         request = m.SlotRequested(
-            allocation_id=AllocationId(f"n{r.randrange(10**9)}") if r.random() < 0.8 else allocation,
+            allocation_id=AllocationId(f"n{r.randrange(10**9)}")
+            if r.random() < 0.8
+            else allocation,
             job_id=job,
             slot_index=r.randint(0, 3),
             profile=profile,
@@ -95,7 +101,9 @@ class Chaos:
                 m.JobMasterDisconnected(job_id=job, cause="broken"),
                 m.OffersAnswered(accepted=(allocation,), rejected=(r.choice(ALLOCATIONS),), **jm),
                 m.SlotsFreed(allocation_ids=(allocation,), cause="free", **jm),
-                m.TasksSubmitted(parts=(part,), cancellation_timeout_s=r.choice([1.0, 50.0]), **files, **jm),
+                m.TasksSubmitted(
+                    parts=(part,), cancellation_timeout_s=r.choice([1.0, 50.0]), **files, **jm
+                ),
                 m.TasksCancelled(attempt_ids=attempts, **jm),
                 m.AnalysisRequested(allocation_id=allocation, message="analyze", **files, **jm),
                 m.CoordinatorSpoke(attempt_id=attempts[0], message="event", **jm),
@@ -104,13 +112,17 @@ class Chaos:
                 m.ProcessEnding(executor_id=executor, reason="jvm"),
                 m.MemorySampled(executor_id=executor, used_bytes=r.choice([0, 0, 0, 10**11])),
                 m.ProcessSpoke(executor_id=executor, job_id=job, message="spoke"),
-                m.JobFilesReady(job_id=job, job_dir="/j", python_paths=(), single_use=r.random() < 0.3),
+                m.JobFilesReady(
+                    job_id=job, job_dir="/j", python_paths=(), single_use=r.random() < 0.3
+                ),
                 m.JobFilesFailed(job_id=job, reason="no file"),
             ]
         )
 
     def rest(self) -> None:
-        """Everybody goes away; processes do as they are told. All slots must be free and warm in the end."""
+        """Everybody goes away; processes do as they are told. All slots must be free and warm in
+        the end.
+        """
         for job in JOBS:
             self.tell(m.JobMasterSaidGoodbye(job_id=job, job_master_epoch=Epoch(9), cause="end"))
         for _ in range(100):
@@ -119,7 +131,9 @@ class Chaos:
                 self.tell(m.ProcessDied(executor_id=executor_id, cause="killed"))
             for slot in self.world.core.table.slots:
                 if slot.process is not None:
-                    self.tell(m.ProcessReady(executor_id=slot.process.executor_id, data_address="x"))
+                    self.tell(
+                        m.ProcessReady(executor_id=slot.process.executor_id, data_address="x")
+                    )
             self._follow(self.world.pass_time(3))
 
 

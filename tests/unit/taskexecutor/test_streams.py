@@ -17,7 +17,9 @@ async def test_a_stream_that_is_closed_says_what_is_left_and_does_not_come_back(
     events: list[Any] = []
     stream = ResourceManagerStream(
         masters.address,
-        registration=lambda: resource_manager_pb2.TaskExecutorRegistration(task_executor_id="t" * 32),
+        registration=lambda: resource_manager_pb2.TaskExecutorRegistration(
+            task_executor_id="t" * 32
+        ),
         post=events.append,
         on_shutdown=lambda cause: None,
         heartbeat_interval_s=60.0,
@@ -27,7 +29,8 @@ async def test_a_stream_that_is_closed_says_what_is_left_and_does_not_come_back(
     await masters.resource_manager.next("register")
     report = resource_manager_pb2.SlotReport(sequence=1)
     stream.link.send(resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report))
-    # The server ends its side when we end ours: a stream that is wanted would connect again, and register.
+    # The server ends its side when we end ours: a stream that is wanted would connect again, and
+    # register.
     await stream.link.close(flush_s=4 * FIRST_PAUSE_S)
     await asyncio.sleep(2 * FIRST_PAUSE_S)
     heard = [message.WhichOneof("message") for message in masters.resource_manager.heard]

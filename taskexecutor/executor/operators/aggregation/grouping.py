@@ -1,7 +1,8 @@
-"""Groups of rows by key, as numbers: what merging partial results, joining keys and finding sessions rest on.
+"""Groups of rows by key, as numbers: what merging partial results, joining keys and finding
+sessions rest on.
 
-A row's code is the number of its group. Whole numbers in a dense range, the most frequent keys in practice, need no hash table:
-their offset is their code.
+A row's code is the number of its group. Whole numbers in a dense range, the most frequent keys in
+practice, need no hash table: their offset is their code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Groups:
 
 
 def group(columns: Sequence[pa.Array]) -> Groups:
-    """Groups rows that are equal in all columns; nulls are equal to each other. Every group has a row."""
+    """Groups rows that are equal in all columns; nulls are equal to each other. Every group has a
+    row.
+    """
     codes, count = _codes(columns[0])
     for column in columns[1:]:
         more, more_count = _codes(column)
@@ -45,9 +48,13 @@ def one_group(rows: int) -> Groups:
     return Groups(np.zeros(rows, np.int64), min(rows, 1))
 
 
-def members(keys: Sequence[pa.Array], among: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def members(
+    keys: Sequence[pa.Array], among: Sequence[pa.Array]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """For each row of `keys`, whether `among` has an equal one."""
-    groups = group([pa.concat_arrays([mine, theirs]) for mine, theirs in zip(keys, among, strict=True)])
+    groups = group(
+        [pa.concat_arrays([mine, theirs]) for mine, theirs in zip(keys, among, strict=True)]
+    )
     rows = len(keys[0])
     found = np.zeros(groups.count, np.bool_)
     found[groups.codes[rows:]] = True
@@ -55,14 +62,19 @@ def members(keys: Sequence[pa.Array], among: Sequence[pa.Array]) -> np.ndarray[A
 
 
 def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Joins the intervals of each code that meet or overlap: a session number per row; start and end of each session."""
+    """Joins the intervals of each code that meet or overlap: a session number per row; start and
+    end of each session.
+    """
     if not len(codes):
         return codes, starts, ends
     order = np.lexsort((starts, codes))
     by_code, by_start = codes[order], starts[order]
-    # The latest end so far within the code: a running maximum over numbers that begin anew, higher, with each code.
+    # The latest end so far within the code: a running maximum over numbers that begin anew, higher,
+    # with each code.
     distinct_ends, ranks = np.unique(ends[order], return_inverse=True)
-    latest = distinct_ends[np.maximum.accumulate(by_code * len(distinct_ends) + ranks) - by_code * len(distinct_ends)]
+    latest = distinct_ends[
+        np.maximum.accumulate(by_code * len(distinct_ends) + ranks) - by_code * len(distinct_ends)
+    ]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (by_code[1:] != by_code[:-1]) | (by_start[1:] > latest[:-1])
     numbers = np.empty(len(order), np.int64)
@@ -72,7 +84,9 @@ def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def whole_numbers(column: pa.Array) -> Ints | None:
-    """The values of a column of whole numbers, dates or times without nulls, without a copy where it is 64 bits wide."""
+    """The values of a column of whole numbers, dates or times without nulls, without a copy where
+    it is 64 bits wide.
+    """
     if column.null_count:
         return None
     kind = column.type
@@ -96,7 +110,9 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
             return (numbers - low if low else numbers), high - low + 1
     try:
         encoded = column.dictionary_encode(null_encoding="encode")
-        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(
+            encoded.dictionary
+        )
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return _codes_of_nested(column)
 

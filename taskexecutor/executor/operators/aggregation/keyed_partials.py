@@ -1,11 +1,14 @@
-"""The partials of all keys so far, one merged row per key; what a bundle adds, and which rows it changes.
+"""The partials of all keys so far, one merged row per key; what a bundle adds, and which rows it
+changes.
 
-`DensePartials` is for the frequent case that is also the fastest: keys that are whole numbers close to each other, and sums,
-least and greatest values of numbers. A key's row is its place in one array per column.
+`DensePartials` is for the frequent case that is also the fastest: keys that are whole numbers close
+to each other, and sums, least and greatest values of numbers. A key's row is its place in one array
+per column.
 
-`KeyedPartials` is for everything: a log of merged rows in Arrow, with the place of each key's latest row. A bundle is merged
-by itself, joined with the rows it changes, and appended; the log is written anew when most of it is old. So a bundle costs what
-it touches, whatever the number of keys, and large bundles over many keys cost a few passes over columns.
+`KeyedPartials` is for everything: a log of merged rows in Arrow, with the place of each key's
+latest row. A bundle is merged by itself, joined with the rows it changes, and appended; the log is
+written anew when most of it is old. So a bundle costs what it touches, whatever the number of keys,
+and large bundles over many keys cost a few passes over columns.
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from taskexecutor.executor.operators.aggregation.grouping import Groups, Ints, group, whole_numbers
-from taskexecutor.executor.operators.aggregation.partials import merge_column, merge_partials, single
+from taskexecutor.executor.operators.aggregation.partials import (
+    merge_column,
+    merge_partials,
+    single,
+)
 
 LOG_ROWS = 262_144  # the log may have this many old rows, or as many as there are keys
 _CHUNKS = 16  # of the log, before they become one
@@ -40,7 +47,9 @@ class DensePartials:
         self.keys = 0
 
     def add(self, bundle: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
-        """Merges partial rows; returns the new rows of the keys they change. None, and no change: it is not made for these."""
+        """Merges partial rows; returns the new rows of the keys they change. None, and no change:
+        it is not made for these.
+        """
         keys = self._keys_of(bundle)
         if keys is None or not self._cover(keys):
             return None
@@ -62,18 +71,26 @@ class DensePartials:
     def _keys_of(self, bundle: Sequence[pa.RecordBatch]) -> list[Ints] | None:
         keys: list[Ints] = []
         for batch in bundle:
-            values = whole_numbers(batch.column(self._key_columns[0])) if len(self._key_columns) == 1 else None
+            values = (
+                whole_numbers(batch.column(self._key_columns[0]))
+                if len(self._key_columns) == 1
+                else None
+            )
             if values is None:
                 return None
             keys.append(values)
             for name, how in self._merges.items():
                 column = batch.column(name)
-                fits = pa.types.is_int64(column.type) or (how == "sum" and pa.types.is_float64(column.type))
+                fits = pa.types.is_int64(column.type) or (
+                    how == "sum" and pa.types.is_float64(column.type)
+                )
                 if how not in _IN_PLACE or not fits or column.null_count:
                     return None
                 if pa.types.is_int64(column.type):
                     numbers = column.to_numpy()
-                    self._bound += len(numbers) * float(max(abs(int(numbers.min())), abs(int(numbers.max()))))
+                    self._bound += len(numbers) * float(
+                        max(abs(int(numbers.min())), abs(int(numbers.max())))
+                    )
         if self._bound >= 2.0**62:  # someone has to look for overflow
             return None
         if self._schema is None:
@@ -83,7 +100,10 @@ class DensePartials:
     def _cover(self, keys: list[Ints]) -> bool:
         """Makes room for these keys, unless that would be mostly empty."""
         assert self._schema is not None
-        low, high = min(int(values.min()) for values in keys), max(int(values.max()) for values in keys)
+        low, high = (
+            min(int(values.min()) for values in keys),
+            max(int(values.max()) for values in keys),
+        )
         size = len(self._present)
         if size:
             if low >= self._low and high < self._low + size:
@@ -91,7 +111,9 @@ class DensePartials:
             low, high = min(low, self._low), max(high, self._low + size - 1)
         if high - low >= max(_SPARSE * (self.keys + sum(map(len, keys))), 65_536):
             return False
-        room = (high - low) // 2 if size else 0  # keys that grow, as numbers given in turn do, do not move it each time
+        room = (
+            (high - low) // 2 if size else 0
+        )  # keys that grow, as numbers given in turn do, do not move it each time
         at = slice(self._low - low, self._low - low + size) if size else slice(0, 0)
 
         def grown(column: np.ndarray[Any, Any], nothing: Any, kind: Any) -> np.ndarray[Any, Any]:
@@ -101,7 +123,9 @@ class DensePartials:
 
         for name, how in self._merges.items():
             kind = np.float64 if pa.types.is_float64(self._schema.field(name).type) else np.int64
-            self._columns[name] = grown(self._columns.get(name, np.empty(0, kind)), _NOTHING[how], kind)
+            self._columns[name] = grown(
+                self._columns.get(name, np.empty(0, kind)), _NOTHING[how], kind
+            )
         self._present = grown(self._present, False, np.bool_)
         self._changed = grown(self._changed, False, np.bool_)
         self._low = low
@@ -111,7 +135,10 @@ class DensePartials:
         assert self._schema is not None
         everything = len(places) == len(self._present)
         columns = [_as_keys(places + self._low, self._schema.field(0).type)]
-        columns += [pa.array(self._columns[n].copy() if everything else self._columns[n][places]) for n in self._merges]
+        columns += [
+            pa.array(self._columns[n].copy() if everything else self._columns[n][places])
+            for n in self._merges
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
@@ -175,7 +202,9 @@ class KeyedPartials:
             numbers = self._index.numbers(columns)
             if numbers is not None:
                 return numbers
-            self._index = _HashIndex.of([self.rows().column(key) for key in self._key_columns] if self._log else None)
+            self._index = _HashIndex.of(
+                [self.rows().column(key) for key in self._key_columns] if self._log else None
+            )
         return self._index.numbers(columns)
 
     def _read(self, places: Ints) -> pa.RecordBatch:
@@ -201,7 +230,11 @@ class KeyedPartials:
 
 def _added(new: pa.Array, changed: Ints, old: pa.Array) -> pa.Array | None:
     """The frequent case, row by row: sums of numbers none of which is null or near its limits."""
-    if new.null_count or old.null_count or not (pa.types.is_int64(new.type) or pa.types.is_float64(new.type)):
+    if (
+        new.null_count
+        or old.null_count
+        or not (pa.types.is_int64(new.type) or pa.types.is_float64(new.type))
+    ):
         return None
     sums = np.array(new.to_numpy(zero_copy_only=False))
     olds = old.to_numpy(zero_copy_only=False)
@@ -256,12 +289,18 @@ class _DenseIndex:
 
 
 class _HashIndex:
-    """Any keys. Many at once are found by grouping them with those that are known, few at a time in a dictionary."""
+    """Any keys. Many at once are found by grouping them with those that are known, few at a time in
+    a dictionary.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self._known: list[list[pa.Array]] = []  # keys in the order of their numbers, in pieces of all columns
-        self._numbers: dict[Any, int] | None = None  # made when it is first of use, and kept up to date from then on
+        self._known: list[
+            list[pa.Array]
+        ] = []  # keys in the order of their numbers, in pieces of all columns
+        self._numbers: dict[Any, int] | None = (
+            None  # made when it is first of use, and kept up to date from then on
+        )
 
     @classmethod
     def of(cls, columns: list[pa.Array] | None) -> _HashIndex:
@@ -285,7 +324,10 @@ class _HashIndex:
     def _by_groups(self, columns: list[pa.Array]) -> Ints:
         if not self.count:
             return self._numbered(columns, np.full(len(columns[0]), -1, np.int64))
-        both = [pa.concat_arrays([known, new]) for known, new in zip(self._all_known(), columns, strict=True)]
+        both = [
+            pa.concat_arrays([known, new])
+            for known, new in zip(self._all_known(), columns, strict=True)
+        ]
         groups = group(both)
         numbers = np.full(groups.count, -1, np.int64)
         numbers[groups.codes[: self.count]] = np.arange(self.count)
@@ -298,19 +340,25 @@ class _HashIndex:
             found[new] = np.arange(self.count, self.count + len(new))
             added = [column.take(pa.array(new)) for column in columns]
             if self._numbers is not None:
-                self._numbers.update(zip(_hashable(added), range(self.count, self.count + len(new)), strict=True))
+                self._numbers.update(
+                    zip(_hashable(added), range(self.count, self.count + len(new)), strict=True)
+                )
             self._known.append(added)
             self.count += len(new)
         return found
 
     def _all_known(self) -> list[pa.Array]:
         if len(self._known) > 1:
-            self._known = [[pa.concat_arrays(list(pieces)) for pieces in zip(*self._known, strict=True)]]
+            self._known = [
+                [pa.concat_arrays(list(pieces)) for pieces in zip(*self._known, strict=True)]
+            ]
         return self._known[0]
 
 
 def _hashable(columns: list[pa.Array]) -> Any:
-    """Keys as Python values; NaN, which equals nothing in Python, and what cannot be hashed as texts."""
+    """Keys as Python values; NaN, which equals nothing in Python, and what cannot be hashed as
+    texts.
+    """
     plain = [_plain(column) for column in columns]
     return plain[0] if len(plain) == 1 else zip(*plain, strict=True)
 

@@ -1,4 +1,5 @@
-"""Merging partial results: one row per group out of many, column by column (the merges: firesteel.plan.aggregates.split).
+"""Merging partial results: one row per group out of many, column by column (the merges:
+firesteel.plan.aggregates.split).
 
 Numbers are merged by numpy in one pass over each column; what numpy has no type for, by Arrow.
 """
@@ -14,7 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.operators.aggregation.grouping import Groups, group, one_group, whole_numbers
+from taskexecutor.executor.operators.aggregation.grouping import (
+    Groups,
+    group,
+    one_group,
+    whole_numbers,
+)
 
 ROWS = "_rows"
 
@@ -24,7 +30,9 @@ def merges_of(aggregates: Sequence[Any]) -> dict[str, str]:
     return {name: how for item in aggregates for name, how in item.merge.items()} | {ROWS: "sum"}
 
 
-def merge_partials(table: pa.Table, keys: Sequence[str], merges: Mapping[str, str]) -> pa.RecordBatch:
+def merge_partials(
+    table: pa.Table, keys: Sequence[str], merges: Mapping[str, str]
+) -> pa.RecordBatch:
     """One row per key: the key columns, then the merged ones. Rows come in no particular order.
 
     Raises FiresteelError where Spark would (overflow), and for types that cannot be merged.
@@ -40,14 +48,18 @@ def merge_partials(table: pa.Table, keys: Sequence[str], merges: Mapping[str, st
     return pa.RecordBatch.from_arrays(merged, schema=schema)
 
 
-def merge_column(how: str, column: pa.Array, groups: Groups, columns: Mapping[str, pa.Array]) -> pa.Array:
+def merge_column(
+    how: str, column: pa.Array, groups: Groups, columns: Mapping[str, pa.Array]
+) -> pa.Array:
     """`columns` are all partial columns, unmerged."""
     kind, *others = how.split(":")
     try:
         merged = _MERGES[kind](column, groups, *(columns[other] for other in others))
         return merged if merged.type == column.type else merged.cast(column.type)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise FiresteelError(f"partial results of type {column.type} cannot be merged by {kind}: {error}") from error
+        raise FiresteelError(
+            f"partial results of type {column.type} cannot be merged by {kind}: {error}"
+        ) from error
 
 
 def single(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -79,7 +91,9 @@ def _sum(column: pa.Array, groups: Groups) -> pa.Array:
 
 
 def _check_overflow(sums: np.ndarray[Any, Any], doubles: np.ndarray[Any, Any]) -> None:
-    """Sums wrap around silently; the same sums in doubles do not, and are off by far less than 2^63."""
+    """Sums wrap around silently; the same sums in doubles do not, and are off by far less than
+    2^63.
+    """
     if (np.abs(sums.astype(np.float64) - doubles) > 2.0**62).any():
         raise FiresteelError(
             "a sum is out of the range of BIGINT; sum decimals or doubles instead: sum(CAST(x AS DECIMAL(38, 0)))"
@@ -100,7 +114,8 @@ def _extreme(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
         return _ordered(column, groups, column, least=least)
     if pa.types.is_floating(kind):
         values, codes = _valid(column, groups)
-        # fmin passes NaN by as long as there is anything else, maximum keeps it: NaN is the largest number.
+        # fmin passes NaN by as long as there is anything else, maximum keeps it: NaN is the largest
+        # number.
         found = np.full(groups.count, np.nan if least else -np.inf, values.dtype)
         with np.errstate(invalid="ignore"):
             (np.fmin if least else np.maximum).at(found, codes, values)
@@ -148,7 +163,9 @@ def _squares(squares: pa.Array, groups: Groups, counts: pa.Array, sums: pa.Array
     whole_total = np.bincount(groups.codes, weights=total, minlength=groups.count)
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = np.where(n > 0, total / n - (whole_total / whole_n)[groups.codes], 0.0)
-        merged = np.bincount(groups.codes, weights=within + n * apart * apart, minlength=groups.count)
+        merged = np.bincount(
+            groups.codes, weights=within + n * apart * apart, minlength=groups.count
+        )
     return pa.array(merged, pa.float64(), mask=whole_n == 0)
 
 
@@ -194,13 +211,19 @@ def _last(column: pa.Array, groups: Groups, order: pa.Array) -> pa.Array:
 
 
 def _ordered(column: pa.Array, groups: Groups, order: pa.Array, *, least: bool) -> pa.Array:
-    """The value of the row with the least or greatest `order` that is not null; null if there is no such row."""
+    """The value of the row with the least or greatest `order` that is not null; null if there is no
+    such row.
+    """
     rows = np.flatnonzero(pc.is_valid(order).to_numpy(zero_copy_only=False))
     ranks = _ranks(order.take(pa.array(rows)))
     codes = groups.codes[rows]
     sorted_rows = np.lexsort((ranks if least else -ranks, codes))
     sorted_codes = codes[sorted_rows]
-    heads = np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1]))) if len(rows) else sorted_rows
+    heads = (
+        np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])))
+        if len(rows)
+        else sorted_rows
+    )
     chosen = np.zeros(groups.count, np.int64)
     none = np.ones(groups.count, np.bool_)
     chosen[sorted_codes[heads]] = rows[sorted_rows[heads]]
@@ -215,12 +238,16 @@ def _ranks(order: pa.Array) -> np.ndarray[Any, Any]:
     numbers = whole_numbers(order)
     if numbers is not None and (not len(numbers) or numbers.min() > np.iinfo(np.int64).min):
         return numbers
-    ranks: np.ndarray[Any, Any] = pc.rank(order, sort_keys="ascending", null_placement="at_end", tiebreaker="dense").to_numpy()
+    ranks: np.ndarray[Any, Any] = pc.rank(
+        order, sort_keys="ascending", null_placement="at_end", tiebreaker="dense"
+    ).to_numpy()
     return ranks.astype(np.int64)
 
 
 def _nested_ranks(order: pa.Array) -> np.ndarray[Any, Any]:
-    """Arrays and structs as Spark orders them: part by part, null first, NaN last, a beginning before what it begins."""
+    """Arrays and structs as Spark orders them: part by part, null first, NaN last, a beginning
+    before what it begins.
+    """
     keys = [_sortable(value) for value in order.to_pylist()]
     rank = {key: number for number, key in enumerate(sorted(set(keys)))}
     return np.array([rank[key] for key in keys], np.int64)
@@ -244,7 +271,9 @@ def _list(column: pa.Array, groups: Groups) -> pa.Array:
     by_group = np.argsort(groups.codes, kind="stable")
     ordered = column.take(pa.array(by_group))
     lengths = pc.fill_null(pc.list_value_length(ordered), 0).to_numpy(zero_copy_only=False)
-    sizes = np.bincount(groups.codes[by_group], weights=lengths, minlength=groups.count).astype(np.int64)
+    sizes = np.bincount(groups.codes[by_group], weights=lengths, minlength=groups.count).astype(
+        np.int64
+    )
     return _lists(sizes, ordered.flatten(), column.type)
 
 
@@ -253,7 +282,9 @@ def _set(column: pa.Array, groups: Groups) -> pa.Array:
     values = merged.flatten()
     if not len(values):
         return merged
-    of_group = np.repeat(np.arange(groups.count), pc.list_value_length(merged).to_numpy(zero_copy_only=False))
+    of_group = np.repeat(
+        np.arange(groups.count), pc.list_value_length(merged).to_numpy(zero_copy_only=False)
+    )
     distinct = group([pa.array(of_group), values])
     kept = np.sort(distinct.first_rows())
     sizes = np.bincount(of_group[kept], minlength=groups.count)

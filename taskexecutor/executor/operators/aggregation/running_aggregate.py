@@ -1,4 +1,6 @@
-"""The keyed half of an aggregation without windows: the partials of all keys so far, and the changed keys' results."""
+"""The keyed half of an aggregation without windows: the partials of all keys so far, and the
+changed keys' results.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class RunningAggregate(StreamOperator):
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec
-        self._state: DensePartials | KeyedPartials = DensePartials(spec.key_columns, merges_of(spec.aggregates))
+        self._state: DensePartials | KeyedPartials = DensePartials(
+            spec.key_columns, merges_of(spec.aggregates)
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
 
@@ -40,14 +44,19 @@ class RunningAggregate(StreamOperator):
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         changed = self._merge(waiting)
-        self.output.emit(finished(self.context, self._spec.aggregates, self._spec.key_columns, changed, {}))
+        self.output.emit(
+            finished(self.context, self._spec.aggregates, self._spec.key_columns, changed, {})
+        )
 
     def _merge(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
         if isinstance(self._state, DensePartials):
             changed = self._state.add(bundle)
             if changed is not None:
                 return changed
-            dense, self._state = self._state, KeyedPartials(self._spec.key_columns, merges_of(self._spec.aggregates))
+            dense, self._state = (
+                self._state,
+                KeyedPartials(self._spec.key_columns, merges_of(self._spec.aggregates)),
+            )
             if dense.keys:
                 self._state.add(all_of([dense.rows()]))
         return self._state.add(all_of(bundle))

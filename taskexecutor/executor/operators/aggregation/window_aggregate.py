@@ -23,5 +23,7 @@ def window_operator(
         contents = RowContents(spec)
     lateness_us = spec.allowed_lateness_us
     if isinstance(spec.window, SessionSpec):
-        return SessionWindows(spec.window, contents, allowed_lateness_us=lateness_us, clock_us=clock_us)
+        return SessionWindows(
+            spec.window, contents, allowed_lateness_us=lateness_us, clock_us=clock_us
+        )
     return PaneWindows(spec.window, contents, allowed_lateness_us=lateness_us, clock_us=clock_us)

@@ -1,6 +1,8 @@
-"""What windows hold: partial results, which merge as they come, or the rows themselves, for Spark when a window fires.
+"""What windows hold: partial results, which merge as they come, or the rows themselves, for Spark
+when a window fires.
 
-`window_panes` and `window_sessions` decide which window a row belongs to and when windows fire; they do not look into contents.
+`window_panes` and `window_sessions` decide which window a row belongs to and when windows fire;
+they do not look into contents.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.specs import AggregateExpression
 from taskexecutor.executor.operators.aggregation.grouping import Ints
 from taskexecutor.executor.operators.aggregation.keyed_partials import DensePartials
-from taskexecutor.executor.operators.aggregation.partials import ROWS, merge_partials, merges_of, single
+from taskexecutor.executor.operators.aggregation.partials import (
+    ROWS,
+    merge_partials,
+    merges_of,
+    single,
+)
 
 START, END = "window_start", "window_end"
 TIME = pa.timestamp("us", "UTC")
@@ -37,7 +44,9 @@ class Contents(Protocol):
     def setup(self, context: RuntimeContext, output: Output) -> None: ...
 
     def bounds(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
-        """Of what has arrived: the pane or session that each row is of (rows: the row's own time, and the end of its session)."""
+        """Of what has arrived: the pane or session that each row is of (rows: the row's own time,
+        and the end of its session).
+        """
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is kept of a batch until its window fires."""
@@ -58,7 +67,9 @@ class PartialContents:
     combines = True
     one_window_at_a_time = False
 
-    def __init__(self, key_columns: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]) -> None:
+    def __init__(
+        self, key_columns: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]
+    ) -> None:
         self.key_columns = key_columns
         self._aggregates = aggregates
         self._merges = merges_of(aggregates)
@@ -79,21 +90,34 @@ class PartialContents:
 
     def combined(self, table: pa.Table, windows: Ints) -> tuple[pa.Table, Ints]:
         runs = _runs(windows)
-        large = len(runs) * LARGE_ROWS < len(windows) and all(windows[a] < windows[b] for (a, _), (b, _) in pairwise(runs))
-        if len(runs) == 1 or large:  # window by window; for many small ones, one pass over all of them is cheaper
+        large = len(runs) * LARGE_ROWS < len(windows) and all(
+            windows[a] < windows[b] for (a, _), (b, _) in pairwise(runs)
+        )
+        if (
+            len(runs) == 1 or large
+        ):  # window by window; for many small ones, one pass over all of them is cheaper
             parts = [self._merged(table.slice(start, stop - start)) for start, stop in runs]
-            numbers = [np.full(p.num_rows, windows[start] if stop else 0) for p, (start, stop) in zip(parts, runs, strict=True)]
+            numbers = [
+                np.full(p.num_rows, windows[start] if stop else 0)
+                for p, (start, stop) in zip(parts, runs, strict=True)
+            ]
             return pa.Table.from_batches(parts), np.concatenate(numbers)
         numbered = table.append_column(_NUMBER, pa.array(windows))
         merged = merge_partials(numbered, [*self.key_columns, _NUMBER], self._merges)
         found = merged.column(_NUMBER).to_numpy()
         order = np.argsort(found, kind="stable")
-        kept = pa.Table.from_batches([merged.select([*self.key_columns, *self._merges]).take(pa.array(order))])
+        kept = pa.Table.from_batches(
+            [merged.select([*self.key_columns, *self._merges]).take(pa.array(order))]
+        )
         return kept, found[order]
 
     def _merged(self, table: pa.Table) -> pa.RecordBatch:
         """Of one window."""
-        dense = DensePartials(self.key_columns, self._merges).add(table.to_batches()) if table.num_rows else None
+        dense = (
+            DensePartials(self.key_columns, self._merges).add(table.to_batches())
+            if table.num_rows
+            else None
+        )
         return dense if dense is not None else merge_partials(table, self.key_columns, self._merges)
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
@@ -134,7 +158,11 @@ def _runs(windows: Ints) -> list[tuple[int, int]]:
 
 def as_int64(times: pa.Array) -> Ints:
     """Timestamps as microseconds since the epoch."""
-    values: Ints = times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()).to_numpy(zero_copy_only=False)
+    values: Ints = (
+        times.cast(pa.timestamp("us", times.type.tz))
+        .view(pa.int64())
+        .to_numpy(zero_copy_only=False)
+    )
     return values
 
 

@@ -1,10 +1,12 @@
 """Tumbling and sliding windows: which windows a row is in, when they fire, what comes too late.
 
-Time is cut into panes, side by side, so that every window is a run of whole panes (one, for tumbling windows). Rows are kept
-once, in their pane, however many windows overlap there; a window that fires combines its panes. All windows that one watermark
-passes fire together, in the order of time. Python's work per batch is a few calls, whatever its rows.
+Time is cut into panes, side by side, so that every window is a run of whole panes (one, for
+tumbling windows). Rows are kept once, in their pane, however many windows overlap there; a window
+that fires combines its panes. All windows that one watermark passes fire together, in the order of
+time. Python's work per batch is a few calls, whatever its rows.
 
-Panes live at the operator, not row by row in the keyed state backend: a snapshot splits their tables by key group.
+Panes live at the operator, not row by row in the keyed state backend: a snapshot splits their
+tables by key group.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from taskexecutor.executor.operators.aggregation.grouping import Ints, members
 from taskexecutor.executor.operators.aggregation.partials import single
 from taskexecutor.executor.operators.aggregation.window_contents import Contents, all_of
 
-COMPACT_ROWS = 65_536  # rows of one pane that wait uncombined, beyond as many as there are combined ones
+COMPACT_ROWS = (
+    65_536  # rows of one pane that wait uncombined, beyond as many as there are combined ones
+)
 
 
 def clock_us() -> int:
@@ -55,9 +59,13 @@ class PaneWindows(StreamOperator):
         self._panes: dict[int, _Pane] = {}  # by start
         self._fired: dict[int, bool] = {}  # open windows by end
         self._firing: list[int] = []  # heap: ends of windows that have not fired
-        self._leaving: list[tuple[int, int]] = []  # heap: (end of the last window of a pane, start of the pane)
+        self._leaving: list[
+            tuple[int, int]
+        ] = []  # heap: (end of the last window of a pane, start of the pane)
         self._closing: list[int] = []  # heap: ends of open windows
-        self._updated: dict[int, list[pa.RecordBatch]] = {}  # late but allowed rows, by the end of a window that fired before
+        self._updated: dict[
+            int, list[pa.RecordBatch]
+        ] = {}  # late but allowed rows, by the end of a window that fired before
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -66,7 +74,11 @@ class PaneWindows(StreamOperator):
     @property
     def _now_us(self) -> int:
         """The last microsecond that is over."""
-        return self._clock_us() - 1 if self._window.processing_time else self.context.timers.current_watermark_us
+        return (
+            self._clock_us() - 1
+            if self._window.processing_time
+            else self.context.timers.current_watermark_us
+        )
 
     # -- arrival
 
@@ -74,9 +86,14 @@ class PaneWindows(StreamOperator):
         if not batch.num_rows:
             return
         if self._window.processing_time:
-            self._add(_floor(self._clock_us(), self._window.offset_us, self._window.pane_us), self._contents.kept(batch))
+            self._add(
+                _floor(self._clock_us(), self._window.offset_us, self._window.pane_us),
+                self._contents.kept(batch),
+            )
             return
-        starts_us = _floor(self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us)
+        starts_us = _floor(
+            self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us
+        )
         if self._window.slide_us > self._window.size_us:  # some rows are between the windows
             inside = self._last_end(starts_us) > starts_us
             batch, starts_us = batch.filter(pa.array(inside)), starts_us[inside]
@@ -115,7 +132,9 @@ class PaneWindows(StreamOperator):
 
     def _open(self, end_us: int, now_us: int) -> None:
         heapq.heappush(self._closing, end_us)
-        self._fired[end_us] = end_us - 1 <= now_us  # late, but allowed: its results are emitted at once
+        self._fired[end_us] = (
+            end_us - 1 <= now_us
+        )  # late, but allowed: its results are emitted at once
         if not self._fired[end_us]:
             heapq.heappush(self._firing, end_us)
             if self._window.processing_time:
@@ -160,7 +179,9 @@ class PaneWindows(StreamOperator):
                 self._emit([end_us])
             return
         rows, windows = self._combined(ends_us)
-        self._contents.emit(rows, np.array(ends_us)[windows] - self._window.size_us, np.array(ends_us)[windows])
+        self._contents.emit(
+            rows, np.array(ends_us)[windows] - self._window.size_us, np.array(ends_us)[windows]
+        )
 
     def _emit_updates(self) -> None:
         """Late rows within the allowed lateness: their keys' results again, complete and at once."""
@@ -169,7 +190,10 @@ class PaneWindows(StreamOperator):
         for end_us in sorted(updated):
             rows, _ = self._combined([end_us])
             touched = all_of(updated[end_us])
-            mine = members([single(rows.column(key)) for key in keys], [single(touched.column(key)) for key in keys])
+            mine = members(
+                [single(rows.column(key)) for key in keys],
+                [single(touched.column(key)) for key in keys],
+            )
             rows = rows.filter(pa.array(mine))
             ends = np.full(rows.num_rows, end_us)
             self._contents.emit(rows, ends - self._window.size_us, ends)
@@ -200,8 +224,14 @@ class PaneWindows(StreamOperator):
     # -- which windows
 
     def _last_end(self, start_us: Any) -> Any:
-        """The end of the last window that a pane, or each of many, is in. Not after its start: it is in none."""
-        return start_us - (start_us - self._window.offset_us) % self._window.slide_us + self._window.size_us
+        """The end of the last window that a pane, or each of many, is in. Not after its start: it
+        is in none.
+        """
+        return (
+            start_us
+            - (start_us - self._window.offset_us) % self._window.slide_us
+            + self._window.size_us
+        )
 
     def _ends(self, start_us: int) -> Iterator[int]:
         """The ends of all windows that a pane is in."""
@@ -224,4 +254,7 @@ def _by_pane(batch: pa.RecordBatch, starts_us: Ints) -> list[tuple[int, pa.Recor
         batch, starts_us = batch.take(pa.array(order)), starts_us[order]
     heads = np.flatnonzero(np.concatenate(([True], starts_us[1:] != starts_us[:-1])))
     tails = np.append(heads[1:], len(starts_us))
-    return [(int(starts_us[a]), batch.slice(a, b - a)) for a, b in zip(heads.tolist(), tails.tolist(), strict=True)]
+    return [
+        (int(starts_us[a]), batch.slice(a, b - a))
+        for a, b in zip(heads.tolist(), tails.tolist(), strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Windows that keep their rows and run Spark on them when they fire: `window.apply(...)`, and aggregates that cannot be split."""
+"""Windows that keep their rows and run Spark on them when they fire: `window.apply(...)`, and
+aggregates that cannot be split.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import SessionSpec, WindowApplySpec
 from taskexecutor.executor.operators.aggregation.grouping import Ints
-from taskexecutor.executor.operators.aggregation.window_contents import END, START, TIME, event_times
+from taskexecutor.executor.operators.aggregation.window_contents import (
+    END,
+    START,
+    TIME,
+    event_times,
+)
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay, collect
 from taskexecutor.executor.spark.jvm.engine import engine_of
@@ -23,9 +30,11 @@ if TYPE_CHECKING:
 
 
 class RowContents:
-    """Rows as they came. In `emit`, Spark gets them with their window's start and end as two more columns.
+    """Rows as they came. In `emit`, Spark gets them with their window's start and end as two more
+    columns.
 
-    A function sees one window at a time (sessions: all that fire together), of all keys of this subtask.
+    A function sees one window at a time (sessions: all that fire together), of all keys of this
+    subtask.
     """
 
     combines = False
@@ -44,8 +53,13 @@ class RowContents:
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
 
     def bounds(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
-        times = event_times(batch, self._spec.time_column, self._context.operator_name) + self._spec.time_shift_us
-        return times, times + (self._spec.window.gap_us if isinstance(self._spec.window, SessionSpec) else 1)
+        times = (
+            event_times(batch, self._spec.time_column, self._context.operator_name)
+            + self._spec.time_shift_us
+        )
+        return times, times + (
+            self._spec.window.gap_us if isinstance(self._spec.window, SessionSpec) else 1
+        )
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch

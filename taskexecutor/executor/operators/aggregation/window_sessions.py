@@ -1,7 +1,8 @@
 """Session windows: a key's rows that are at most a gap apart.
 
-What arrives are sessions of single bundles (or single rows); sessions that meet are joined, a column of them at a time. They
-are kept as one table, and settled when something may fire or may have come too late.
+What arrives are sessions of single bundles (or single rows); sessions that meet are joined, a
+column of them at a time. They are kept as one table, and settled when something may fire or may
+have come too late.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ class SessionWindows(StreamOperator):
         self._contents = contents
         self._lateness_us = allowed_lateness_us
         self._clock_us = clock_us
-        # With the columns _session_start, _session_end and _fresh, which says that a row is in no result yet.
+        # With the columns _session_start, _session_end and _fresh, which says that a row is in no
+        # result yet.
         self._waiting: list[pa.RecordBatch] = []
         self._settled: pa.Table | None = None
         self._waiting_rows = 0
-        self._next_end_us = MAX_TIMESTAMP_US  # no session that has not fired, or has to be dropped, ends before
+        self._next_end_us = (
+            MAX_TIMESTAMP_US  # no session that has not fired, or has to be dropped, ends before
+        )
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -60,7 +64,10 @@ class SessionWindows(StreamOperator):
             return
         if self._window.processing_time:
             now_us = self._clock_us()
-            starts, ends = np.full(batch.num_rows, now_us), np.full(batch.num_rows, now_us + self._window.gap_us)
+            starts, ends = (
+                np.full(batch.num_rows, now_us),
+                np.full(batch.num_rows, now_us + self._window.gap_us),
+            )
             self.context.timers.register_processing_time(-(-int(ends[0]) // 1_000))
             over_us = now_us - 1
         else:
@@ -109,7 +116,9 @@ class SessionWindows(StreamOperator):
     # -- sessions
 
     def _settle(self, over_us: int, *, arriving: bool) -> None:
-        """Joins sessions that meet, fires those that are over and fresh, drops those that are over for good."""
+        """Joins sessions that meet, fires those that are over and fresh, drops those that are over
+        for good.
+        """
         parts = [] if self._settled is None else [self._settled]
         if self._waiting:
             parts.append(all_of(self._waiting))
@@ -123,7 +132,9 @@ class SessionWindows(StreamOperator):
         fresh = np.zeros(len(starts), np.bool_)
         fresh[numbers[_flags(table, _FRESH)]] = True
         if arriving:
-            late = for_good_us <= over_us  # whatever is settled is still open, so these have only just come
+            late = (
+                for_good_us <= over_us
+            )  # whatever is settled is still open, so these have only just come
             if late.any():
                 rows = late[numbers]
                 self._too_late(table.filter(pa.array(rows)))
@@ -145,7 +156,9 @@ class SessionWindows(StreamOperator):
         still = np.unique(of_row)
         # A fired session waits to be dropped, any other one to fire.
         self._next_end_us = min(
-            int(np.where(fresh[still], ends[still], ends[still] + self._lateness_us).min()) if len(still) else MAX_TIMESTAMP_US,
+            int(np.where(fresh[still], ends[still], ends[still] + self._lateness_us).min())
+            if len(still)
+            else MAX_TIMESTAMP_US,
             MAX_TIMESTAMP_US,
         )
 

@@ -1,4 +1,5 @@
-"""transform_with_state: PySpark's StatefulProcessor, as it is, on the task's own thread and on Arrow batches, without the JVM.
+"""transform_with_state: PySpark's StatefulProcessor, as it is, on the task's own thread and on
+Arrow batches, without the JVM.
 
 Read it in this order:
 

@@ -1,10 +1,13 @@
-"""State variables with a time to live: what was not updated for that long is not returned, and is removed some time later.
+"""State variables with a time to live: what was not updated for that long is not returned, and is
+removed some time later.
 
-A value is kept with the processing time at which it expires: (expiry_ms, value); a list's elements and a map's entries each
-have their own. As in PySpark, "now" is the processing time of the current batch.
+A value is kept with the processing time at which it expires: (expiry_ms, value); a list's elements
+and a map's entries each have their own. As in PySpark, "now" is the processing time of the current
+batch.
 
-Expired values are removed by `sweep`, also of keys that are never seen again. Each variable remembers every key once, in the
-order of due times; a key that is not expired when its turn comes, because it was updated, gets its next turn.
+Expired values are removed by `sweep`, also of keys that are never seen again. Each variable
+remembers every key once, in the order of due times; a key that is not expired when its turn comes,
+because it was updated, gets its next turn.
 """
 
 from __future__ import annotations
@@ -25,17 +28,24 @@ SWEEP_INTERVAL_MS = 1_000  # between goes
 
 
 class ExpiringVariable(Variable):
-    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape, ttl_ms: int) -> None:
+    def __init__(
+        self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape, ttl_ms: int
+    ) -> None:
         super().__init__(current, backend, name, shape)
         self._ttl_ms = ttl_ms
         self._due: deque[tuple[int, Key]] = deque()
         self._remembered: set[Key] = set()  # the keys in `_due`
-        self.on_first_due: Callable[[int], None] = lambda due_ms: None  # told when there is something to sweep, and when
+        self.on_first_due: Callable[[int], None] = lambda due_ms: (
+            None
+        )  # told when there is something to sweep, and when
 
     def restore(self) -> None:
         """Remembers the keys that the backend has."""
         entries = self._backend.entries(self._entry)
-        for due_ms, key in sorted(((self._first_expiry_ms(entry.value), entry.key) for entry in entries), key=lambda d: d[0]):
+        for due_ms, key in sorted(
+            ((self._first_expiry_ms(entry.value), entry.key) for entry in entries),
+            key=lambda d: d[0],
+        ):
             self._remember(key, due_ms)
 
     def sweep(self, now_ms: int) -> int | None:
@@ -150,7 +160,15 @@ class ExpiringList(ExpiringVariable, ListState):
 
 
 class ExpiringMap(ExpiringVariable, MapState):
-    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, keys: Shape, shape: Shape, ttl_ms: int) -> None:
+    def __init__(
+        self,
+        current: CurrentKey,
+        backend: KeyedState,
+        name: str,
+        keys: Shape,
+        shape: Shape,
+        ttl_ms: int,
+    ) -> None:
         super().__init__(current, backend, name, shape, ttl_ms)
         self._keys = keys
 
@@ -176,7 +194,12 @@ class ExpiringMap(ExpiringVariable, MapState):
             self._remember(self._key(), dated[0])
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
-        return iter([(self._keys.given(key), self._shape.given(value)) for key, (_, value) in (self._load_live() or {}).items()])
+        return iter(
+            [
+                (self._keys.given(key), self._shape.given(value))
+                for key, (_, value) in (self._load_live() or {}).items()
+            ]
+        )
 
     def keys(self) -> Iterator[Value]:
         return iter([self._keys.given(key) for key in self._load_live() or ()])

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.operators.stateful.rows import MAX_BUFFERED_ROWS, buffered_rows, shown_key
+from taskexecutor.executor.operators.stateful.rows import (
+    MAX_BUFFERED_ROWS,
+    buffered_rows,
+    shown_key,
+)
 from taskexecutor.executor.spark.schemas import shown, to_spark
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-_Origin = tuple[str, Any] | None  # which function of a processor yielded a frame, for which key; None: the only function there is
+_Origin = (
+    tuple[str, Any] | None
+)  # which function of a processor yielded a frame, for which key; None: the only function there is
 
 
 def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
@@ -29,11 +35,14 @@ def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
 class FrameCollector:
     """DataFrames that the processor yields, as batches of the declared schema.
 
-    Columns are matched by name if their labels are texts, else by position. Frames of the same types are converted together:
-    to convert one costs as much as thousands of rows. See `rows.RowCollector`.
+    Columns are matched by name if their labels are texts, else by position. Frames of the same
+    types are converted together: to convert one costs as much as thousands of rows. See
+    `rows.RowCollector`.
     """
 
-    def __init__(self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str, time_zone: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str, time_zone: str
+    ) -> None:
         self._schema = schema
         self._spark_schema = to_spark(schema)
         self._emit = emit
@@ -81,7 +90,9 @@ class FrameCollector:
         import pandas as pd
 
         try:
-            batch = self._converted(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True))
+            batch = self._converted(
+                frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+            )
         except Exception as error:
             for frame, origin in zip(frames, origins, strict=True):
                 self._blame(frame, origin)
@@ -99,7 +110,9 @@ class FrameCollector:
     def _converted(self, frame: pd.DataFrame) -> pa.RecordBatch:
         from pyspark.sql.conversion import PandasToArrowConversion
 
-        batch = PandasToArrowConversion.convert(frame, self._spark_schema, timezone=self._time_zone, arrow_cast=True)
+        batch = PandasToArrowConversion.convert(
+            frame, self._spark_schema, timezone=self._time_zone, arrow_cast=True
+        )
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _arranged(self, frame: Any) -> pd.DataFrame:
@@ -107,12 +120,16 @@ class FrameCollector:
         import pandas as pd
 
         if not isinstance(frame, pd.DataFrame):
-            raise self._wrong(self._origin, f"yielded a {type(frame).__name__}; it must yield a pandas.DataFrame")
+            raise self._wrong(
+                self._origin, f"yielded a {type(frame).__name__}; it must yield a pandas.DataFrame"
+            )
         labels = list(frame.columns)
         if labels == self._names or (not labels and not len(frame)):
             return frame
         by_name = any(isinstance(label, str) for label in labels)
-        if len(labels) != len(self._names) or (by_name and sorted(map(str, labels)) != sorted(self._names)):
+        if len(labels) != len(self._names) or (
+            by_name and sorted(map(str, labels)) != sorted(self._names)
+        ):
             raise self._misfit(frame, self._origin, "")
         return frame[self._names] if by_name else frame.set_axis(self._names, axis=1)
 

@@ -1,4 +1,6 @@
-"""A batch cut by key: one pass of hashing and one stable sort for the whole batch, whatever the number of keys."""
+"""A batch cut by key: one pass of hashing and one stable sort for the whole batch, whatever the
+number of keys.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Key = tuple[Any, ...]
 
 
 class _NotANumber(float):
-    """There is one of it, also after pickling, so that keys with NaN are equal: tuples compare elements by identity first."""
+    """There is one of it, also after pickling, so that keys with NaN are equal: tuples compare
+    elements by identity first.
+    """
 
     def __reduce__(self) -> str:
         return "_NAN"
@@ -28,7 +32,9 @@ _NAN = _NotANumber("nan")
 
 @dataclass(frozen=True, slots=True)
 class KeyedBatch:
-    """Rows of equal keys side by side and in the order they came; keys in the order of their first rows."""
+    """Rows of equal keys side by side and in the order they came; keys in the order of their first
+    rows.
+    """
 
     keys: list[Key]
     ends: list[int]  # key i has the rows ends[i - 1] <= row < ends[i]
@@ -47,7 +53,9 @@ def by_key(batch: pa.RecordBatch, key_positions: Sequence[int]) -> KeyedBatch:
     return KeyedBatch(keys, ends.tolist(), batch)
 
 
-def _codes(batch: pa.RecordBatch, key_positions: Sequence[int]) -> tuple[npt.NDArray[np.int64], list[Key]]:
+def _codes(
+    batch: pa.RecordBatch, key_positions: Sequence[int]
+) -> tuple[npt.NDArray[np.int64], list[Key]]:
     """Each row's key as an index into the keys."""
     first, *others = key_positions
     codes, values = _encoded(batch.column(first))

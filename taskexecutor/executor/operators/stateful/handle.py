@@ -1,4 +1,6 @@
-"""The StatefulProcessorHandle that `init` gets: state variables, and timers of the key that is being processed."""
+"""The StatefulProcessorHandle that `init` gets: state variables, and timers of the key that is
+being processed.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,32 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.errors import PySparkValueError
-from pyspark.sql.streaming.stateful_processor import ListState, MapState, StatefulProcessorHandle, ValueState
+from pyspark.sql.streaming.stateful_processor import (
+    ListState,
+    MapState,
+    StatefulProcessorHandle,
+    ValueState,
+)
 from pyspark.sql.types import StructType
 
 from firesteel.elements import MAX_TIMESTAMP_US
 from firesteel.errors import FiresteelError
 from firesteel.operator import TimerService
-from taskexecutor.executor.operators.stateful.expiring import ExpiringList, ExpiringMap, ExpiringValue, ExpiringVariable
+from taskexecutor.executor.operators.stateful.expiring import (
+    ExpiringList,
+    ExpiringMap,
+    ExpiringValue,
+    ExpiringVariable,
+)
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
-from taskexecutor.executor.operators.stateful.variables import CurrentKey, ListVariable, MapVariable, ValueVariable, Variable
+from taskexecutor.executor.operators.stateful.variables import (
+    CurrentKey,
+    ListVariable,
+    MapVariable,
+    ValueVariable,
+    Variable,
+)
 from taskexecutor.executor.state import KeyedState
 
 NONE, PROCESSING_TIME, EVENT_TIME = "none", "processing_time", "event_time"
@@ -26,21 +44,27 @@ _Schema = StructType | str
 
 
 class ProcessorTimers:
-    """Timers of every key, in milliseconds. The set of a key's timers is keyed state, so it is snapshotted and can be listed;
-    the task's timer service has the same timers in the order of time.
+    """Timers of every key, in milliseconds. The set of a key's timers is keyed state, so it is
+    snapshotted and can be listed; the task's timer service has the same timers in the order of
+    time.
     """
 
     ENTRY = "timers"
 
-    def __init__(self, time_mode: str, current: CurrentKey, backend: KeyedState, service: TimerService) -> None:
+    def __init__(
+        self, time_mode: str, current: CurrentKey, backend: KeyedState, service: TimerService
+    ) -> None:
         self._time_mode = time_mode
         self._current = current
         self._backend = backend
         self._service = service
-        # Event-time timers that were registered for a time which has been: they fire after the batch, or at the next watermark.
-        # One that a timer registers fires with it if it is for later, so that a chain of timers catches up; one that is for no
-        # later waits for the next time, because it could go on like that for ever.
-        self._overdue: list[tuple[int, int, Key]] = []  # a heap; the number in the middle is the order of registration
+        # Event-time timers that were registered for a time which has been: they fire after the
+        # batch, or at the next watermark. One that a timer registers fires with it if it is for
+        # later, so that a chain of timers catches up; one that is for no later waits for the next
+        # time, because it could go on like that for ever.
+        self._overdue: list[
+            tuple[int, int, Key]
+        ] = []  # a heap; the number in the middle is the order of registration
         self._deferred: list[tuple[int, int, Key]] = []
         self._registered = 0
         self._firing_ms: int | None = None
@@ -104,7 +128,9 @@ class ProcessorTimers:
         self._firing_ms, self._advancing = expiry_ms, advancing
 
     def end_firing(self, key: Key, expiry_ms: int) -> None:
-        """As in PySpark, a timer is gone only when it has fired: it is listed meanwhile, and cannot be registered again."""
+        """As in PySpark, a timer is gone only when it has fired: it is listed meanwhile, and cannot
+        be registered again.
+        """
         self._firing_ms, self._advancing = None, False
         self.forget(key, expiry_ms)
 
@@ -126,7 +152,8 @@ class ProcessorTimers:
     def _key(self) -> Key:
         if self._time_mode == NONE:
             raise PySparkValueError(
-                errorClass="UNSUPPORTED_OPERATION", messageParameters={"operation": "Timers with TimeMode.None"}
+                errorClass="UNSUPPORTED_OPERATION",
+                messageParameters={"operation": "Timers with TimeMode.None"},
             )
         if self._current.key is None:
             raise FiresteelError("timers belong to a key, and no key is being processed here")
@@ -138,12 +165,16 @@ def _us(time_ms: int) -> int:
 
 
 class ProcessorHandle(StatefulProcessorHandle):
-    def __init__(self, time_mode: str, current: CurrentKey, backend: KeyedState, timers: ProcessorTimers) -> None:
+    def __init__(
+        self, time_mode: str, current: CurrentKey, backend: KeyedState, timers: ProcessorTimers
+    ) -> None:
         self._time_mode = time_mode
         self._current = current
         self._backend = backend
         self._timers = timers
-        self._variables: dict[str, tuple[object, Any]] = {}  # by name: how it was declared, and the variable
+        self._variables: dict[
+            str, tuple[object, Any]
+        ] = {}  # by name: how it was declared, and the variable
         self._initialised = False
 
     def initialised(self) -> None:
@@ -152,11 +183,17 @@ class ProcessorHandle(StatefulProcessorHandle):
 
     @property
     def expiring(self) -> list[ExpiringVariable]:
-        return [variable for _, variable in self._variables.values() if isinstance(variable, ExpiringVariable)]
+        return [
+            variable
+            for _, variable in self._variables.values()
+            if isinstance(variable, ExpiringVariable)
+        ]
 
     # -- PySpark's interface
 
-    def getValueState(self, stateName: str, schema: _Schema, ttlDurationMs: int | None = None) -> ValueState:
+    def getValueState(
+        self, stateName: str, schema: _Schema, ttlDurationMs: int | None = None
+    ) -> ValueState:
         def make(shape: Shape, ttl_ms: int | None) -> Variable:
             if ttl_ms is None:
                 return ValueVariable(self._current, self._backend, stateName, shape)
@@ -164,7 +201,9 @@ class ProcessorHandle(StatefulProcessorHandle):
 
         return self._declare("value", stateName, schema, None, ttlDurationMs, make)  # type: ignore[no-any-return]
 
-    def getListState(self, stateName: str, schema: _Schema, ttlDurationMs: int | None = None) -> ListState:
+    def getListState(
+        self, stateName: str, schema: _Schema, ttlDurationMs: int | None = None
+    ) -> ListState:
         def make(shape: Shape, ttl_ms: int | None) -> Variable:
             if ttl_ms is None:
                 return ListVariable(self._current, self._backend, stateName, shape)
@@ -173,7 +212,11 @@ class ProcessorHandle(StatefulProcessorHandle):
         return self._declare("list", stateName, schema, None, ttlDurationMs, make)  # type: ignore[no-any-return]
 
     def getMapState(
-        self, stateName: str, userKeySchema: _Schema, valueSchema: _Schema, ttlDurationMs: int | None = None
+        self,
+        stateName: str,
+        userKeySchema: _Schema,
+        valueSchema: _Schema,
+        ttlDurationMs: int | None = None,
     ) -> MapState:
         def make(shape: Shape, ttl_ms: int | None) -> Variable:
             keys = Shape(userKeySchema, f"state {stateName!r}, keys")
@@ -193,7 +236,9 @@ class ProcessorHandle(StatefulProcessorHandle):
         return self._timers.pending()
 
     def deleteIfExists(self, stateName: str) -> None:
-        _, variable = self._variables.pop(stateName, (None, Variable(self._current, self._backend, stateName, _NO_SHAPE)))
+        _, variable = self._variables.pop(
+            stateName, (None, Variable(self._current, self._backend, stateName, _NO_SHAPE))
+        )
         variable.delete()
 
     # -- inside

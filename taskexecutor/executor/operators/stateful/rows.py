@@ -1,7 +1,8 @@
-"""Arrow columns to PySpark Rows and back, at a fraction of what Row's own constructor and accessors cost.
+"""Arrow columns to PySpark Rows and back, at a fraction of what Row's own constructor and accessors
+cost.
 
-Rows have what PySpark's workers give to a StatefulProcessor: Arrow's Python values (timestamps with their zone, structs as
-dictionaries, maps as lists of pairs).
+Rows have what PySpark's workers give to a StatefulProcessor: Arrow's Python values (timestamps with
+their zone, structs as dictionaries, maps as lists of pairs).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pyspark.sql import Row
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.schemas import shown
 
-# Output rows that are held back until the batch they come from is processed; fewer if the input's rows are large.
+# Output rows that are held back until the batch they come from is processed; fewer if the input's
+# rows are large.
 MAX_BUFFERED_ROWS = 65_536
 MAX_BUFFERED_BYTES = 64 << 20
 
@@ -34,7 +36,9 @@ def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
 
 @functools.lru_cache(maxsize=1024)
 def _row_type(names: tuple[str, ...]) -> type[Row]:
-    """Row, with its fields as attributes of the class: nothing is looked up by name when a row is made or read."""
+    """Row, with its fields as attributes of the class: nothing is looked up by name when a row is
+    made or read.
+    """
     positions: dict[Any, int] = {index: index for index in range(-len(names), len(names))}
     for index in reversed(range(len(names))):  # of fields with the same name, the first counts
         positions[names[index]] = index
@@ -47,10 +51,15 @@ def _row_type(names: tuple[str, ...]) -> type[Row]:
         except (KeyError, TypeError):  # slices; and errors, in Row's own words
             return rows_get(self, item)
 
-    members: dict[str, Any] = {"__fields__": list(names), "__getitem__": get, "__module__": Row.__module__}
+    members: dict[str, Any] = {
+        "__fields__": list(names),
+        "__getitem__": get,
+        "__module__": Row.__module__,
+    }
     positional = namedtuple("positional", [f"f{index}" for index in range(len(names))])  # type: ignore[misc]
     for name in names:
-        # A field called count or index does not hide tuple's methods, in PySpark either: row["count"].
+        # A field called count or index does not hide tuple's methods, in PySpark either:
+        # row["count"].
         if not hasattr(Row, name) and not name.startswith("__"):
             members[name] = vars(positional)[f"f{positions[name]}"]
     return type("Row", (Row,), members)
@@ -66,7 +75,12 @@ def to_python(column: pa.Array) -> list[Any]:
         for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
             values[index] = None
         return values  # type: ignore[no-any-return]
-    if pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_string(kind)
+    ):
         return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
     if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
         return _times(column)
@@ -102,7 +116,9 @@ class RowCollector:
     Values are given to Arrow as they are; what does not fit is an error that names the key.
     """
 
-    def __init__(self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str
+    ) -> None:
         self._schema = schema
         self._emit = emit
         self._name = name
@@ -142,7 +158,9 @@ class RowCollector:
 
     def _batches(self, rows: list[Any], first: int) -> Iterator[pa.RecordBatch]:
         columns = self._columns(rows, first)
-        if any(isinstance(column, pa.ChunkedArray) for column in columns):  # over 2 GiB in one column
+        if any(
+            isinstance(column, pa.ChunkedArray) for column in columns
+        ):  # over 2 GiB in one column
             half = len(rows) // 2
             yield from self._batches(rows[:half], first)
             yield from self._batches(rows[half:], first + half)
@@ -165,14 +183,20 @@ class RowCollector:
         """The row's values in the order of the schema."""
         fields = getattr(row, "__fields__", None)
         if not isinstance(row, tuple):
-            raise self._wrong(index, f"yielded a {type(row).__name__}; it must yield Row({', '.join(self._names)})")
+            raise self._wrong(
+                index,
+                f"yielded a {type(row).__name__}; it must yield Row({', '.join(self._names)})",
+            )
         if fields is None:
             if len(row) == len(self._names):
                 return row
-            raise self._wrong(index, f"yielded a row of {len(row)} values; expected {shown(self._schema)}")
+            raise self._wrong(
+                index, f"yielded a row of {len(row)} values; expected {shown(self._schema)}"
+            )
         if len(fields) != len(row) or sorted(fields) != sorted(self._names):
             raise self._wrong(
-                index, f"yielded another schema than it declares: expected {shown(self._schema)}; got {_shown_row(row)}"
+                index,
+                f"yielded another schema than it declares: expected {shown(self._schema)}; got {_shown_row(row)}",
             )
         by_name = dict(zip(fields, row, strict=True))
         return tuple(by_name[name] for name in self._names)
@@ -187,13 +211,20 @@ class RowCollector:
                 values = [_unwrapped(value) for value in values]
             return pa.array(values, kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
-            if convert is None and not self._unwrap[index] and any(isinstance(value, tuple) for value in values):
-                # The key, which is a tuple, given for a column: Row(id=key, ...), as in PySpark's own examples.
+            if (
+                convert is None
+                and not self._unwrap[index]
+                and any(isinstance(value, tuple) for value in values)
+            ):
+                # The key, which is a tuple, given for a column: Row(id=key, ...), as in PySpark's
+                # own examples.
                 self._unwrap[index] = True
                 return self._column(index, values, rows, first)
             raise self._misfit(index, values, rows, first, error) from None
 
-    def _misfit(self, column: int, values: Sequence[Any], rows: list[Any], first: int, error: Exception) -> FiresteelError:
+    def _misfit(
+        self, column: int, values: Sequence[Any], rows: list[Any], first: int, error: Exception
+    ) -> FiresteelError:
         """Names the first value that does not fit."""
         field = self._schema.field(column)
         for index, value in enumerate(values):
@@ -223,7 +254,9 @@ def _clipped(text: str, limit: int = 200) -> str:
 
 def _shown_row(row: Any) -> str:
     fields = getattr(row, "__fields__", None) or [f"_{index + 1}" for index in range(len(row))]
-    return ", ".join(f"{name} {type(value).__name__}" for name, value in zip(fields, row, strict=False))
+    return ", ".join(
+        f"{name} {type(value).__name__}" for name, value in zip(fields, row, strict=False)
+    )
 
 
 def _unwrapped(value: Any) -> Any:
@@ -231,7 +264,9 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """From what PySpark takes for a nested type (Row, dict) to what Arrow takes; None: Arrow takes it as it is."""
+    """From what PySpark takes for a nested type (Row, dict) to what Arrow takes; None: Arrow takes
+    it as it is.
+    """
     if pa.types.is_struct(kind):
         names = [kind.field(index).name for index in range(kind.num_fields)]
         parts = [_plain(kind.field(index).type) or _same for index in range(kind.num_fields)]

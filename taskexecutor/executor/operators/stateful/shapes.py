@@ -1,8 +1,8 @@
 """What a state variable may hold: tuples that conform to the schema it was declared with.
 
-PySpark sends what it is given to the JVM and hands out what comes back: copies, structs as Rows, and timestamps, which are
-instants, as datetimes of the local zone without the zone. The same is given here, but flat values without timestamps are
-shared: nothing in them can be changed.
+PySpark sends what it is given to the JVM and hands out what comes back: copies, structs as Rows,
+and timestamps, which are instants, as datetimes of the local zone without the zone. The same is
+given here, but flat values without timestamps are shared: nothing in them can be changed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Shape:
         self._known: set[tuple[type, ...]] = set()
 
     def taken(self, value: Any, call: str) -> tuple[Any, ...]:
-        """`value` as it is kept. Raises FiresteelError, naming the state, for what its schema does not allow."""
+        """`value` as it is kept. Raises FiresteelError, naming the state, for what its schema does
+        not allow.
+        """
         if type(value) is tuple and tuple(map(type, value)) in self._known:
             return value
         return self._checked(value, call)
@@ -81,38 +83,60 @@ class Shape:
     def taken_key(self, key: Any, call: str) -> tuple[Any, ...]:
         """A map state's key; it must be one that can be looked up."""
         if not self.flat:
-            raise FiresteelError(f"{self._what}: {self._shown()} cannot be keys of a map state: no arrays, maps or structs")
-        return self.taken((key,) if isinstance(key, str) else key, call)  # PySpark takes texts as what they consist of
+            raise FiresteelError(
+                f"{self._what}: {self._shown()} cannot be keys of a map state: no arrays, maps or structs"
+            )
+        return self.taken(
+            (key,) if isinstance(key, str) else key, call
+        )  # PySpark takes texts as what they consist of
 
     def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """What is kept as it is handed out: changing it changes nothing here."""
         if self._shared:
             return value
-        return tuple(_given(element, field.dataType) for element, field in zip(value, self.schema.fields, strict=True))
+        return tuple(
+            _given(element, field.dataType)
+            for element, field in zip(value, self.schema.fields, strict=True)
+        )
 
     def _checked(self, value: Any, call: str) -> tuple[Any, ...]:
         fields = self.schema.fields
         if not isinstance(value, tuple | list) or len(value) != len(fields):
-            got = f"{len(value)} values" if isinstance(value, tuple | list) else f"{type(value).__name__} {value!r:.100}"
-            raise FiresteelError(f"{self._what}: {call} takes a tuple of {len(fields)} ({self._shown()}), and got {got}")
+            got = (
+                f"{len(value)} values"
+                if isinstance(value, tuple | list)
+                else f"{type(value).__name__} {value!r:.100}"
+            )
+            raise FiresteelError(
+                f"{self._what}: {call} takes a tuple of {len(fields)} ({self._shown()}), and got {got}"
+            )
         try:
-            kept = tuple(_kept(element, field.dataType, field.name) for element, field in zip(value, fields, strict=True))
+            kept = tuple(
+                _kept(element, field.dataType, field.name)
+                for element, field in zip(value, fields, strict=True)
+            )
         except _Misfit as misfit:
             raise FiresteelError(f"{self._what}: {call}: {misfit}") from None
-        unchanged = type(value) is tuple and all(new is old for new, old in zip(kept, value, strict=True))
+        unchanged = type(value) is tuple and all(
+            new is old for new, old in zip(kept, value, strict=True)
+        )
         if self._shared and unchanged and len(self._known) < _MAX_KNOWN:
             self._known.add(tuple(map(type, value)))
         return kept
 
     def _shown(self) -> str:
-        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema.fields)
+        return ", ".join(
+            f"{field.name} {field.dataType.simpleString()}" for field in self.schema.fields
+        )
 
 
 class _Misfit(Exception):
     """A value that its type does not allow."""
 
     def __init__(self, value: Any, kind: DataType, name: str) -> None:
-        super().__init__(f"{name!r} is {kind.simpleString()} and cannot hold {type(value).__name__} {value!r:.100}")
+        super().__init__(
+            f"{name!r} is {kind.simpleString()} and cannot hold {type(value).__name__} {value!r:.100}"
+        )
 
 
 def _kept(value: Any, kind: DataType, name: str) -> Any:
@@ -128,9 +152,14 @@ def _kept(value: Any, kind: DataType, name: str) -> Any:
         case MapType():
             if not isinstance(value, dict):
                 raise _Misfit(value, kind, name)
-            return {_kept(key, kind.keyType, name): _kept(item, kind.valueType, name) for key, item in value.items()}
+            return {
+                _kept(key, kind.keyType, name): _kept(item, kind.valueType, name)
+                for key, item in value.items()
+            }
         case StructType():
-            return Row(*kind.names)(*(_kept(v, f.dataType, f"{name}.{f.name}") for v, f in _parts(value, kind, name)))
+            return Row(*kind.names)(
+                *(_kept(v, f.dataType, f"{name}.{f.name}") for v, f in _parts(value, kind, name))
+            )
         case _:
             return _plain(value, kind, name)
 
@@ -173,9 +202,14 @@ def _given(value: Any, kind: DataType) -> Any:
         case ArrayType():
             return [_given(element, kind.elementType) for element in value]
         case MapType():
-            return {_given(key, kind.keyType): _given(item, kind.valueType) for key, item in value.items()}
+            return {
+                _given(key, kind.keyType): _given(item, kind.valueType)
+                for key, item in value.items()
+            }
         case StructType():
-            return Row(*kind.names)(*(_given(v, f.dataType) for v, f in zip(value, kind.fields, strict=True)))
+            return Row(*kind.names)(
+                *(_given(v, f.dataType) for v, f in zip(value, kind.fields, strict=True))
+            )
         case _:
             return value if type(kind) in _PYTHON_TYPES else copy.deepcopy(value)
 
@@ -185,4 +219,6 @@ def _struct_type(schema: Any, what: str) -> StructType:
         return schema
     if isinstance(schema, str):
         return parse_ddl(schema) or from_ddl(schema)
-    raise FiresteelError(f"{what}: its schema is a StructType or a DDL string, not {type(schema).__name__}")
+    raise FiresteelError(
+        f"{what}: its schema is a StructType or a DDL string, not {type(schema).__name__}"
+    )

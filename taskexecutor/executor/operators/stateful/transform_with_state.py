@@ -1,10 +1,13 @@
-"""The operator that runs a StatefulProcessor. One call of `handleInputRows` per key and batch; output leaves once per batch.
+"""The operator that runs a StatefulProcessor. One call of `handleInputRows` per key and batch;
+output leaves once per batch.
 
-State, timers and `close` live as long as the task, not as long as a batch: `init` is called when the task opens, `close`
-when it closes. Timers fire when time reaches them, between batches: event-time timers when the watermark does, before it goes
-on; all that are left fire when event time ends with bounded input. Late rows are handed over as they come.
+State, timers and `close` live as long as the task, not as long as a batch: `init` is called when
+the task opens, `close` when it closes. Timers fire when time reaches them, between batches:
+event-time timers when the watermark does, before it goes on; all that are left fire when event time
+ends with bounded input. Late rows are handed over as they come.
 
-With an initial state there are two inputs, and the second one is read to its end before the first (`reads_first`).
+With an initial state there are two inputs, and the second one is read to its end before the first
+(`reads_first`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    TimerValues,
+)
 
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, summary_of
@@ -24,8 +31,18 @@ from firesteel.plan.specs import TransformWithStateSpec
 from taskexecutor.executor.operators.stateful.expiring import ExpiringVariable
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
 from taskexecutor.executor.operators.stateful.grouping import Key, KeyedBatch, by_key
-from taskexecutor.executor.operators.stateful.handle import EVENT_TIME, NONE, ProcessorHandle, ProcessorTimers
-from taskexecutor.executor.operators.stateful.rows import RowCollector, row_maker, shown_key, to_python
+from taskexecutor.executor.operators.stateful.handle import (
+    EVENT_TIME,
+    NONE,
+    ProcessorHandle,
+    ProcessorTimers,
+)
+from taskexecutor.executor.operators.stateful.rows import (
+    RowCollector,
+    row_maker,
+    shown_key,
+    to_python,
+)
 from taskexecutor.executor.operators.stateful.variables import CurrentKey
 from taskexecutor.executor.spark.schemas import declared, missing_column
 from taskexecutor.executor.state import KeyedState
@@ -37,7 +54,11 @@ _ROWS, _INITIAL_STATE = 0, 1  # inputs
 class TransformWithState(StreamOperator):
     """`now_ms` is the wall clock."""
 
-    def __init__(self, spec: TransformWithStateSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self,
+        spec: TransformWithStateSpec,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self._spec = spec
         self._now_ms = now_ms
         self._processor: StatefulProcessor = spec.processor
@@ -64,7 +85,9 @@ class TransformWithState(StreamOperator):
     def initialize_state(self, state: OperatorState) -> None:
         keyed: KeyedState = state.keyed  # type: ignore[assignment]
         self._current = CurrentKey()
-        self._timers = ProcessorTimers(self._spec.time_mode, self._current, keyed, self.context.timers)
+        self._timers = ProcessorTimers(
+            self._spec.time_mode, self._current, keyed, self.context.timers
+        )
         self._handle = ProcessorHandle(self._spec.time_mode, self._current, keyed, self._timers)
         self._restored = state.restored
 
@@ -73,7 +96,9 @@ class TransformWithState(StreamOperator):
         self._open = True
         self._handle_rows = _handle_rows(self._processor)
         for variable in self._handle.expiring:
-            variable.on_first_due = lambda due_ms, variable=variable: self._sweep_at(due_ms, variable)  # type: ignore[misc]
+            variable.on_first_due = lambda due_ms, variable=variable: self._sweep_at(
+                due_ms, variable
+            )  # type: ignore[misc]
             variable.restore()
         if self._restored:
             self._timers.restore()
@@ -92,7 +117,10 @@ class TransformWithState(StreamOperator):
         with self.context.time("python"):
             times = self._times()
             if input_index == _INITIAL_STATE:
-                self._initial_state(by_key(batch, self._positions(batch, self._spec.initial_key_columns or ())), times)
+                self._initial_state(
+                    by_key(batch, self._positions(batch, self._spec.initial_key_columns or ())),
+                    times,
+                )
                 return
             if not self._initial_state_read:
                 raise RuntimeError(f"{self._name}: rows came before the initial state had ended")
@@ -179,7 +207,9 @@ class TransformWithState(StreamOperator):
         times, info = self._times(), ExpiredTimerInfo(expiry_ms)
 
         def handle_expired_timer(key: Key) -> Iterator[Any]:
-            return self._processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info)
+            return self._processor.handleExpiredTimer(
+                key=key, timerValues=times, expiredTimerInfo=info
+            )
 
         self._timers.begin_firing(expiry_ms, advancing=advancing)
         self._call("handleExpiredTimer", handle_expired_timer, key)
@@ -194,12 +224,16 @@ class TransformWithState(StreamOperator):
         if self._spec.time_mode != EVENT_TIME:
             return TimerValues(current.now_ms, -1)
         watermark_us = self.context.timers.current_watermark_us
-        return TimerValues(current.now_ms, 0 if watermark_us == MIN_TIMESTAMP_US else watermark_us // 1000)
+        return TimerValues(
+            current.now_ms, 0 if watermark_us == MIN_TIMESTAMP_US else watermark_us // 1000
+        )
 
     # -- expired state
 
     def _sweep_at(self, due_ms: int, variable: ExpiringVariable) -> None:
-        self.context.timers.register_processing_time(due_ms, namespace=(_SWEEP, self._handle.expiring.index(variable)))
+        self.context.timers.register_processing_time(
+            due_ms, namespace=(_SWEEP, self._handle.expiring.index(variable))
+        )
 
     def _sweep(self, index: int) -> None:
         variable = self._handle.expiring[index]
@@ -209,15 +243,21 @@ class TransformWithState(StreamOperator):
 
     # -- calls of the user's code
 
-    def _call(self, what: str, function: Callable[..., Iterator[Any]], key: Key, *arguments: Any) -> None:
-        """Only what the processor itself raises is its failure, not what is raised further down the chain."""
+    def _call(
+        self, what: str, function: Callable[..., Iterator[Any]], key: Key, *arguments: Any
+    ) -> None:
+        """Only what the processor itself raises is its failure, not what is raised further down the
+        chain.
+        """
         collector = self._collector
         self._current.key = key
         collector.begin(what, key)
         try:
             results = function(key, *arguments)
             if not hasattr(results, "__iter__"):
-                raise FiresteelError(f"it returned {type(results).__name__}, and must return an iterator")
+                raise FiresteelError(
+                    f"it returned {type(results).__name__}, and must return an iterator"
+                )
             results = iter(results)
             full = collector.fill(results)
         except Exception as error:
@@ -232,7 +272,9 @@ class TransformWithState(StreamOperator):
     def _failure(self, what: str, key: Key, error: Exception) -> FiresteelError:
         if isinstance(error, FiresteelError) and f"{what} for key" in str(error):
             return error
-        return FiresteelError(f"{self._name}: {what} failed for key {shown_key(key)}: {summary_of(error)}")
+        return FiresteelError(
+            f"{self._name}: {what} failed for key {shown_key(key)}: {summary_of(error)}"
+        )
 
 
 def initialise(processor: StatefulProcessor, handle: ProcessorHandle, name: str) -> None:
@@ -240,7 +282,9 @@ def initialise(processor: StatefulProcessor, handle: ProcessorHandle, name: str)
     try:
         processor.init(handle)
     except Exception as error:
-        raise FiresteelError(f"{name}: {type(processor).__name__}.init failed: {summary_of(error)}") from error
+        raise FiresteelError(
+            f"{name}: {type(processor).__name__}.init failed: {summary_of(error)}"
+        ) from error
     handle.initialised()
 
 
@@ -248,11 +292,15 @@ def close(processor: StatefulProcessor, name: str) -> None:
     try:
         processor.close()
     except Exception as error:
-        raise FiresteelError(f"{name}: {type(processor).__name__}.close failed: {summary_of(error)}") from error
+        raise FiresteelError(
+            f"{name}: {type(processor).__name__}.close failed: {summary_of(error)}"
+        ) from error
 
 
 def _handle_rows(processor: StatefulProcessor) -> Callable[..., Iterator[Any]]:
-    """`handleInputRows`; without the timer values if it does not take them, as in the examples of PySpark's documentation."""
+    """`handleInputRows`; without the timer values if it does not take them, as in the examples of
+    PySpark's documentation.
+    """
     function: Callable[..., Iterator[Any]] = processor.handleInputRows
     try:
         inspect.signature(function).bind(None, None, None)

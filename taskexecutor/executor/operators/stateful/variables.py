@@ -1,7 +1,8 @@
-"""PySpark's ValueState, ListState and MapState on the keyed state backend: the value of the key that is being processed.
+"""PySpark's ValueState, ListState and MapState on the keyed state backend: the value of the key
+that is being processed.
 
-Every call is a dictionary look-up or two. Values are plain tuples, lists of them and dictionaries of them, under the key;
-lists and maps are changed in place, which `owned` makes safe for snapshots.
+Every call is a dictionary look-up or two. Values are plain tuples, lists of them and dictionaries
+of them, under the key; lists and maps are changed in place, which `owned` makes safe for snapshots.
 """
 
 from __future__ import annotations
@@ -56,10 +57,14 @@ class Variable:
 
     def _key(self) -> Key:
         if self._deleted:  # PySpark's error
-            raise PySparkRuntimeError(f"Error checking value state exists: state {self._name!r} is deleted by deleteIfExists()")
+            raise PySparkRuntimeError(
+                f"Error checking value state exists: state {self._name!r} is deleted by deleteIfExists()"
+            )
         key = self._current.key
         if key is None:
-            raise FiresteelError(f"state {self._name!r} belongs to a key, and no key is being processed here")
+            raise FiresteelError(
+                f"state {self._name!r} belongs to a key, and no key is being processed here"
+            )
         return key
 
     def _load(self) -> Any:
@@ -74,7 +79,8 @@ def entry_name(state_name: str) -> str:
 class ValueVariable(Variable, ValueState):
     def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
         super().__init__(current, backend, name, shape)
-        # What the backend has for the key that was used last; keys are compared by identity, which is enough to be right.
+        # What the backend has for the key that was used last; keys are compared by identity, which
+        # is enough to be right.
         self._cached_key: Key | None = None
         self._cached: Value | None = None
 
@@ -138,7 +144,9 @@ class ListVariable(Variable, ListState):
 
 
 class MapVariable(Variable, MapState):
-    def __init__(self, current: CurrentKey, backend: KeyedState, name: str, keys: Shape, shape: Shape) -> None:
+    def __init__(
+        self, current: CurrentKey, backend: KeyedState, name: str, keys: Shape, shape: Shape
+    ) -> None:
         super().__init__(current, backend, name, shape)
         self._keys = keys
 
@@ -157,7 +165,10 @@ class MapVariable(Variable, MapState):
         return entries is not None and self._keys.taken_key(key, "containsKey()") in entries
 
     def updateValue(self, key: Value, value: Value) -> None:
-        user_key, kept = self._keys.taken_key(key, "updateValue()"), self._shape.taken(value, "updateValue()")
+        user_key, kept = (
+            self._keys.taken_key(key, "updateValue()"),
+            self._shape.taken(value, "updateValue()"),
+        )
         entries = self._backend.owned(self._entry, self._key(), dict)
         if entries is None:
             self._backend.put(self._entry, self._key(), {user_key: kept})
@@ -165,7 +176,12 @@ class MapVariable(Variable, MapState):
             entries[user_key] = kept
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
-        return iter([(self._keys.given(key), self._shape.given(value)) for key, value in (self._load() or {}).items()])
+        return iter(
+            [
+                (self._keys.given(key), self._shape.given(value))
+                for key, value in (self._load() or {}).items()
+            ]
+        )
 
     def keys(self) -> Iterator[Value]:
         return iter([self._keys.given(key) for key in self._load() or ()])

@@ -1,10 +1,12 @@
-"""What every slot's JVM would do anew, done once per machine: classes parsed and verified, a few jars put right.
+"""What every slot's JVM would do anew, done once per machine: classes parsed and verified, a few
+jars put right.
 
-`python -m taskexecutor.executor.spark.jvm.archive` makes it (about half a minute; `make setup` does). Engines use it if it is
-there and start as usual, at twice the cost, if it is not. It consists of
+`python -m taskexecutor.executor.spark.jvm.archive` makes it (about half a minute; `make setup`
+does). Engines use it if it is there and start as usual, at twice the cost, if it is not. It
+consists of
 
-* the class data archive, recorded from one warm-up. The JVM itself checks that it fits its version and the jars, and
-  ignores it otherwise;
+* the class data archive, recorded from one warm-up. The JVM itself checks that it fits its version
+  and the jars, and ignores it otherwise;
 * copies of the jars that no archive can hold or that make every start dearer (see `_LEFT_OUT`).
 """
 
@@ -33,12 +35,14 @@ COMMAND = "python -m taskexecutor.executor.spark.jvm.archive"
 _MODULE = "taskexecutor.executor.spark.jvm.archive"
 _UNUSED_S = 30 * 86_400  # by the time of the last read, as well as the file system keeps it
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-# Or the JVM moves the archive to a random address, which writes into nearly every page of it: none would be shared.
+# Or the JVM moves the archive to a random address, which writes into nearly every page of it: none
+# would be shared.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
 
-# What the copies of these jars go without. Classes of signed jars are checked at every start and never archived. MLlib's
-# extension of every session starts Scala's reflection to register two functions: see `mllib`, which does it when needed.
+# What the copies of these jars go without. Classes of signed jars are checked at every start and
+# never archived. MLlib's extension of every session starts Scala's reflection to register two
+# functions: see `mllib`, which does it when needed.
 _LEFT_OUT = {
     "janino-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
     "commons-compiler-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
@@ -67,7 +71,9 @@ def folder() -> Path:
         " ".join(jvm_options(cores=1, heap_bytes=0)),
         class_path(),
         str(_LEFT_OUT),
-        Path(__file__).with_name("warm.py").read_text(),  # which decides what is loaded when the archive is made
+        Path(__file__)
+        .with_name("warm.py")
+        .read_text(),  # which decides what is loaded when the archive is made
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"
@@ -81,11 +87,14 @@ def prepared() -> Prepared | None:
             return None
     except (OSError, RuntimeError):  # no home directory
         return None
-    return Prepared((f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_IN_PLACE, *_QUIET), path.parent / "jars")
+    return Prepared(
+        (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_IN_PLACE, *_QUIET), path.parent / "jars"
+    )
 
 
 def build(place: Path | None = None) -> bool:
-    """Makes it, with one warm-up run in a process of its own; False if another process is making it.
+    """Makes it, with one warm-up run in a process of its own; False if another process is making
+    it.
 
     Raises OSError if the folder cannot be written, CalledProcessError if Spark does not start.
     """
@@ -101,7 +110,11 @@ def build(place: Path | None = None) -> bool:
         copy_jars(spark_home() / "jars", place / "jars")
         with tempfile.TemporaryDirectory(dir=place, prefix="making-") as scratch:
             made = Path(scratch) / _ARCHIVE
-            subprocess.run([sys.executable, "-m", _MODULE, "--record", str(made), str(place / "jars")], check=True, timeout=600)
+            subprocess.run(
+                [sys.executable, "-m", _MODULE, "--record", str(made), str(place / "jars")],
+                check=True,
+                timeout=600,
+            )
             made.chmod(0o644)
             made.replace(place / _ARCHIVE)
     _remove_unused(place.parent)
@@ -114,7 +127,10 @@ def copy_jars(jars: Path, copies: Path) -> None:
     copies.mkdir()
     for pattern, left_out in _LEFT_OUT.items():
         for jar in jars.glob(pattern):
-            with zipfile.ZipFile(jar) as original, zipfile.ZipFile(copies / jar.name, "w", zipfile.ZIP_DEFLATED) as copy:
+            with (
+                zipfile.ZipFile(jar) as original,
+                zipfile.ZipFile(copies / jar.name, "w", zipfile.ZIP_DEFLATED) as copy,
+            ):
                 for member in original.infolist():
                     if not re.fullmatch(left_out, member.filename):
                         copy.writestr(member, original.read(member))
@@ -133,7 +149,12 @@ def _record(path: Path, jars: Path) -> None:
     from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
     engine = SparkEngine()
-    engine.start({}, cores=1, heap_bytes=2**30, prepared=Prepared((f"-XX:ArchiveClassesAtExit={path}", *_QUIET), jars))
+    engine.start(
+        {},
+        cores=1,
+        heap_bytes=2**30,
+        prepared=Prepared((f"-XX:ArchiveClassesAtExit={path}", *_QUIET), jars),
+    )
     engine.stop(grace_s=300)
 
 
@@ -145,11 +166,17 @@ def main() -> int:
     if (place / _ARCHIVE).exists():
         print(f"Spark's classes are archived in {place}")
         return 0
-    print("archiving Spark's classes, which halves the start of every slot (once; about half a minute)", flush=True)
+    print(
+        "archiving Spark's classes, which halves the start of every slot (once; about half a minute)",
+        flush=True,
+    )
     try:
         made = build(place)
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"Spark's classes could not be archived, slots will start more slowly: {error}", file=sys.stderr)
+        print(
+            f"Spark's classes could not be archived, slots will start more slowly: {error}",
+            file=sys.stderr,
+        )
         return 1
     print(f"archived in {place}" if made else f"another process is archiving them in {place}")
     return 0

@@ -1,7 +1,7 @@
 """The slot's SparkSession: one per process, shared by the process' task threads.
 
-PySpark's pinned thread mode gives every Python thread a JVM thread of its own, so job groups are per task: a cancelled
-task cancels its own Spark jobs and nobody else's.
+PySpark's pinned thread mode gives every Python thread a JVM thread of its own, so job groups are
+per task: a cancelled task cancels its own Spark jobs and nobody else's.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ class SparkEngine:
         settings = self._settings(conf)
         prepared = prepared or archive.prepared()
         if prepared is None:
-            log.warning("Spark's classes are not archived: slots take twice as long to start", mend=archive.COMMAND)
+            log.warning(
+                "Spark's classes are not archived: slots take twice as long to start",
+                mend=archive.COMMAND,
+            )
             prepared = Prepared()
         try:
             self._jvm = start_jvm(
@@ -121,14 +124,18 @@ class SparkEngine:
 
     @property
     def is_local(self) -> bool:
-        """Whether all of Spark is on this machine. Executors elsewhere cannot read what is in our folders."""
+        """Whether all of Spark is on this machine. Executors elsewhere cannot read what is in our
+        folders.
+        """
         return self.session.sparkContext.master.startswith("local")
 
     def is_alive(self) -> bool:
         return self._jvm is not None and self._jvm.alive
 
     def warm(self) -> None:
-        """Runs small plans of the kinds that jobs run, so that a job's first bundle meets loaded and compiled code."""
+        """Runs small plans of the kinds that jobs run, so that a job's first bundle meets loaded
+        and compiled code.
+        """
         from taskexecutor.executor.spark.jvm.warm import warm_up
 
         assert self._temp_dir is not None
@@ -138,13 +145,17 @@ class SparkEngine:
         self.session._jvm.System.gc()
 
     @contextlib.contextmanager
-    def job_group(self, group: str, description: str, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Spark jobs of this thread belong to `group`, have the session's values, and are cancelled once `cancelled()` is true.
+    def job_group(
+        self, group: str, description: str, cancelled: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Spark jobs of this thread belong to `group`, have the session's values, and are cancelled
+        once `cancelled()` is true.
 
         What Spark raises because its JVM is gone becomes SparkLost.
         """
         with self.telling_of_its_end():
-            # As Spark's own actions do: where tasks run, the session's values are known only as properties of the job.
+            # As Spark's own actions do: where tasks run, the session's values are known only as
+            # properties of the job.
             self.session._jsc.sc().setLocalProperties(self.values())
             self.session.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
             with self.cancelling(group, cancelled):
@@ -152,7 +163,9 @@ class SparkEngine:
 
     @contextlib.contextmanager
     def cancelling(self, group: str, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """What Spark does for `group` is cancelled once `cancelled()` is true, or if this thread gives it up."""
+        """What Spark does for `group` is cancelled once `cancelled()` is true, or if this thread
+        gives it up.
+        """
         with self.telling_of_its_end():
             self._running.add(group, cancelled)
             try:
@@ -169,12 +182,16 @@ class SparkEngine:
         try:
             yield
         except Exception as error:
-            if self._end_if_stopped() or (_about_the_jvm(error) and not (self._jvm is not None and _still_alive(self._jvm))):
+            if self._end_if_stopped() or (
+                _about_the_jvm(error) and not (self._jvm is not None and _still_alive(self._jvm))
+            ):
                 raise self.lost() from error
             raise
 
     def _end_if_stopped(self) -> bool:
-        """A session that was stopped, by its cluster or by a function of the program, is of no use, and neither is its JVM."""
+        """A session that was stopped, by its cluster or by a function of the program, is of no use,
+        and neither is its JVM.
+        """
         if self._jvm is None or self._session is None or not self._jvm.alive:
             return False
         try:
@@ -196,7 +213,9 @@ class SparkEngine:
 
     def cancel(self, group: str) -> None:
         """From any thread: cancels the jobs of `group`."""
-        with contextlib.suppress(Exception):  # a dying JVM, or a session that is being stopped: nothing to cancel
+        with contextlib.suppress(
+            Exception
+        ):  # a dying JVM, or a session that is being stopped: nothing to cancel
             if self.local_tasks.interrupt(group):
                 return
             self.session.sparkContext.cancelJobGroup(group)
@@ -237,7 +256,9 @@ class SparkEngine:
             temporary.remove(self._temp_dir)
 
     def _settings(self, conf: Mapping[str, str]) -> dict[str, str]:
-        given = {key: value for key, value in conf.items() if key.startswith("spark.") and value != ""}
+        given = {
+            key: value for key, value in conf.items() if key.startswith("spark.") and value != ""
+        }
         temp_dir = str(self._temp_dir)
         local = {
             "spark.driver.bindAddress": "127.0.0.1",
@@ -255,7 +276,8 @@ class SparkEngine:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-            # Plans here are small and run often: no re-planning between stages, no partitions beyond the slot's cores.
+            # Plans here are small and run often: no re-planning between stages, no partitions
+            # beyond the slot's cores.
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": str(self.cores),
             "spark.default.parallelism": str(self.cores),
@@ -263,7 +285,8 @@ class SparkEngine:
             "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
             "spark.sql.parquet.enableVectorizedReader": "true",
             "spark.sql.codegen.cache.maxEntries": "500",
-            # Where both halves of an aggregation are one, it has the quick map, too, in which most groups are found.
+            # Where both halves of an aggregation are one, it has the quick map, too, in which most
+            # groups are found.
             "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
             # Plans that have been executed are not shown anywhere: keep as few as possible.
             "spark.ui.retainedJobs": "1",
@@ -271,14 +294,15 @@ class SparkEngine:
             "spark.ui.retainedTasks": "10",
             "spark.sql.ui.retainedExecutions": "1",
             "spark.sql.maxPlanStringLength": "20000",
-            # What Spark leaves to everything but its own sorts and shuffles. Its default of 300 MiB, of which it wants half as
-            # much again, is meant for larger JVMs than ours: an idle session of ours lives on 60 MiB.
+            # What Spark leaves to everything but its own sorts and shuffles. Its default of 300
+            # MiB, of which it wants half as much again, is meant for larger JVMs than ours: an idle
+            # session of ours lives on 60 MiB.
             "spark.testing.reservedMemory": str(min(300 * 2**20, self._heap_bytes // 4)),
             "spark.cleaner.periodicGC.interval": "30min",
             "spark.shuffle.mapOutput.dispatcher.numThreads": "1",  # of 16 in two pools, for a cluster's executors
             "spark.python.worker.reuse": "true",
-            # Or every call of a Column function asks the JVM several times where it was called from: two thirds of all that
-            # passes between the two while a plan is made.
+            # Or every call of a Column function asks the JVM several times where it was called
+            # from: two thirds of all that passes between the two while a plan is made.
             "spark.python.sql.dataFrameDebugging.enabled": "false",
         }
         master = given.get("spark.master", ours["spark.master"])
@@ -286,12 +310,16 @@ class SparkEngine:
 
 
 class _RunningGroups:
-    """Looks after tasks that wait inside Spark: a thread of its own, because theirs is not free to be told."""
+    """Looks after tasks that wait inside Spark: a thread of its own, because theirs is not free to
+    be told.
+    """
 
     def __init__(self, engine: SparkEngine) -> None:
         self._engine = engine
         self._condition = threading.Condition()
-        self._groups: dict[str, list[Callable[[], bool]]] = {}  # a task whose operators call each other is in its group twice
+        self._groups: dict[
+            str, list[Callable[[], bool]]
+        ] = {}  # a task whose operators call each other is in its group twice
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -299,7 +327,9 @@ class _RunningGroups:
         with self._condition:
             self._groups.setdefault(group, []).append(cancelled)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="spark-cancellation", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._watch, name="spark-cancellation", daemon=True
+                )
                 self._thread.start()
             self._condition.notify()
 
@@ -317,7 +347,8 @@ class _RunningGroups:
             self._thread.join(1.0)
 
     def _watch(self) -> None:
-        # How often a group has been cancelled: repeated, because its job may have been about to start, but ever less often.
+        # How often a group has been cancelled: repeated, because its job may have been about to
+        # start, but ever less often.
         rounds: dict[str, tuple[int, int]] = {}  # group -> (looks to skip, times cancelled)
         while True:
             with self._condition:
@@ -348,16 +379,22 @@ def _session(settings: Mapping[str, str], jvm: Jvm) -> SparkSession:
     for key, value in settings.items():
         conf.set(key, value)
     SparkContext(conf=conf, gateway=jvm.gateway)
-    return SparkSession.builder.getOrCreate()  # also makes it the default one, which functions such as SparkSession.active() find
+    return (
+        SparkSession.builder.getOrCreate()
+    )  # also makes it the default one, which functions such as SparkSession.active() find
 
 
 def _forget_gateway(jvm: Jvm) -> None:
-    """PySpark keeps its gateway for ever; a second engine in the same process (tests) needs a new one."""
+    """PySpark keeps its gateway for ever; a second engine in the same process (tests) needs a new
+    one.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._gateway is not None and SparkContext._gateway is jvm.gateway:
-        SparkSession._instantiatedSession = None  # a JVM that was killed could not be told to end it
+        SparkSession._instantiatedSession = (
+            None  # a JVM that was killed could not be told to end it
+        )
         with contextlib.suppress(Exception):
             SparkContext._gateway.shutdown()
         SparkContext._active_spark_context = None
@@ -368,7 +405,9 @@ def _forget_gateway(jvm: Jvm) -> None:
 def _about_the_jvm(error: Exception) -> bool:
     from py4j.protocol import Py4JError
 
-    return isinstance(error, (Py4JError, OSError, EOFError)) or type(error).__module__.startswith("pyspark.")
+    return isinstance(error, (Py4JError, OSError, EOFError)) or type(error).__module__.startswith(
+        "pyspark."
+    )
 
 
 def _still_alive(jvm: Jvm) -> bool:

@@ -1,10 +1,13 @@
-"""Starts the JVM behind a slot's SparkSession, without spark-submit's launcher (a second JVM) where that is sound.
+"""Starts the JVM behind a slot's SparkSession, without spark-submit's launcher (a second JVM) where
+that is sound.
 
 What makes the start quick and the process small:
 
-* an archive of loaded classes (see `archive`), mapped instead of parsed and shared by all slots of the machine;
+* an archive of loaded classes (see `archive`), mapped instead of parsed and shared by all slots of
+  the machine;
 * the serial collector on small slots, with a heap that starts small and is given back;
-* the optimising compiler's thread runs at a lower priority: its work is put off until the session is up, not left out.
+* the optimising compiler's thread runs at a lower priority: its work is put off until the session
+  is up, not left out.
 
 The JVM ends when its standard input does, so it never outlives this process.
 """
@@ -66,7 +69,14 @@ logger.metadata.level = error
 """
 
 # Settings that only SparkSubmit acts on: it is asked to start the gateway then.
-_SUBMIT_PREFIXES = ("spark.jars", "spark.submit", "spark.kubernetes", "spark.yarn", "spark.archives", "spark.files")
+_SUBMIT_PREFIXES = (
+    "spark.jars",
+    "spark.submit",
+    "spark.kubernetes",
+    "spark.yarn",
+    "spark.archives",
+    "spark.files",
+)
 
 
 @dataclass(slots=True)
@@ -97,17 +107,24 @@ def spark_home() -> Path:
 
 
 def class_path(extra: str = "", copies: Path | None = None) -> str:
-    """Spark's jars in a fixed order, which the class archive depends on; `extra` goes last for the same reason.
+    """Spark's jars in a fixed order, which the class archive depends on; `extra` goes last for the
+    same reason.
 
     A jar of the same name in the folder `copies` takes the place of Spark's.
     """
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     instead = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
-    return ":".join([*(str(instead.get(jar.name, jar)) for jar in jars), *([extra] if extra else [])])
+    return ":".join(
+        [*(str(instead.get(jar.name, jar)) for jar in jars), *([extra] if extra else [])]
+    )
 
 
 def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
-    collector = ["-XX:+UseSerialGC"] if cores <= 2 else ["-XX:+UseParallelGC", f"-XX:ParallelGCThreads={cores}"]
+    collector = (
+        ["-XX:+UseSerialGC"]
+        if cores <= 2
+        else ["-XX:+UseParallelGC", f"-XX:ParallelGCThreads={cores}"]
+    )
     start_heap_bytes = min(heap_bytes, 80 * MIB)  # enough for the start without a full collection
     return [
         f"-Xmx{heap_bytes}",
@@ -170,7 +187,9 @@ def start_jvm(
         environment["SPARK_LOCAL_DIRS"] = str(temp_dir)
     if _local(spark_conf):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environment)  # its standard output is our log
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=2, env=environment
+    )  # its standard output is our log
     try:
         port, secret = _connection(process, connection_file)
         return Jvm(process, _connect(process, port, secret))
@@ -181,7 +200,9 @@ def start_jvm(
 
 
 def put_compiler_off(pid: int, niceness: int = _COMPILER_NICENESS) -> None:
-    """Lowers the priority of the JVM's optimising compiler, so that the start does not compete with it for the cores."""
+    """Lowers the priority of the JVM's optimising compiler, so that the start does not compete with
+    it for the cores.
+    """
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             if (thread / "comm").read_text().startswith("C2 Compiler"):
@@ -209,7 +230,9 @@ def _connection(process: subprocess.Popen[bytes], path: Path) -> tuple[int, str]
                 f"the slot's Java ended with code {process.returncode} while it started; the slot's log says why"
             )
         if time.monotonic() > deadline:
-            raise FiresteelError(f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; the slot's log may say why")
+            raise FiresteelError(
+                f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; the slot's log may say why"
+            )
         time.sleep(0.01)
         if not compiler_is_off:
             put_compiler_off(process.pid)
@@ -219,8 +242,9 @@ def _connection(process: subprocess.Popen[bytes], path: Path) -> tuple[int, str]
 
 
 class _TestHelpers(ModuleType):
-    """In place of pyspark.testing.utils, which PySpark asks at every value that goes to the JVM whether there is NumPy. It
-    imports pandas and unittest: a quarter of this process' memory. So it is imported when it is asked for anything else.
+    """In place of pyspark.testing.utils, which PySpark asks at every value that goes to the JVM
+    whether there is NumPy. It imports pandas and unittest: a quarter of this process' memory. So it
+    is imported when it is asked for anything else.
     """
 
     have_numpy = True

@@ -1,7 +1,9 @@
-"""Tasks of Spark's that no scheduler has made: RDDs computed on the calling thread, or rather its thread in the JVM.
+"""Tasks of Spark's that no scheduler has made: RDDs computed on the calling thread, or rather its
+thread in the JVM.
 
-What code of Spark's expects of the task that it runs in is given here: memory to account for, the session's values, an end at
-which everything is freed, and interruption. No public API of Spark's has this.
+What code of Spark's expects of the task that it runs in is given here: memory to account for, the
+session's values, an end at which everything is freed, and interruption. No public API of Spark's
+has this.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ class LocalTasks:
         self._of_thread = singleton(jvm, "org.apache.spark.TaskContext")
         self._none = singleton(jvm, "scala.None")
         self._memory_manager_of_task = jvm.org.apache.spark.memory.TaskMemoryManager
-        # By their fields: SparkEnv's methods have types that PySpark's jars leave out, so it cannot be asked for any of them.
+        # By their fields: SparkEnv's methods have types that PySpark's jars leave out, so it cannot
+        # be asked for any of them.
         environment = _field(jvm, "org.apache.spark.SparkContext", "_env").get(session._jsc.sc())
         self._memory = _field(jvm, "org.apache.spark.SparkEnv", "_memoryManager").get(environment)
         self._memory_of = _field(jvm, "org.apache.spark.TaskContextImpl", "taskMemoryManager")
@@ -30,13 +33,17 @@ class LocalTasks:
 
     @contextmanager
     def task(self, group: str, values: Any) -> Iterator[LocalTask]:
-        """A task of this group's, which may be interrupted by it. `values`: the session's (`SparkEngine.values`)."""
+        """A task of this group's, which may be interrupted by it. `values`: the session's
+        (`SparkEngine.values`).
+        """
         memory = self._memory_manager_of_task(self._memory, next(self._ids))
         context = self._of_thread.empty()
         self._memory_of.set(context, memory)
         self._values_of.set(context, values)
         task = LocalTask(self._of_thread, context)
-        outer = self._running.get(group)  # what is emitted meanwhile may go through another plan of the same task
+        outer = self._running.get(
+            group
+        )  # what is emitted meanwhile may go through another plan of the same task
         self._running[group] = task
         try:
             yield task
@@ -50,7 +57,9 @@ class LocalTasks:
             memory.cleanUpAllAllocatedMemory()
 
     def interrupt(self, group: str) -> bool:
-        """From any thread: the group's task, if it has one, ends with an error when it takes up its next rows."""
+        """From any thread: the group's task, if it has one, ends with an error when it takes up its
+        next rows.
+        """
         task = self._running.get(group)
         if task is None:
             return False
@@ -59,7 +68,9 @@ class LocalTasks:
 
 
 class LocalTask:
-    """In a `with`: the calling thread is in the task. Only while Spark computes, because other plans may be run in between."""
+    """In a `with`: the calling thread is in the task. Only while Spark computes, because other
+    plans may be run in between.
+    """
 
     def __init__(self, of_thread: Any, context: Any) -> None:
         self._of_thread = of_thread

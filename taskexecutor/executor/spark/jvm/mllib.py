@@ -1,7 +1,8 @@
-"""MLlib's own SQL functions (`vector_to_array`, `array_to_vector`), registered when Python imports pyspark.ml.
+"""MLlib's own SQL functions (`vector_to_array`, `array_to_vector`), registered when Python imports
+pyspark.ml.
 
-MLlib does so in every new session, wanted or not, which takes Scala's reflection: some 15 % of a start. The copy of its jar
-that slots start with (see `archive`) leaves that out.
+MLlib does so in every new session, wanted or not, which takes Scala's reflection: some 15 % of a
+start. The copy of its jar that slots start with (see `archive`) leaves that out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class _OnImport(MetaPathFinder):
         self._package = package
         self._then = then
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name == self._package:
             forget(self)
             self._then()
@@ -36,7 +39,9 @@ def register_when_imported(jvm: Any) -> MetaPathFinder | None:
     """Returns what `forget` takes. The JVM registers the functions once, however often it is asked."""
 
     def register() -> None:
-        jvm.java.lang.Class.forName(_REGISTRATION, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        jvm.java.lang.Class.forName(
+            _REGISTRATION, True, jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        )
 
     if _PACKAGE in sys.modules:
         register()
