@@ -1,0 +1,117 @@
+"""What a service needs of the machine it runs on: a network, a clock and processes.
+
+Shells take a `Platform` as an argument and reach the world only through it, so the simulation runs
+the real ones: on virtual time, over an in-memory transport, with processes that it can kill, pause
+and resume. Sleeping and waiting go through asyncio, whose event loop the simulation replaces, and so
+do threads (`asyncio.to_thread`, `loop.run_in_executor`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+
+from firesteel.common.process import spawn
+from firesteel.common.rpc.server import aio_channel, bind, new_server
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds; what deadlines are made of. The running event loop's `time()` is the same."""
+
+    def time(self) -> float:
+        """Seconds since 1970; may jump. For what people read, never for deadlines."""
+
+
+class Transport(Protocol):
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """A channel to host:port; generated stubs take it."""
+
+    def server(self, services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
+        """An unstarted server that answers health checks and reflection for `services`."""
+
+    def bind(self, server: grpc.aio.Server, host: str, port: int) -> str:
+        """Binds (port 0: any free one); returns host:port. Raises AddressTaken."""
+
+
+class Process(Protocol):
+    """A started process; see firesteel.common.process.Child."""
+
+    ready: dict[str, Any]
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def signal(self, number: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+    async def stop(self, grace_s: float = 5.0) -> int: ...
+
+
+class Processes(Protocol):
+    @property
+    def pid(self) -> int:
+        """This process's own."""
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        log_path: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        lifeline: Literal["own", "inherit"] = "own",
+        ready_timeout_s: float = 60.0,
+    ) -> Process:
+        """Starts a process and waits until it has announced that it is ready. Raises StartFailed."""
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to a process that somebody else started; nothing if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    clock: Clock
+    transport: Transport
+    processes: Processes
+
+
+class _SystemClock:
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+
+
+class _Grpc:
+    channel = staticmethod(aio_channel)
+    server = staticmethod(new_server)
+    bind = staticmethod(bind)
+
+
+class _SystemProcesses:
+    spawn = staticmethod(spawn)
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    def kill(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+SYSTEM = Platform(clock=_SystemClock(), transport=_Grpc(), processes=_SystemProcesses())
