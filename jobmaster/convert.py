@@ -25,7 +25,7 @@ from firesteel.common.rpc.convert import (
 from firesteel.common.rpc.link import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
-from jobmaster.core.coordinators.messages import (
+from jobmaster.core.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
     OperatorMessage,

@@ -212,7 +212,7 @@ class RunningJob:
                     self._progress = asyncio.get_running_loop().call_later(
                         _PROGRESS_INTERVAL_S, self._report_status
                     )
-            case commands.Say():
+            case commands.Log():
                 getattr(self.log, command.level)(command.text, **command.fields)
             case commands.Exit():
                 self._exit_process()

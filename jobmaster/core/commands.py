@@ -17,7 +17,7 @@ from firesteel.common.ids import (
     VertexId,
 )
 from firesteel.common.states import JobStatus
-from jobmaster.core.coordinators.messages import OperatorMessage
+from jobmaster.core.operator_messages import OperatorMessage
 from jobmaster.core.slot_pool import Requirement
 
 
@@ -147,7 +147,7 @@ class ReportProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
+class Log:
     """A line for the log."""
 
     level: Literal["info", "warning", "error"]
@@ -173,6 +173,6 @@ Command: TypeAlias = (
     | SpoolChunk
     | ReportStatus
     | ReportProgress
-    | Say
+    | Log
     | Exit
 )

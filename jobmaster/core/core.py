@@ -361,7 +361,7 @@ class JobMasterCore:
         slots = self.pool.lose_task_executor(task_executor_id)
         if not known and not slots:
             return
-        self._say("warning", "TaskExecutor lost", None, tm_id=task_executor_id, cause=cause)
+        self._log("warning", "TaskExecutor lost", None, tm_id=task_executor_id, cause=cause)
         self._tasks_lost(
             slots, self._error(now, f"TaskExecutor {task_executor_id} is lost: {cause}"), now
         )
@@ -467,7 +467,7 @@ class JobMasterCore:
         if status is JobStatus.CANCELLING:
             return
         self.exceptions.failed(error)
-        self._say("error", "job fails", None, cause=error.summary, task=error.task_name)
+        self._log("error", "job fails", None, cause=error.summary, task=error.task_name)
         self._restart_delay_s = self._restarts.delay_s(now) if restartable else None
         self._restart_at = None
         self._end_all(JobStatus.FAILING, now)
@@ -520,7 +520,7 @@ class JobMasterCore:
         slots = self.pool.clear()
         self._declare()
         self._free(slots, f"the job is {status.name}")
-        self._say("info", "job ended", None, status=status.name)
+        self._log("info", "job ended", None, status=status.name)
         self._report_status()
         self._out.extend(
             self._goodbye(task_executor_id) for task_executor_id in self.task_executors.all()
@@ -563,7 +563,7 @@ class JobMasterCore:
             task_executor_id=task_executor_id, cause=f"the job is {self.graph.status.name}"
         )
 
-    def _say(
+    def _log(
         self,
         level: Literal["info", "warning", "error"],
         text: str,
@@ -571,7 +571,7 @@ class JobMasterCore:
         **fields: str,
     ) -> None:
         about = execution_fields(execution) if execution is not None else {}
-        self._out.append(commands.Say(level=level, text=text, fields={**about, **fields}))
+        self._out.append(commands.Log(level=level, text=text, fields={**about, **fields}))
 
     def _error(self, now: float, summary: str) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from jobmaster.core.coordinators.messages import OperatorMessage
+from jobmaster.core.operator_messages import OperatorMessage
 from jobmaster.core.slot_pool import SlotOffer
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from firesteel.common.ids import AttemptId, TaskExecutorId
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from jobmaster.core.commands import CancelTasks, Command, Say
+from jobmaster.core.commands import CancelTasks, Command, Log
 from jobmaster.core.events import TaskUpdate
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 from jobmaster.core.execution_graph.execution import DEPLOYED
@@ -37,7 +37,7 @@ class Tasks:
         """
         state, old = update.state, execution.state
         if old not in DEPLOYED:
-            self._say(
+            self._log(
                 "report about a task that was not deployed dropped", execution, state=state.name
             )
             return None
@@ -168,7 +168,7 @@ class Tasks:
         )
         execution.error = error
         self._end(execution, _S.FAILED, now, now_ms)
-        self._say("task failed", execution, cause=error.summary)
+        self._log("task failed", execution, cause=error.summary)
         return error
 
     def _end(self, execution: Execution, state: ExecutionState, now: float, now_ms: int) -> None:
@@ -181,9 +181,9 @@ class Tasks:
             if group.running == 0:
                 self._pool.release(group, now)
 
-    def _say(self, text: str, execution: Execution, **fields: str) -> None:
+    def _log(self, text: str, execution: Execution, **fields: str) -> None:
         self._out.append(
-            Say(level="warning", text=text, fields={**execution_fields(execution), **fields})
+            Log(level="warning", text=text, fields={**execution_fields(execution), **fields})
         )
 
 

@@ -18,7 +18,7 @@ from firesteel.common.job_graph import JobVertex
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.plan.specs import AlignmentSpec
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
-from jobmaster.core.coordinators.messages import WatermarkReported
+from jobmaster.core.operator_messages import WatermarkReported
 from jobmaster.testing import job, operator_id, vertex
 from taskexecutor.executor.timing.watermark_alignment import Alignment
 

@@ -243,7 +243,7 @@ class RunningJob:
                 self.process.report(self.status_message())
             case commands.ReportProgress():
                 self.process.after(0.05, lambda: self.process.report(self.status_message()))
-            case commands.Say():
+            case commands.Log():
                 pass
             case commands.Exit():
                 self.process.exit()

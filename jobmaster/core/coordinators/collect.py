@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
 from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
-from jobmaster.core.coordinators.messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
+from jobmaster.core.operator_messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
 
 
 class CollectCoordinator:

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobGraph
-from jobmaster.core.commands import Command, ListPaths, Say, SendOperatorMessage, SpoolChunk
+from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import Coordinator, create
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
-from jobmaster.core.coordinators.messages import OperatorMessage, Resend, WatermarkReported
 from jobmaster.core.execution_graph import Execution
+from jobmaster.core.operator_messages import OperatorMessage, Resend, WatermarkReported
 
 Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
 
@@ -97,7 +97,7 @@ class Coordinators:
             answers = coordinator.receive(attempt_id, subtask, message)
         except UnexpectedMessage as error:
             return [
-                Say(
+                Log(
                     level="warning",
                     text="message to a coordinator dropped",
                     fields={"cause": str(error)},
@@ -180,7 +180,7 @@ class Coordinators:
                 ipc_stream=answer.ipc_stream,
             )
         if execution.slot is None:
-            return Say(
+            return Log(
                 level="warning", text="answer of a coordinator dropped: its task has no slot"
             )
         return SendOperatorMessage(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
 from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
-from jobmaster.core.coordinators.messages import (
+from jobmaster.core.operator_messages import (
     OperatorMessage,
     SplitAssigned,
     SplitRequested,

@@ -17,7 +17,7 @@ from jobmaster.core import commands, events
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.coordinators.base import UnexpectedMessage
-from jobmaster.core.coordinators.messages import Resend, WatermarkLimit, WatermarkReported
+from jobmaster.core.operator_messages import Resend, WatermarkLimit, WatermarkReported
 from jobmaster.core.settings import JobSettings
 from jobmaster.testing import World, job, offer, operator_id, vertex
 

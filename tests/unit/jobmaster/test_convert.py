@@ -11,7 +11,7 @@ from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from jobmaster import convert
 from jobmaster.core import commands
-from jobmaster.core.coordinators.messages import WatermarkLimit, WatermarkReported
+from jobmaster.core.operator_messages import WatermarkLimit, WatermarkReported
 
 
 def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:

@@ -9,14 +9,14 @@ from firesteel.common.resources import UNKNOWN
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
-from jobmaster.core.coordinators.messages import (
+from jobmaster.core.execution_graph import Execution
+from jobmaster.core.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
     Resend,
     SplitAssigned,
     SplitRequested,
 )
-from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slot_pool import Requirement
 from jobmaster.testing import World, job, offer, operator_id, vertex
@@ -85,7 +85,7 @@ def test_a_job_finishes_and_gives_everything_back() -> None:
     kinds = [
         type(command)
         for command in sent
-        if not isinstance(command, (commands.Say, commands.ReportProgress))
+        if not isinstance(command, (commands.Log, commands.ReportProgress))
     ]
     assert kinds == [
         commands.DeclareRequirements,

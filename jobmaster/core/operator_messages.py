@@ -1,4 +1,4 @@
-"""What operators and their coordinators tell each other."""
+"""What operators and their coordinators send each other."""
 
 from __future__ import annotations
 
