@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from firesteel.errors import InvalidProgram
 
@@ -83,6 +83,10 @@ class FileSource:
         object.__setattr__(self, "malformed", malformed)
         object.__setattr__(self, "options", {k: _option_text(v) for k, v in options.items()})
 
+    @property
+    def side_output_tags(self) -> frozenset[str]:
+        return frozenset({MALFORMED_TAG} if self.malformed == "side_output" else ())
+
     def at(self, paths: Iterable[str]) -> FileSource:
         """The same source elsewhere."""
         other = copy.copy(self)
@@ -127,6 +131,7 @@ class SequenceSource:
     column: str = "value"
     split_rows: int | None = None
     rate_per_s: float | None = None
+    side_output_tags: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         if self.end is not None and self.end < self.start:

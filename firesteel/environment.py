@@ -107,6 +107,7 @@ class Environment:
             source=source,
             watermarks=None if watermarks is None else watermarks.spec(),
             alignment=alignment,
+            side_output_tags=source.side_output_tags,
         )
         node = self._graph.add_node(title, spec, inputs=0)
         node.runs_on_spark = isinstance(source, FileSource)

@@ -33,7 +33,7 @@ from firesteel.elements import (
     Watermark,
 )
 from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator, TaskInfo
-from firesteel.plan.specs import AlignmentSpec
+from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
     PartitionAbandoned,
@@ -481,7 +481,7 @@ class OperatorHarness:
         max_parallelism: int = 128,
         side_output_tags: Sequence[str] = (),
         restored: RestoredOperatorState | None = None,
-        alignment: AlignmentSpec | None = None,
+        alignment: WatermarkAlignmentSpec | None = None,
     ) -> None:
         inputs = len(input_schemas) if input_schemas is not None else operator.inputs
         schemas = tuple(input_schemas) if input_schemas is not None else (None,) * inputs

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from firesteel.common.config import parse_duration_s
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import (
-    AlignmentSpec,
     AssignWatermarksSpec,
     SessionSpec,
     SlidingSpec,
     TumblingSpec,
+    WatermarkAlignmentSpec,
     WatermarkSpec,
 )
 
@@ -53,7 +53,7 @@ class Watermarks:
     max_out_of_orderness_us: int = 0
     function: Callable[[pa.RecordBatch], Any] | None = None  # instead of the column
     idle_us: int | None = None
-    alignment: AlignmentSpec | None = None
+    alignment: WatermarkAlignmentSpec | None = None
 
     @classmethod
     def bounded(cls, column: str, *, max_out_of_orderness: Duration = "0 s") -> Watermarks:
@@ -116,7 +116,7 @@ class Watermarks:
             )
         return replace(
             self,
-            alignment=AlignmentSpec(
+            alignment=WatermarkAlignmentSpec(
                 group=group, max_drift_us=max_drift_us, update_interval_us=update_interval_us
             ),
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from firesteel.connectors import FileSource, SequenceSource
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import AlignmentSpec
+from firesteel.plan.specs import WatermarkAlignmentSpec
 
 SPLIT_ROWS = 1_000_000  # of a sequence whose program does not say
 RATED_SPLIT_S = (
@@ -18,20 +18,20 @@ RATED_SPLIT_S = (
 )
 
 
-def coordinator_of(source: Any, alignment: AlignmentSpec | None = None) -> tuple[str, str]:
+def coordinator_of(source: Any, alignment: WatermarkAlignmentSpec | None = None) -> tuple[str, str]:
     """The coordinator's kind and options: its enumerator hands the source's splits to the readers."""
     kind, options = _enumerator(source)
     return kind, json.dumps({**options, **_alignment(alignment)})
 
 
-def alignment_of(alignment: AlignmentSpec | None) -> tuple[str, str]:
+def alignment_of(alignment: WatermarkAlignmentSpec | None) -> tuple[str, str]:
     """The coordinator's kind and options of an operator that needs one for its alignment group
     only.
     """
     return ("", "") if alignment is None else ("alignment", json.dumps(_alignment(alignment)))
 
 
-def _alignment(alignment: AlignmentSpec | None) -> dict[str, Any]:
+def _alignment(alignment: WatermarkAlignmentSpec | None) -> dict[str, Any]:
     return {} if alignment is None else {"alignment": asdict(alignment)}
 
 

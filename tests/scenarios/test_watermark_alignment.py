@@ -16,7 +16,7 @@ from firesteel._proto import tasks_pb2
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import JobVertex
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from firesteel.plan.specs import AlignmentSpec
+from firesteel.plan.specs import WatermarkAlignmentSpec
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.operator_messages import WatermarkReported
 from jobmaster.testing import job, operator_id, vertex
@@ -39,7 +39,9 @@ class Reader:
         self.timers: list[int] = []
         self.out: deque[tasks_pb2.ReportWatermark] = deque()
         self.incoming: deque[int | None] = deque()  # limits; None: report again
-        spec = AlignmentSpec(group="g", max_drift_us=DRIFT_US[name], update_interval_us=INTERVAL_US)
+        spec = WatermarkAlignmentSpec(
+            group="g", max_drift_us=DRIFT_US[name], update_interval_us=INTERVAL_US
+        )
         self.alignment = Alignment(
             spec,
             self.out.append,

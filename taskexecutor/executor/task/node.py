@@ -14,7 +14,7 @@ import pyarrow as pa
 from firesteel._proto import tasks_pb2
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import AlignmentSpec
+from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.state import TaskOperatorState
 from taskexecutor.executor.task.config import ResultPartition
 from taskexecutor.executor.task.metrics import OperatorMetrics
@@ -217,7 +217,7 @@ class ChainNode:
         self._producers[input_index] += 1
         return self._valve.add_channel()
 
-    def align(self, spec: AlignmentSpec, task_timers: TaskTimers) -> None:
+    def align(self, spec: WatermarkAlignmentSpec, task_timers: TaskTimers) -> None:
         """Its output is that of a source in an alignment group, and the alignment is to be one of
         that output's targets.
         """

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
-from firesteel.plan.specs import AlignmentSpec
+from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.timing.watermarks import ValveEvent
 
 GOOD_PART = 4  # of the drift
@@ -34,7 +34,7 @@ class Alignment:
 
     def __init__(
         self,
-        spec: AlignmentSpec,
+        spec: WatermarkAlignmentSpec,
         send: Callable[[tasks_pb2.ReportWatermark], None],
         call_at: Callable[[int], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,

@@ -22,13 +22,13 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
-from firesteel.plan.specs import AlignmentSpec, AssignWatermarksSpec, SourceSpec
+from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
 from taskexecutor.executor.timing.watermark_alignment import Alignment
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
-SPEC = AlignmentSpec(group="g", max_drift_us=10_000, update_interval_us=1_000_000)
+SPEC = WatermarkAlignmentSpec(group="g", max_drift_us=10_000, update_interval_us=1_000_000)
 
 
 class Surroundings:

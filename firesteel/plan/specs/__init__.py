@@ -1,0 +1,90 @@
+"""What each operator of a program does, as plain data.
+
+The API builds specs, they are pickled into the JobGraph and unpickled in slots, where
+`taskexecutor.executor` makes the operator that carries one out. Specs import nothing of Firesteel.
+"""
+
+from __future__ import annotations
+
+from firesteel.plan.specs.aggregates import (
+    AggregateExpression,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+)
+from firesteel.plan.specs.connectors import SinkSpec, SourceSpec
+from firesteel.plan.specs.functions import (
+    CoMapInArrowSpec,
+    CoProcessSpec,
+    CustomSpec,
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    TransformSpec,
+    TransformWithStateSpec,
+)
+from firesteel.plan.specs.watermarks import (
+    AssignWatermarksSpec,
+    WatermarkAlignmentSpec,
+    WatermarkSpec,
+)
+from firesteel.plan.specs.windows import SessionSpec, SlidingSpec, TumblingSpec, WindowSpec
+
+__all__ = [
+    "AggregateExpression",
+    "AssignWatermarksSpec",
+    "CoMapInArrowSpec",
+    "CoProcessSpec",
+    "CustomSpec",
+    "FilterSpec",
+    "MapInArrowSpec",
+    "MapInPandasSpec",
+    "PartialWindowAggregateSpec",
+    "RunningAggregateSpec",
+    "SessionSpec",
+    "SinkSpec",
+    "SlidingSpec",
+    "SourceSpec",
+    "Spec",
+    "TransformSpec",
+    "TransformWithStateSpec",
+    "TumblingSpec",
+    "WatermarkAlignmentSpec",
+    "WatermarkSpec",
+    "WindowAggregateSpec",
+    "WindowApplySpec",
+    "WindowSpec",
+    "side_output_tags",
+]
+
+Spec = (
+    SourceSpec
+    | TransformSpec
+    | MapInArrowSpec
+    | AssignWatermarksSpec
+    | MapInPandasSpec
+    | FilterSpec
+    | CoMapInArrowSpec
+    | CoProcessSpec
+    | PartialWindowAggregateSpec
+    | WindowAggregateSpec
+    | TransformWithStateSpec
+    | RunningAggregateSpec
+    | WindowApplySpec
+    | SinkSpec
+    | CustomSpec
+)
+
+
+def side_output_tags(spec: Spec) -> frozenset[str]:
+    """The tags that an operator may use with `Output.emit_side`."""
+    match spec:
+        case SourceSpec():
+            return spec.side_output_tags
+        case CustomSpec() | CoProcessSpec():
+            return frozenset(spec.side_outputs)
+        case WindowApplySpec(late_tag=tag) if tag:
+            return frozenset({tag})
+        case _:
+            return frozenset()

@@ -1,0 +1,106 @@
+"""Aggregations with and without windows.
+
+A splittable aggregation is two operators: the partial half groups and aggregates within a bundle,
+upstream of the shuffle and on Spark; the keyed half merges the partial results into its state.
+Anything else keeps the rows of each window and runs Spark when the window fires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from firesteel.plan.specs.windows import WindowSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateExpression:
+    """One item of `aggregate(...)`, parsed and split by firesteel.plan.aggregates."""
+
+    sql: str  # as written
+    name: str  # of the output column
+    # Partial column -> Spark SQL over the rows, such as {"_p0_sum": "sum(d)"}.
+    partial: dict[str, str]
+    # Partial column -> how two values merge: "sum", "min", "set", "first:<other column>", ...
+    # (firesteel.plan.aggregates.split).
+    merge: dict[str, str]
+    # SQL over the merged partial columns, evaluated when the window fires
+    # (firesteel.plan.aggregates.finals).
+    final: str
+    # Average columns are sums of doubles. These are the exact sums, for decimals and intervals.
+    exact: dict[str, str] = field(default_factory=dict)
+    # Spark SQL over the rows, for what is not split: `sql` without its alias; first and last by
+    # time are min_by and max_by.
+    whole: str = ""
+
+    @property
+    def splittable(self) -> bool:
+        """If false, `partial`, `merge` and `final` are empty, and rows are kept until the window
+        fires.
+        """
+        return bool(self.final)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialWindowAggregateSpec:
+    """The partial half: assigns panes or sessions, groups and aggregates within a bundle, on Spark.
+
+    Output: key columns, `window_start`, `window_end` (timestamp[us, UTC], for event-time windows
+    only), the partial columns, `_rows` (int64).
+    """
+
+    key_columns: tuple[str, ...]
+    window: WindowSpec | None  # None: a running aggregation
+    time_column: str  # "" if event time plays no part
+    aggregates: tuple[AggregateExpression, ...]
+    # Added to event time: -1 if the column holds the (exclusive) end of an upstream window.
+    time_shift_us: int = 0
+
+    @property
+    def in_event_time(self) -> bool:
+        return self.window is not None and not self.window.processing_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAggregateSpec:
+    """The keyed half: merges partial results per key and window, and emits a window when the
+    watermark, or the clock in processing time, passes its end.
+
+    Output: key columns, `window_start`, `window_end`, one column per aggregate.
+    """
+
+    key_columns: tuple[str, ...]
+    window: WindowSpec
+    aggregates: tuple[AggregateExpression, ...]
+    allowed_lateness_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAggregateSpec:
+    """The keyed half without windows: emits the new values of the keys that changed, an upsert
+    stream.
+
+    Output: key columns, one column per aggregate.
+    """
+
+    key_columns: tuple[str, ...]
+    aggregates: tuple[AggregateExpression, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowApplySpec:
+    """Keeps the rows of each window and, when it fires, runs `function` or the aggregates on them.
+
+    Input: the rows. Output: whatever `function` returns, or as WindowAggregateSpec. The side output
+    `late_tag` gets the late rows unchanged.
+    """
+
+    key_columns: tuple[str, ...]
+    window: WindowSpec
+    time_column: str
+    time_shift_us: int = 0
+    allowed_lateness_us: int = 0
+    function: Callable[[Any], Any] | None = None
+    aggregates: tuple[AggregateExpression, ...] = ()
+    late_tag: str = ""

@@ -1,0 +1,87 @@
+"""Functions of the program: over DataFrames, batches and state.
+
+A `schema` is a DDL string, a StructType or an Arrow schema; None means that of the (first) input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSpec:
+    """`function(DataFrame) -> DataFrame`, on the slot's Spark. It treats each row, or at least each
+    batch, independently.
+    """
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapInArrowSpec:
+    """PySpark's mapInArrow contract: an iterator of batches to an iterator of batches."""
+
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapInPandasSpec:
+    """PySpark's mapInPandas contract: an iterator of DataFrames to an iterator of DataFrames."""
+
+    function: Callable[[Iterator[Any]], Iterator[Any]]
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterSpec:
+    """`function(batch)` returns one boolean per row: whether to keep it."""
+
+    function: Callable[[pa.RecordBatch], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoMapInArrowSpec:
+    """Two inputs, one function each; both yield batches of `schema`."""
+
+    first: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    second: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformWithStateSpec:
+    """PySpark's `StatefulProcessor`, over Rows or over pandas DataFrames."""
+
+    processor: Any
+    key_columns: tuple[str, ...]
+    output_schema: Any  # never None
+    output_mode: str = "append"  # append | update: for sinks, the processor does not see it
+    time_mode: str = "none"  # none | processing_time | event_time
+    pandas: bool = False
+    initial_key_columns: tuple[str, ...] | None = None  # None: no second input (initial state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoProcessSpec:
+    """`function`: a firesteel.functions.CoProcessFunction over two keyed inputs."""
+
+    function: Any
+    first_key_columns: tuple[str, ...]
+    second_key_columns: tuple[str, ...]
+    schema: Any
+    side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSpec:
+    """`factory()` makes a firesteel.operator.StreamOperator; it is called once per subtask."""
+
+    factory: Callable[[], Any]
+    inputs: int = 1
+    schema: Any = None
+    side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema

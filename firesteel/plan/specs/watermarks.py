@@ -1,0 +1,44 @@
+"""Event time: watermarks, and the alignment of sources by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkSpec:
+    """Bounded out-of-orderness over a timestamp column of the source's output."""
+
+    column: str
+    max_out_of_orderness_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkAlignmentSpec:
+    """A source pauses while it is more than `max_drift_us` ahead of the slowest of its group."""
+
+    group: str
+    max_drift_us: int
+    update_interval_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignWatermarksSpec:
+    """Emits watermarks for the rows that pass through.
+
+    The time comes from a column, as in WatermarkSpec, or from `function(batch)`, which returns the
+    time before which no more rows will follow. After `idle_us` without rows the stream is idle and
+    holds back no consumer's watermark. With `held`, event time does not advance with each batch
+    but when a watermark of the upstream operator confirms that it has emitted all it had read.
+    """
+
+    column: str = ""
+    max_out_of_orderness_us: int = 0
+    function: Callable[[pa.RecordBatch], Any] | None = None
+    idle_us: int | None = None
+    held: bool = False
+    alignment: WatermarkAlignmentSpec | None = None
