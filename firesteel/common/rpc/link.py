@@ -52,9 +52,11 @@ class Link(Generic[Sent, Received]):
         on_down: Callable[[str, float], None],  # why, and seconds since the link was last up
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
+        channel: Callable[[str], grpc.aio.Channel] = aio_channel,  # to an address
     ) -> None:
         self.address = address
         self._name = name
+        self._channel = channel
         self._open_stream = open_stream
         self._heartbeat = heartbeat
         self._on_up = on_up
@@ -119,7 +121,7 @@ class Link(Generic[Sent, Received]):
         """One connection; returns why it ended."""
         self._heard = False
         try:
-            async with aio_channel(self.address) as channel:
+            async with self._channel(self.address) as channel:
                 await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
                 outbox: asyncio.Queue[Sent | None] = asyncio.Queue()
                 call = self._open_stream(channel, self._outgoing(outbox))
