@@ -14,7 +14,7 @@ from firesteel.common.ids import TaskExecutorId, random_id
 from firesteel.common.process import announce_ready, watch_lifeline
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from firesteel.errors import FiresteelError
-from taskexecutor.core.fit import mib, total_and_default
+from taskexecutor.core.process_shape import mib, total_and_default
 
 
 def resources_from(conf: Configuration) -> tuple[int, ResourceProfile, ResourceProfile]:

@@ -21,8 +21,8 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, Job
 from firesteel.common.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
 from firesteel.common.rpc.link import RemoteProtocolError
 from firesteel.common.states import ExecutionState
-from taskexecutor.core import messages as m
-from taskexecutor.core.fit import Environment
+from taskexecutor.core import commands, events
+from taskexecutor.core.process_shape import Environment
 
 DISPATCHER_ADDRESS = (
     "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
@@ -43,14 +43,14 @@ def _now_ms() -> int:
 
 def from_resource_manager(
     message: resource_manager_pb2.ResourceManagerToTaskExecutor,
-) -> m.Event | None:
+) -> events.Event | None:
     """None: nothing that the slot table wants to know (a heartbeat, or Shutdown, which the shell
     handles).
     """
     epoch = Epoch(message.resource_manager_epoch)
     match message.WhichOneof("message"):
         case "registered":
-            return m.ResourceManagerRegistered(
+            return events.ResourceManagerRegistered(
                 resource_manager_epoch=Epoch(message.registered.resource_manager_epoch)
             )
         case "request_slot":
@@ -59,7 +59,7 @@ def from_resource_manager(
                 raise RemoteProtocolError(
                     "ResourceManager: RequestSlot without allocation_id, job_id or job_master_address"
                 )
-            return m.SlotRequested(
+            return events.SlotRequested(
                 resource_manager_epoch=epoch,
                 allocation_id=AllocationId(request.allocation_id),
                 job_id=JobId(request.job_id),
@@ -70,7 +70,7 @@ def from_resource_manager(
                 environment=environment_from(request.environment),
             )
         case "free_slot":
-            return m.SlotTakenBack(
+            return events.SlotRevoked(
                 resource_manager_epoch=epoch,
                 allocation_id=AllocationId(message.free_slot.allocation_id),
                 cause=message.free_slot.cause or "the ResourceManager gave no cause",
@@ -79,7 +79,9 @@ def from_resource_manager(
             return None
 
 
-def slot_statuses(statuses: tuple[m.SlotStatus, ...]) -> list[resource_manager_pb2.SlotStatus]:
+def slot_statuses(
+    statuses: tuple[commands.SlotStatus, ...],
+) -> list[resource_manager_pb2.SlotStatus]:
     return [
         resource_manager_pb2.SlotStatus(
             slot_index=status.slot_index,
@@ -93,9 +95,9 @@ def slot_statuses(statuses: tuple[m.SlotStatus, ...]) -> list[resource_manager_p
 
 
 def to_resource_manager(
-    command: m.AnswerSlotRequest | m.ReportSlots,
+    command: commands.AnswerSlotRequest | commands.ReportSlots,
 ) -> resource_manager_pb2.TaskExecutorToResourceManager:
-    if isinstance(command, m.AnswerSlotRequest):
+    if isinstance(command, commands.AnswerSlotRequest):
         result = resource_manager_pb2.SlotRequestResult(
             allocation_id=command.allocation_id, accepted=command.accepted, reason=command.reason
         )
@@ -111,13 +113,13 @@ def to_resource_manager(
 
 def from_job_master(
     message: job_master_pb2.JobMasterToTaskExecutor, conf: Configuration
-) -> m.Event | None:
+) -> events.Event | None:
     job_id, epoch = JobId(message.job_id), Epoch(message.job_master_epoch)
     match message.WhichOneof("message"):
         case "heartbeat":
-            return m.JobMasterHeartbeat(job_id=job_id, job_master_epoch=epoch)
+            return events.JobMasterHeartbeat(job_id=job_id, job_master_epoch=epoch)
         case "slots_answer":
-            return m.OffersAnswered(
+            return events.OffersAnswered(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 accepted=tuple(AllocationId(a) for a in message.slots_answer.accepted),
@@ -127,9 +129,11 @@ def from_job_master(
             return _tasks_submitted(job_id, epoch, message.submit, conf)
         case "cancel":
             attempts = tuple(AttemptId(a) for a in message.cancel.attempt_ids)
-            return m.TasksCancelled(job_id=job_id, job_master_epoch=epoch, attempt_ids=attempts)
+            return events.TasksCancelled(
+                job_id=job_id, job_master_epoch=epoch, attempt_ids=attempts
+            )
         case "free_slots":
-            return m.SlotsFreed(
+            return events.SlotsFreed(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 allocation_ids=tuple(AllocationId(a) for a in message.free_slots.allocation_ids),
@@ -138,14 +142,14 @@ def from_job_master(
         case "operator_event":
             event = message.operator_event
             relayed = executor_pb2.TaskExecutorToExecutor(operator_event=event)
-            return m.CoordinatorSpoke(
+            return events.OperatorEventReceived(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 attempt_id=AttemptId(event.attempt_id),
                 message=relayed,
             )
         case "analyze":
-            return m.AnalysisRequested(
+            return events.AnalysisRequested(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 allocation_id=AllocationId(message.analyze.allocation_id),
@@ -154,7 +158,7 @@ def from_job_master(
                 message=executor_pb2.TaskExecutorToExecutor(analyze=message.analyze),
             )
         case "goodbye":
-            return m.JobMasterSaidGoodbye(
+            return events.JobMasterLeft(
                 job_id=job_id, job_master_epoch=epoch, cause=message.goodbye.cause
             )
         case _:
@@ -163,15 +167,15 @@ def from_job_master(
 
 def _tasks_submitted(
     job_id: JobId, epoch: Epoch, submit: tasks_pb2.SubmitTasks, conf: Configuration
-) -> m.TasksSubmitted:
+) -> events.TasksSubmitted:
     by_allocation: dict[str, list[tasks_pb2.TaskDeployment]] = {}
     for task in submit.tasks:
         by_allocation.setdefault(task.allocation_id, []).append(task)
-    return m.TasksSubmitted(
+    return events.TasksSubmitted(
         job_id=job_id,
         job_master_epoch=epoch,
         parts=tuple(
-            m.SlotTasks(
+            events.SlotTasks(
                 allocation_id=AllocationId(allocation_id),
                 attempt_ids=tuple(AttemptId(task.attempt_id) for task in tasks),
                 message=executor_pb2.TaskExecutorToExecutor(submit=_part_of(submit, tasks)),
@@ -213,12 +217,12 @@ def _cancellation_timeout_s(config: Mapping[str, str], conf: Configuration) -> f
 
 
 def to_job_master(
-    command: m.ToJobMaster, *, epoch: Epoch, task_executor_id: str, address: str, host: str
+    command: commands.ToJobMaster, *, epoch: Epoch, task_executor_id: str, address: str, host: str
 ) -> job_master_pb2.TaskExecutorToJobMaster:
     envelope = job_master_pb2.TaskExecutorToJobMaster(job_id=command.job_id, job_master_epoch=epoch)
     location = f"{host}, TaskExecutor {task_executor_id}"
     match command:
-        case m.GreetJobMaster():
+        case commands.SendHello():
             envelope.hello.CopyFrom(
                 job_master_pb2.TaskExecutorHello(
                     task_executor_id=task_executor_id,
@@ -231,16 +235,16 @@ def to_job_master(
                     ],
                 )
             )
-        case m.OfferSlots():
+        case commands.OfferSlots():
             envelope.offer_slots.slots.extend(_offer(offer) for offer in command.slots)
-        case m.ReportSlotLost():
+        case commands.ReportSlotLost():
             envelope.slot_lost.CopyFrom(
                 job_master_pb2.SlotLost(
                     allocation_id=command.allocation_id,
                     error=_error(command.reason, f"{location}, slot {command.slot_index}"),
                 )
             )
-        case m.ReportTasks():
+        case commands.ReportTasks():
             error = _error(command.reason, location) if command.reason else None
             envelope.task_states.CopyFrom(
                 tasks_pb2.TaskStateChanges(
@@ -256,19 +260,19 @@ def to_job_master(
                     ],
                 )
             )
-        case m.ReportAnalysisFailed():
+        case commands.ReportAnalysisFailed():
             result = tasks_pb2.AnalyzeResult(
                 job_id=command.job_id, error=_error(command.reason, location)
             )
             envelope.analyze_result.CopyFrom(result)
-        case m.RelayToJobMaster():
+        case commands.RelayToJobMaster():
             assert isinstance(command.message, job_master_pb2.TaskExecutorToJobMaster)
             command.message.job_id, command.message.job_master_epoch = command.job_id, epoch
             return command.message
     return envelope
 
 
-def _offer(offer: m.Offer) -> job_master_pb2.SlotOffer:
+def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
     return job_master_pb2.SlotOffer(
         allocation_id=offer.allocation_id,
         slot_index=offer.slot_index,
@@ -299,14 +303,16 @@ def _error(reason: str, location: str) -> common_pb2.ErrorInfo:
 
 def from_executor(
     executor_id: ExecutorId, job_id: JobId | None, message: executor_pb2.ExecutorToTaskExecutor
-) -> m.Event | None:
+) -> events.Event | None:
     """`job_id`: whom the process serves. None for what the slot table need not know."""
     match message.WhichOneof("message"):
         case "ready":
-            return m.ProcessReady(executor_id=executor_id, data_address=message.ready.data_address)
+            return events.ProcessReady(
+                executor_id=executor_id, data_address=message.ready.data_address
+            )
         case "task_states":
             changes = message.task_states
-            return m.TaskStatesReported(
+            return events.TaskStatesReported(
                 executor_id=executor_id,
                 job_id=JobId(changes.job_id),
                 states=tuple(
@@ -318,13 +324,13 @@ def from_executor(
         case "operator_event":
             event = message.operator_event
             relayed = job_master_pb2.TaskExecutorToJobMaster(operator_event=event)
-            return m.ProcessSpoke(
+            return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=JobId(event.job_id), message=relayed
             )
         case "analyze_result":
             result = message.analyze_result
             relayed = job_master_pb2.TaskExecutorToJobMaster(analyze_result=result)
-            return m.ProcessSpoke(
+            return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=JobId(result.job_id), message=relayed
             )
         case "metrics":
@@ -332,13 +338,13 @@ def from_executor(
                 return None
             report = job_master_pb2.TaskReport(metrics=message.metrics.tasks)
             relayed = job_master_pb2.TaskExecutorToJobMaster(report=report)
-            return m.ProcessSpoke(
+            return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=job_id, message=relayed, keep=False
             )
         case "ending":
-            return m.ProcessEnding(executor_id=executor_id, reason=message.ending.reason)
+            return events.ProcessEnding(executor_id=executor_id, reason=message.ending.reason)
         case "released":
-            return m.ProcessCleaned(
+            return events.ProcessCleaned(
                 executor_id=executor_id, allocation_id=AllocationId(message.released.allocation_id)
             )
         case _:
@@ -346,10 +352,10 @@ def from_executor(
 
 
 def to_executor(
-    command: m.AssignProcess | m.CancelInProcess | m.CleanProcess,
+    command: commands.AssignProcess | commands.CancelInProcess | commands.CleanProcess,
 ) -> executor_pb2.TaskExecutorToExecutor:
     match command:
-        case m.AssignProcess():
+        case commands.AssignProcess():
             return executor_pb2.TaskExecutorToExecutor(
                 assign=executor_pb2.AssignSlot(
                     job_id=command.job_id,
@@ -358,9 +364,9 @@ def to_executor(
                     python_paths=command.python_paths,
                 )
             )
-        case m.CancelInProcess():
+        case commands.CancelInProcess():
             cancel = tasks_pb2.CancelTasks(job_id=command.job_id, attempt_ids=command.attempt_ids)
             return executor_pb2.TaskExecutorToExecutor(cancel=cancel)
-        case m.CleanProcess():
+        case commands.CleanProcess():
             release = executor_pb2.ReleaseSlot(allocation_id=command.allocation_id)
             return executor_pb2.TaskExecutorToExecutor(release=release)

@@ -22,7 +22,7 @@ from firesteel.common import options, temporary
 from firesteel.common.config import Configuration
 from firesteel.common.ids import ExecutorId
 from firesteel.common.process import Child, StartFailed, spawn
-from taskexecutor.core import messages as m
+from taskexecutor.core import commands, events
 from taskexecutor.executor import CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes
 
@@ -52,7 +52,7 @@ class ExecutorProcesses:
         host: str,
         task_executor_id: str,
         link_address: str,
-        post: Callable[[m.Event], None],
+        post: Callable[[events.Event], None],
     ) -> None:
         self._conf = conf
         self._directory = directory
@@ -81,7 +81,7 @@ class ExecutorProcesses:
         running = self._running.get(executor_id)
         return running is not None and running.child is not None
 
-    def start(self, command: m.StartProcess) -> None:
+    def start(self, command: commands.StartProcess) -> None:
         task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")
         self._running[command.executor_id] = _Running(task, command.slot_index)
 
@@ -110,7 +110,7 @@ class ExecutorProcesses:
         if tasks:
             await asyncio.wait(tasks, timeout=10)
 
-    async def _live(self, command: m.StartProcess) -> None:
+    async def _live(self, command: commands.StartProcess) -> None:
         """From start to death."""
         log_path = self._log_path(command.slot_index)
         temp_dir = self._directory / "tmp" / command.executor_id
@@ -140,11 +140,11 @@ class ExecutorProcesses:
                 executor_id=command.executor_id,
                 cause=cause,
             )
-            self._post(m.ProcessDied(executor_id=command.executor_id, cause=cause))
+            self._post(events.ProcessDied(executor_id=command.executor_id, cause=cause))
             shutil.rmtree(temp_dir, ignore_errors=True)
             _sweep()  # what it had in shared memory
 
-    def _argv(self, command: m.StartProcess) -> list[str]:
+    def _argv(self, command: commands.StartProcess) -> list[str]:
         shape = command.shape
         python = (
             shape.environment.python or self._conf.get(options.PYTHON_EXECUTABLE) or sys.executable
@@ -162,7 +162,7 @@ class ExecutorProcesses:
             "--host", self._host,
         ]  # fmt: skip
 
-    def _env(self, command: m.StartProcess, temp_dir: Path) -> dict[str, str]:
+    def _env(self, command: commands.StartProcess, temp_dir: Path) -> dict[str, str]:
         ours = str(Path(taskexecutor.__file__).parent.parent)
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
         inherited = os.environ.get("PYTHONPATH")
@@ -196,7 +196,7 @@ class ExecutorProcesses:
                 log.exception("memory could not be measured")
                 continue
             for pid, used_bytes in used.items():
-                self._post(m.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
+                self._post(events.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
 
 
 def _sweep() -> None:

@@ -26,7 +26,7 @@ from firesteel.common.ids import JobId, is_id
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.errors import FiresteelError
 from taskexecutor.blobs import BlobCache
-from taskexecutor.core import messages as m
+from taskexecutor.core import commands, events
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,9 @@ class Laid:
 
 
 class JobFiles:
-    def __init__(self, directory: Path, *, python: str, post: Callable[[m.Event], None]) -> None:
+    def __init__(
+        self, directory: Path, *, python: str, post: Callable[[events.Event], None]
+    ) -> None:
         self._jobs = directory / "jobs"
         self._installed = directory / "requirements"
         self._blobs = BlobCache(directory / "blobs")
@@ -57,7 +59,7 @@ class JobFiles:
         self._jobs.mkdir(parents=True)
         self._installed.mkdir(parents=True, exist_ok=True)
 
-    def prepare(self, command: m.PrepareJobFiles) -> None:
+    def prepare(self, command: commands.PrepareJobFiles) -> None:
         """Posts JobFilesReady or JobFilesFailed, unless `remove` comes first."""
         self._cancel(command.job_id)
         self._preparing[command.job_id] = asyncio.create_task(
@@ -73,18 +75,18 @@ class JobFiles:
         if (task := self._preparing.pop(job_id, None)) is not None:
             task.cancel()
 
-    async def _prepare(self, command: m.PrepareJobFiles) -> None:
+    async def _prepare(self, command: commands.PrepareJobFiles) -> None:
         try:
             laid = await self._lay(command.job_id, command.blobs, command.dispatcher_address)
         except FiresteelError as error:
-            self._post(m.JobFilesFailed(job_id=command.job_id, reason=str(error)))
+            self._post(events.JobFilesFailed(job_id=command.job_id, reason=str(error)))
         except Exception as error:
             log.exception("a job's files could not be prepared", job_id=command.job_id)
             reason = f"the job's files could not be prepared: {type(error).__name__}: {error}"
-            self._post(m.JobFilesFailed(job_id=command.job_id, reason=reason))
+            self._post(events.JobFilesFailed(job_id=command.job_id, reason=reason))
         else:
             self._post(
-                m.JobFilesReady(
+                events.JobFilesReady(
                     job_id=command.job_id,
                     job_dir=str(laid.job_dir),
                     python_paths=laid.python_paths,

@@ -23,9 +23,9 @@ from firesteel.common.resources import ResourceProfile
 from firesteel.common.rpc.convert import profile_to_proto
 from firesteel.common.rpc.server import bind, new_server
 from taskexecutor import convert
-from taskexecutor.core import messages as m
-from taskexecutor.core.core import SlotTable
-from taskexecutor.core.table import Settings
+from taskexecutor.core import commands, events
+from taskexecutor.core.core import TaskExecutorCore
+from taskexecutor.core.settings import Settings
 from taskexecutor.executor_process import ExecutorProcesses
 from taskexecutor.job_files import JobFiles
 from taskexecutor.link_server import LinkServer
@@ -74,8 +74,8 @@ class TaskExecutor:
             max_starting=max(2, cores),
             max_warming=max(1, cores // 2),
         )
-        self.core = SlotTable(settings, IdSource())
-        self._driver: Driver[m.Event, object, m.Command] = Driver(
+        self.core = TaskExecutorCore(settings, IdSource())
+        self._driver: Driver[events.Event, object, commands.Command] = Driver(
             self.core, execute=self._execute, name="slot-table"
         )
         self._directory = directory
@@ -127,7 +127,7 @@ class TaskExecutor:
         self._processes.watch_memory()
         self._running = asyncio.create_task(self._driver.run(), name="slot-table")
         self._running.add_done_callback(self._core_ended)
-        self._driver.post(m.ReportDue())  # the first event: every slot gets its process
+        self._driver.post(events.ReportDue())  # the first event: every slot gets its process
         self._resource_manager.link.start()
 
     def request_end(self, cause: str) -> None:
@@ -137,7 +137,7 @@ class TaskExecutor:
     async def stop(self, cause: str) -> None:
         """Tells the masters, ends every slot's process, and leaves nothing behind."""
         log.info("stopping", cause=cause)
-        self._driver.post(m.StopRequested(cause=cause))
+        self._driver.post(events.StopRequested(cause=cause))
         assert self._processes is not None
         await asyncio.sleep(0)  # the core handles it before its processes are taken away
         await self._processes.stop()
@@ -158,48 +158,48 @@ class TaskExecutor:
 
     # -- commands
 
-    def _execute(self, command: m.Command) -> None:
+    def _execute(self, command: commands.Command) -> None:
         assert self._processes is not None
         match command:
-            case m.AnswerSlotRequest() | m.ReportSlots():
+            case commands.AnswerSlotRequest() | commands.ReportSlots():
                 self._resource_manager.send_command(command)
-            case m.ConnectJobMaster():
+            case commands.ConnectJobMaster():
                 self._connect_job_master(command)
-            case m.CloseJobMaster():
+            case commands.CloseJobMaster():
                 if (stream := self._job_masters.pop(command.job_id, None)) is not None:
                     self._close(stream)
             case (
-                m.GreetJobMaster()
-                | m.OfferSlots()
-                | m.ReportSlotLost()
-                | m.ReportTasks()
-                | m.ReportAnalysisFailed()
-                | m.RelayToJobMaster()
+                commands.SendHello()
+                | commands.OfferSlots()
+                | commands.ReportSlotLost()
+                | commands.ReportTasks()
+                | commands.ReportAnalysisFailed()
+                | commands.RelayToJobMaster()
             ):
                 self._tell_job_master(command)
-            case m.StartProcess():
+            case commands.StartProcess():
                 self._processes.start(command)
-            case m.KillProcess():
+            case commands.KillProcess():
                 self._processes.kill(command.executor_id, command.reason)
-            case m.AssignProcess():
+            case commands.AssignProcess():
                 self._serving[command.executor_id] = command.job_id
                 self._link.send(command.executor_id, convert.to_executor(command))
-            case m.CancelInProcess():
+            case commands.CancelInProcess():
                 self._link.send(command.executor_id, convert.to_executor(command))
-            case m.CleanProcess():
+            case commands.CleanProcess():
                 self._serving.pop(command.executor_id, None)
                 self._link.send(command.executor_id, convert.to_executor(command))
-            case m.RelayToProcess():
+            case commands.RelayToProcess():
                 assert isinstance(command.message, executor_pb2.TaskExecutorToExecutor)
                 self._link.send(command.executor_id, command.message)
-            case m.PrepareJobFiles():
+            case commands.PrepareJobFiles():
                 self._files.prepare(command)
-            case m.RemoveJobFiles():
+            case commands.RemoveJobFiles():
                 self._files.remove(command.job_id)
             case _:
                 assert_never(command)
 
-    def _connect_job_master(self, command: m.ConnectJobMaster) -> None:
+    def _connect_job_master(self, command: commands.ConnectJobMaster) -> None:
         if (former := self._job_masters.pop(command.job_id, None)) is not None:
             self._close(former)
         stream = JobMasterStream(
@@ -219,7 +219,7 @@ class TaskExecutor:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    def _tell_job_master(self, command: m.ToJobMaster) -> None:
+    def _tell_job_master(self, command: commands.ToJobMaster) -> None:
         if (stream := self._job_masters.get(command.job_id)) is not None:
             message = convert.to_job_master(
                 command,

@@ -21,7 +21,7 @@ from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.rpc.link import Link
 from taskexecutor import convert
-from taskexecutor.core import messages as m
+from taskexecutor.core import commands, events
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class ResourceManagerStream:
         address: str,
         *,
         registration: Callable[[], resource_manager_pb2.TaskExecutorRegistration],
-        post: Callable[[m.Event], None],
+        post: Callable[[events.Event], None],
         on_shutdown: Callable[[str], None],
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
@@ -65,7 +65,7 @@ class ResourceManagerStream:
             )
         )
 
-    def send_command(self, command: m.AnswerSlotRequest | m.ReportSlots) -> None:
+    def send_command(self, command: commands.AnswerSlotRequest | commands.ReportSlots) -> None:
         if self._registered:
             message = convert.to_resource_manager(command)
             message.resource_manager_epoch = self._epoch
@@ -94,7 +94,7 @@ class ResourceManagerStream:
 
     def _heartbeat(self) -> None:
         if self._registered:
-            self._post(m.ReportDue())  # the slot report is the heartbeat
+            self._post(events.ReportDue())  # the slot report is the heartbeat
 
 
 class JobMasterStream:
@@ -105,7 +105,7 @@ class JobMasterStream:
         epoch: Epoch,
         *,
         conf: Configuration,
-        post: Callable[[m.Event], None],
+        post: Callable[[events.Event], None],
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
     ) -> None:
@@ -132,7 +132,7 @@ class JobMasterStream:
 
     def _connected(self) -> None:
         self._is_connected = True
-        self._post(m.JobMasterConnected(job_id=self.job_id))
+        self._post(events.JobMasterConnected(job_id=self.job_id))
 
     def _received(self, message: job_master_pb2.JobMasterToTaskExecutor) -> None:
         if message.WhichOneof("message") == "goodbye":
@@ -143,4 +143,4 @@ class JobMasterStream:
     def _broken(self, cause: str) -> None:
         if self._is_connected:
             self._is_connected = False
-            self._post(m.JobMasterDisconnected(job_id=self.job_id, cause=cause))
+            self._post(events.JobMasterDisconnected(job_id=self.job_id, cause=cause))

@@ -1,7 +1,7 @@
 """The TaskExecutor's core: decides about slots, the processes in them and the tasks in those (spec
 003, spec 004).
 
-Events in, effects out; no I/O, no clock. It owns all that `table.Table` holds. Rules:
+Events in, effects out; no I/O, no clock. It owns all that `table.SlotTable` holds. Rules:
 
 * A slot is asked for by the ResourceManager, prepared here, offered to the JobMaster, used by it,
   given back by it.
@@ -21,11 +21,10 @@ from typing import assert_never
 
 from firesteel.common.driver import Effects, Tick
 from firesteel.common.ids import IdSource
-from taskexecutor.core import allocation, job_masters, processes, requests, tasks
-from taskexecutor.core.messages import (
+from taskexecutor.core import allocations, job_masters, processes, slot_requests, tasks
+from taskexecutor.core.commands import Command
+from taskexecutor.core.events import (
     AnalysisRequested,
-    Command,
-    CoordinatorSpoke,
     Event,
     FromJobMaster,
     FromResourceManager,
@@ -34,31 +33,33 @@ from taskexecutor.core.messages import (
     JobMasterConnected,
     JobMasterDisconnected,
     JobMasterHeartbeat,
-    JobMasterSaidGoodbye,
+    JobMasterLeft,
     MemorySampled,
     OffersAnswered,
+    OperatorEventReceived,
     ProcessCleaned,
     ProcessDied,
     ProcessEnding,
+    ProcessMessageReceived,
     ProcessReady,
-    ProcessSpoke,
     ReportDue,
     ResourceManagerRegistered,
     SlotRequested,
+    SlotRevoked,
     SlotsFreed,
-    SlotTakenBack,
     StopRequested,
     TasksCancelled,
     TasksSubmitted,
     TaskStatesReported,
 )
+from taskexecutor.core.settings import Settings
+from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import ProcessState, SlotState
-from taskexecutor.core.table import Settings, Table
 
 
-class SlotTable:
+class TaskExecutorCore:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
-        self.table = Table(settings, ids)
+        self.table = SlotTable(settings, ids)
 
     def handle(self, event: Event, now: float) -> Effects[object, Command]:
         table = self.table
@@ -68,7 +69,7 @@ class SlotTable:
         tasks.kill_overdue(table, now)
         job_masters.give_up_silent(table, now)
         processes.arrange(table, now)
-        allocation.offer_ready_slots(table, now)
+        allocations.offer_ready_slots(table, now)
         return Effects(commands=table.take_commands())
 
     def _stale(self, event: Event, now: float) -> bool:
@@ -89,27 +90,27 @@ class SlotTable:
             case ResourceManagerRegistered() | ReportDue():
                 table.report_due = True
             case SlotRequested():
-                requests.request(table, event, now)
-            case SlotTakenBack():
+                slot_requests.request(table, event, now)
+            case SlotRevoked():
                 slot = table.slot_of(event.allocation_id)
                 if slot is not None and slot.state is not SlotState.RELEASING:
-                    allocation.lose(
+                    allocations.lose(
                         table, slot, f"the ResourceManager took the slot back: {event.cause}"
                     )
-                    allocation.release(table, slot, event.cause, now)
+                    allocations.release(table, slot, event.cause, now)
             case JobMasterConnected():
                 job_masters.connected(table, event.job_id, now)
             case JobMasterDisconnected():
                 job_masters.disconnected(table, event.job_id, now)
             case OffersAnswered():
-                allocation.answered(table, event.accepted, event.rejected, now)
+                allocations.answered(table, event.accepted, event.rejected, now)
             case SlotsFreed():
                 for slot in table.slots_of(event.job_id):
                     if slot.allocation and slot.allocation.allocation_id in event.allocation_ids:
-                        allocation.release(
+                        allocations.release(
                             table, slot, event.cause or "freed by its JobMaster", now
                         )
-            case JobMasterSaidGoodbye():
+            case JobMasterLeft():
                 job_masters.said_goodbye(table, event.job_id, event.cause, now)
             case TasksSubmitted():
                 tasks.submit(table, event, now)
@@ -117,7 +118,7 @@ class SlotTable:
                 tasks.cancel(table, event, now)
             case AnalysisRequested():
                 tasks.analyze(table, event)
-            case CoordinatorSpoke():
+            case OperatorEventReceived():
                 tasks.coordinator_spoke(table, event)
             case ProcessReady():
                 processes.ready(table, event, now)
@@ -129,7 +130,7 @@ class SlotTable:
                 processes.memory_sampled(table, event)
             case TaskStatesReported():
                 tasks.states_reported(table, event, now)
-            case ProcessSpoke():
+            case ProcessMessageReceived():
                 tasks.process_spoke(table, event)
             case ProcessCleaned():
                 tasks.cleaned(table, event)

@@ -8,18 +8,18 @@ higher epoch, is greeted with all that this TaskExecutor holds for the job.
 from __future__ import annotations
 
 from firesteel.common.ids import Epoch, JobId
-from taskexecutor.core import allocation
-from taskexecutor.core.messages import (
+from taskexecutor.core import allocations
+from taskexecutor.core.commands import (
     CloseJobMaster,
     ConnectJobMaster,
-    FromJobMaster,
-    GreetJobMaster,
+    SendHello,
 )
+from taskexecutor.core.events import FromJobMaster
+from taskexecutor.core.slot_table import Job, SlotTable
 from taskexecutor.core.slots import SlotState
-from taskexecutor.core.table import Job, Table
 
 
-def meet(table: Table, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
+def meet(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
     """A slot request names the job's JobMaster. Returns an objection if a newer one is known
     already.
     """
@@ -37,7 +37,7 @@ def meet(table: Table, job_id: JobId, address: str, epoch: Epoch, now: float) ->
     return ""
 
 
-def admit(table: Table, event: FromJobMaster, now: float) -> bool:
+def admit(table: SlotTable, event: FromJobMaster, now: float) -> bool:
     """The one place where JobMasters' epochs are checked. Whatever is admitted is also a sign of
     life.
     """
@@ -51,7 +51,7 @@ def admit(table: Table, event: FromJobMaster, now: float) -> bool:
     return True
 
 
-def connected(table: Table, job_id: JobId, now: float) -> None:
+def connected(table: SlotTable, job_id: JobId, now: float) -> None:
     job = table.jobs.get(job_id)
     if job is None or job.closed:
         return
@@ -63,10 +63,10 @@ def connected(table: Table, job_id: JobId, now: float) -> None:
         if slot.state in (SlotState.ACTIVE, SlotState.RELEASING)
     ]
     table.command(
-        GreetJobMaster(
+        SendHello(
             job_id=job_id,
             slots=tuple(
-                allocation.offer_of(slot) for slot in held if slot.state is SlotState.ACTIVE
+                allocations.offer_of(slot) for slot in held if slot.state is SlotState.ACTIVE
             ),
             tasks=tuple(
                 (t.attempt_id, t.state)
@@ -84,7 +84,7 @@ def connected(table: Table, job_id: JobId, now: float) -> None:
         table.command(command)
 
 
-def disconnected(table: Table, job_id: JobId, now: float) -> None:
+def disconnected(table: SlotTable, job_id: JobId, now: float) -> None:
     job = table.jobs.get(job_id)
     if job is None:
         return
@@ -95,7 +95,7 @@ def disconnected(table: Table, job_id: JobId, now: float) -> None:
         table.forget(job)
 
 
-def said_goodbye(table: Table, job_id: JobId, cause: str, now: float) -> None:
+def said_goodbye(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
     lost(
         table,
         table.jobs[job_id],
@@ -104,17 +104,17 @@ def said_goodbye(table: Table, job_id: JobId, cause: str, now: float) -> None:
     )
 
 
-def lost(table: Table, job: Job, cause: str, now: float) -> None:
+def lost(table: SlotTable, job: Job, cause: str, now: float) -> None:
     job.backlog.clear()
     job.connected, job.closed = False, True
     table.command(CloseJobMaster(job_id=job.job_id))
     for slot in table.slots_of(job.job_id):
-        allocation.release(table, slot, cause, now)
+        allocations.release(table, slot, cause, now)
     if table.jobs.get(job.job_id) is job and not table.slots_of(job.job_id):
         del table.jobs[job.job_id]
 
 
-def lost_at(table: Table, job: Job) -> float | None:
+def lost_at(table: SlotTable, job: Job) -> float | None:
     """When it will be given up if nothing is heard."""
     if job.closed:
         return None
@@ -124,7 +124,7 @@ def lost_at(table: Table, job: Job) -> float | None:
     return silent if job.connected else min(silent, job.heard_at + table.settings.reconnect_grace_s)
 
 
-def give_up_silent(table: Table, now: float) -> None:
+def give_up_silent(table: SlotTable, now: float) -> None:
     for job in list(table.jobs.values()):
         at = lost_at(table, job)
         if at is not None and now >= at:

@@ -5,22 +5,28 @@ die.
 from __future__ import annotations
 
 from firesteel.common.ids import ExecutorId
-from taskexecutor.core import allocation
-from taskexecutor.core.fit import Environment, ProcessShape, fits, over_limit_text, shape_for
-from taskexecutor.core.messages import (
+from taskexecutor.core import allocations
+from taskexecutor.core.commands import StartProcess
+from taskexecutor.core.events import (
     MemorySampled,
     ProcessDied,
     ProcessEnding,
     ProcessReady,
-    StartProcess,
 )
+from taskexecutor.core.process_shape import (
+    Environment,
+    ProcessShape,
+    fits,
+    over_limit_text,
+    shape_for,
+)
+from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import ProcessState, Slot, SlotProcess, SlotState
-from taskexecutor.core.table import Table
 
 SETTLED_S = 10.0  # an idle process that dies sooner than this after its start counts as one that could not start
 
 
-def arrange(table: Table, now: float) -> None:
+def arrange(table: SlotTable, now: float) -> None:
     """From the facts as they are: stops processes that do not fit their slots and starts those that
     are missing.
 
@@ -51,19 +57,19 @@ def arrange(table: Table, now: float) -> None:
             _start(table, slot, shape, now)
 
 
-def _replace_misfit(table: Table, slot: Slot, shape: ProcessShape | None) -> None:
+def _replace_misfit(table: SlotTable, slot: Slot, shape: ProcessShape | None) -> None:
     process = slot.process
     if process is None or process.state not in (ProcessState.STARTING, ProcessState.READY):
         return
     if shape is None:
-        allocation.kill(table, slot, "its memory is allocated to other slots")
+        allocations.kill(table, slot, "its memory is allocated to other slots")
     elif not fits(process.shape, shape):
-        allocation.kill(
+        allocations.kill(
             table, slot, "it does not fit the profile or environment that its slot needs now"
         )
 
 
-def _start(table: Table, slot: Slot, shape: ProcessShape, now: float) -> None:
+def _start(table: SlotTable, slot: Slot, shape: ProcessShape, now: float) -> None:
     starting = sum(1 for s in table.slots if s.process and s.process.state is ProcessState.STARTING)
     if table.stopping or now < slot.start_not_before or starting >= table.settings.max_starting:
         return
@@ -76,7 +82,7 @@ def _start(table: Table, slot: Slot, shape: ProcessShape, now: float) -> None:
     table.command(StartProcess(executor_id=executor_id, slot_index=slot.index, shape=shape))
 
 
-def ready(table: Table, event: ProcessReady, now: float) -> None:
+def ready(table: SlotTable, event: ProcessReady, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None or slot.process.state is not ProcessState.STARTING:
         table.dropped["ProcessReady"] += 1
@@ -90,17 +96,17 @@ def ready(table: Table, event: ProcessReady, now: float) -> None:
     slot.start_not_before = 0.0
 
 
-def ending(table: Table, event: ProcessEnding) -> None:
+def ending(table: SlotTable, event: ProcessEnding) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None:
         return
     where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
     slot.process.unusable = slot.process.state is ProcessState.STARTING
     how = "could not start" if slot.process.unusable else "ended"
-    allocation.kill(table, slot, f"the PySpark executor of {where} {how}: {event.reason}")
+    allocations.kill(table, slot, f"the PySpark executor of {where} {how}: {event.reason}")
 
 
-def died(table: Table, event: ProcessDied, now: float) -> None:
+def died(table: SlotTable, event: ProcessDied, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None:
         table.dropped["ProcessDied"] += 1
@@ -127,19 +133,19 @@ def died(table: Table, event: ProcessDied, now: float) -> None:
             pass
         case SlotState.ALLOCATED:
             if useless:  # the next attempt would hardly do better: let the JobMaster know why
-                allocation.lose(table, slot, reason)
-                allocation.end(table, slot, reason.splitlines()[0])
+                allocations.lose(table, slot, reason)
+                allocations.end(table, slot, reason.splitlines()[0])
         case SlotState.ACTIVE:
-            allocation.lose(table, slot, reason)
-            allocation.end(table, slot, reason.splitlines()[0])
+            allocations.lose(table, slot, reason)
+            allocations.end(table, slot, reason.splitlines()[0])
         case SlotState.RELEASING:
             assert slot.allocation is not None
             if slot.allocation.running():
-                allocation.lose(table, slot, reason)
-            allocation.end(table, slot, slot.allocation.release_cause)
+                allocations.lose(table, slot, reason)
+            allocations.end(table, slot, slot.allocation.release_cause)
 
 
-def _back_off(table: Table, slot: Slot, reason: str, now: float) -> None:
+def _back_off(table: SlotTable, slot: Slot, reason: str, now: float) -> None:
     settings = table.settings
     slot.start_failures += 1
     pause = settings.start_backoff_s * 2 ** min(slot.start_failures - 1, 30)
@@ -147,7 +153,7 @@ def _back_off(table: Table, slot: Slot, reason: str, now: float) -> None:
     slot.start_problem = reason
 
 
-def memory_sampled(table: Table, event: MemorySampled) -> None:
+def memory_sampled(table: SlotTable, event: MemorySampled) -> None:
     """A process over its slot's limit is killed: what it would take next belongs to its neighbours."""
     slot = table.slot_running(event.executor_id)
     if slot is None:
@@ -159,17 +165,17 @@ def memory_sampled(table: Table, event: MemorySampled) -> None:
         reason = over_limit_text(
             slot.index, table.settings.task_executor_id, event.used_bytes, limit
         )
-        allocation.kill(table, slot, reason)
+        allocations.kill(table, slot, reason)
 
 
-def stop_all(table: Table, cause: str) -> None:
+def stop_all(table: SlotTable, cause: str) -> None:
     """The TaskExecutor ends: JobMasters are told, then every process is killed."""
     table.stopping = True
     for slot in table.slots:
         if slot.allocation is not None and slot.state is not SlotState.RELEASING:
-            allocation.lose(
+            allocations.lose(
                 table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
             )
-        allocation.kill(
+        allocations.kill(
             table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
         )

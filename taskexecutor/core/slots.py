@@ -18,7 +18,7 @@ from enum import Enum
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState, IllegalTransition
-from taskexecutor.core.fit import Environment, ProcessShape
+from taskexecutor.core.process_shape import Environment, ProcessShape
 
 
 class SlotState(Enum):

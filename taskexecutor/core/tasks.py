@@ -7,31 +7,33 @@ from __future__ import annotations
 from firesteel.common.ids import AttemptId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.states import ExecutionState
-from taskexecutor.core import allocation
-from taskexecutor.core.messages import (
-    AnalysisRequested,
+from taskexecutor.core import allocations
+from taskexecutor.core.commands import (
     AssignProcess,
     CancelInProcess,
-    CoordinatorSpoke,
-    JobFilesFailed,
-    JobFilesReady,
     PrepareJobFiles,
-    ProcessCleaned,
-    ProcessSpoke,
     RelayToJobMaster,
     RelayToProcess,
     ReportAnalysisFailed,
     ReportTasks,
+)
+from taskexecutor.core.events import (
+    AnalysisRequested,
+    JobFilesFailed,
+    JobFilesReady,
+    OperatorEventReceived,
+    ProcessCleaned,
+    ProcessMessageReceived,
     SlotTasks,
     TasksCancelled,
     TasksSubmitted,
     TaskStatesReported,
 )
+from taskexecutor.core.slot_table import FilesState, Job, SlotTable
 from taskexecutor.core.slots import ProcessState, Slot, SlotState, Task
-from taskexecutor.core.table import FilesState, Job, Table
 
 
-def submit(table: Table, event: TasksSubmitted, now: float) -> None:
+def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
     job = table.jobs[event.job_id]
     for part in event.parts:
         slot = _usable(table, part.allocation_id, event.job_id)
@@ -56,7 +58,7 @@ def submit(table: Table, event: TasksSubmitted, now: float) -> None:
         _send_with_files(table, job, slot, part, event.blobs, event.dispatcher_address)
 
 
-def analyze(table: Table, event: AnalysisRequested) -> None:
+def analyze(table: SlotTable, event: AnalysisRequested) -> None:
     slot = _usable(table, event.allocation_id, event.job_id)
     if slot is None or slot.allocation is None:
         why = table.ended.get(event.allocation_id, "it is not known here")
@@ -69,7 +71,7 @@ def analyze(table: Table, event: AnalysisRequested) -> None:
     )
 
 
-def _usable(table: Table, allocation_id: str, job_id: JobId) -> Slot | None:
+def _usable(table: SlotTable, allocation_id: str, job_id: JobId) -> Slot | None:
     for slot in table.slots_of(job_id):
         usable = (
             slot.state is SlotState.ACTIVE
@@ -82,7 +84,7 @@ def _usable(table: Table, allocation_id: str, job_id: JobId) -> Slot | None:
 
 
 def _send_with_files(
-    table: Table,
+    table: SlotTable,
     job: Job,
     slot: Slot,
     item: SlotTasks | AnalysisRequested,
@@ -103,7 +105,7 @@ def _send_with_files(
         )
 
 
-def _deliver(table: Table, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested) -> None:
+def _deliver(table: SlotTable, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested) -> None:
     held = slot.allocation
     assert held is not None
     executor_id = table.process_in(slot)
@@ -121,7 +123,7 @@ def _deliver(table: Table, job: Job, slot: Slot, item: SlotTasks | AnalysisReque
     table.command(RelayToProcess(executor_id=executor_id, message=item.message))
 
 
-def files_ready(table: Table, event: JobFilesReady, now: float) -> None:
+def files_ready(table: SlotTable, event: JobFilesReady, now: float) -> None:
     job = table.jobs.get(event.job_id)
     if job is None or job.files is not FilesState.PREPARING:
         table.dropped["JobFilesReady"] += 1
@@ -140,7 +142,7 @@ def files_ready(table: Table, event: JobFilesReady, now: float) -> None:
             _cancel(table, slot, cancelled, now)
 
 
-def files_failed(table: Table, event: JobFilesFailed) -> None:
+def files_failed(table: SlotTable, event: JobFilesFailed) -> None:
     job = table.jobs.get(event.job_id)
     if job is None or job.files is not FilesState.PREPARING:
         table.dropped["JobFilesFailed"] += 1
@@ -161,7 +163,7 @@ def files_failed(table: Table, event: JobFilesFailed) -> None:
                 _report(table, job.job_id, item.attempt_ids, ExecutionState.FAILED, event.reason)
 
 
-def cancel(table: Table, event: TasksCancelled, now: float) -> None:
+def cancel(table: SlotTable, event: TasksCancelled, now: float) -> None:
     by_slot: dict[int, list[AttemptId]] = {}
     ended: list[tuple[AttemptId, ExecutionState]] = []
     for attempt_id in event.attempt_ids:
@@ -185,7 +187,7 @@ def cancel(table: Table, event: TasksCancelled, now: float) -> None:
         table.to_job_master(event.job_id, ReportTasks(job_id=event.job_id, states=tuple(ended)))
 
 
-def _cancel(table: Table, slot: Slot, attempts: list[AttemptId], now: float) -> None:
+def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float) -> None:
     held = slot.allocation
     assert held is not None
     if held.cancellation_timeout_s > 0:
@@ -197,7 +199,7 @@ def _cancel(table: Table, slot: Slot, attempts: list[AttemptId], now: float) -> 
     )
 
 
-def kill_overdue(table: Table, now: float) -> None:
+def kill_overdue(table: SlotTable, now: float) -> None:
     """A cancelled task that does not end takes the slot's process with it, never the TaskExecutor."""
     for slot in table.slots:
         held = slot.allocation
@@ -207,7 +209,7 @@ def kill_overdue(table: Table, now: float) -> None:
             t for t in held.running() if t.cancel_deadline is not None and now >= t.cancel_deadline
         ]
         if overdue:
-            allocation.kill(
+            allocations.kill(
                 table,
                 slot,
                 f"task attempt {overdue[0].attempt_id} was still there {held.cancellation_timeout_s:g} s after it was "
@@ -216,14 +218,14 @@ def kill_overdue(table: Table, now: float) -> None:
             )
         elif held.reset_deadline is not None and now >= held.reset_deadline:
             held.reset_deadline = None
-            allocation.kill(
+            allocations.kill(
                 table,
                 slot,
                 f"it was not clean {table.settings.clean_timeout_s:g} s after its job had left",
             )
 
 
-def states_reported(table: Table, event: TaskStatesReported, now: float) -> None:
+def states_reported(table: SlotTable, event: TaskStatesReported, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     held = slot.allocation if slot else None
     if slot is None or held is None or held.job_id != event.job_id:
@@ -236,28 +238,28 @@ def states_reported(table: Table, event: TaskStatesReported, now: float) -> None
             if state.terminal:
                 task.cancel_deadline = None
     table.to_job_master(event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message))
-    allocation.clean_if_idle(table, slot, now)
+    allocations.clean_if_idle(table, slot, now)
 
 
-def process_spoke(table: Table, event: ProcessSpoke) -> None:
+def process_spoke(table: SlotTable, event: ProcessMessageReceived) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.allocation is None or slot.allocation.job_id != event.job_id:
-        table.dropped["ProcessSpoke"] += 1
+        table.dropped["ProcessMessageReceived"] += 1
         return
     table.to_job_master(
         event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message), keep=event.keep
     )
 
 
-def coordinator_spoke(table: Table, event: CoordinatorSpoke) -> None:
+def coordinator_spoke(table: SlotTable, event: OperatorEventReceived) -> None:
     found = table.task(event.job_id, event.attempt_id)
     if found is None or found[2].state.terminal or found[0].process is None:
-        table.dropped["CoordinatorSpoke"] += 1
+        table.dropped["OperatorEventReceived"] += 1
         return
     table.command(RelayToProcess(executor_id=table.process_in(found[0]), message=event.message))
 
 
-def cleaned(table: Table, event: ProcessCleaned) -> None:
+def cleaned(table: SlotTable, event: ProcessCleaned) -> None:
     slot = table.slot_running(event.executor_id)
     if (
         slot is None
@@ -270,11 +272,15 @@ def cleaned(table: Table, event: ProcessCleaned) -> None:
     if slot.process.state is ProcessState.BUSY:
         assert slot.allocation is not None
         slot.process.become(ProcessState.READY)
-        allocation.end(table, slot, slot.allocation.release_cause)
+        allocations.end(table, slot, slot.allocation.release_cause)
 
 
 def _report(
-    table: Table, job_id: JobId, attempts: tuple[AttemptId, ...], state: ExecutionState, reason: str
+    table: SlotTable,
+    job_id: JobId,
+    attempts: tuple[AttemptId, ...],
+    state: ExecutionState,
+    reason: str,
 ) -> None:
     states = tuple((attempt_id, state) for attempt_id in attempts)
     table.to_job_master(job_id, ReportTasks(job_id=job_id, states=states, reason=reason))

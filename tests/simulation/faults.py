@@ -16,7 +16,7 @@ from dispatcher.core.messages import JobStatusReported
 from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.states import JobStatus
 from resourcemanager.core import events as e
-from taskexecutor.core import messages as m
+from taskexecutor.core import events as task_executor_events
 from tests.simulation.cluster import Cluster
 from tests.simulation.processes import Process
 
@@ -232,13 +232,19 @@ def _speak_of_the_past(cluster: Cluster) -> None:
             job_id, allocation_id = allocation.job_id, allocation.allocation_id
             older = {"job_id": job_id, "job_master_epoch": Epoch(table.jobs[job_id].epoch - 1)}
             task_executor.probe(
-                m.SlotTakenBack(
+                task_executor_events.SlotRevoked(
                     resource_manager_epoch=stale_epoch, allocation_id=allocation_id, cause="old"
                 )
             )
-            task_executor.probe(m.SlotsFreed(**older, allocation_ids=(allocation_id,), cause="old"))
-            task_executor.probe(m.TasksCancelled(**older, attempt_ids=tuple(allocation.tasks)))
-            task_executor.probe(m.JobMasterSaidGoodbye(**older, cause="old"))
+            task_executor.probe(
+                task_executor_events.SlotsFreed(
+                    **older, allocation_ids=(allocation_id,), cause="old"
+                )
+            )
+            task_executor.probe(
+                task_executor_events.TasksCancelled(**older, attempt_ids=tuple(allocation.tasks))
+            )
+            task_executor.probe(task_executor_events.JobMasterLeft(**older, cause="old"))
     if cluster.resource_manager.alive:
         _speak_of_the_past_to_the_resource_manager(cluster)
     if cluster.dispatcher.alive:

@@ -1,4 +1,4 @@
-"""A TaskExecutor's process: the real SlotTable and conversions around simulated PySpark executors."""
+"""A TaskExecutor's process: the real TaskExecutorCore and conversions around simulated PySpark executors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from firesteel.common.ids import ExecutorId, JobId, TaskExecutorId
 from firesteel.common.rpc.convert import profile_to_proto
 from resourcemanager.core.events import WorkerId
 from taskexecutor import convert
-from taskexecutor.core import messages as m
-from taskexecutor.core.core import SlotTable
-from taskexecutor.core.table import Settings
+from taskexecutor.core import commands, events
+from taskexecutor.core.core import TaskExecutorCore
+from taskexecutor.core.settings import Settings
 from tests.simulation.executor import ExecutorProcess
 from tests.simulation.network import End
 from tests.simulation.processes import HEARTBEAT_TIMEOUT_S, Link, Process, SimulatedDriver
@@ -41,7 +41,7 @@ class TaskExecutorProcess(Process):
             heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
             reconnect_grace_s=4.0,
         )
-        self.core = SlotTable(settings, self.world.ids())
+        self.core = TaskExecutorCore(settings, self.world.ids())
         self.executors: dict[ExecutorId, ExecutorProcess] = {}
         self.stopping = False
         self._serving: dict[ExecutorId, JobId] = {}
@@ -60,9 +60,9 @@ class TaskExecutorProcess(Process):
             on_up=self._register,
             on_message=self._from_resource_manager,
             on_down=lambda for_s: self._unregistered(),
-            beat=lambda: self.post(m.ReportDue()) if self._registered else None,
+            beat=lambda: self.post(events.ReportDue()) if self._registered else None,
         )
-        self.post(m.ReportDue())
+        self.post(events.ReportDue())
         self.after(self.world.between(0.01, 0.2), self._resource_manager.start)
 
     def accept(self, method: str, end: End) -> None:
@@ -101,64 +101,64 @@ class TaskExecutorProcess(Process):
 
     # ---- commands
 
-    def _execute(self, command: m.Command) -> None:
+    def _execute(self, command: commands.Command) -> None:
         match command:
-            case m.AnswerSlotRequest() | m.ReportSlots():
+            case commands.AnswerSlotRequest() | commands.ReportSlots():
                 if self._registered:
                     message = convert.to_resource_manager(command)
                     message.resource_manager_epoch = self._epoch
                     self._resource_manager.send(message)
-            case m.ConnectJobMaster():
+            case commands.ConnectJobMaster():
                 self._connect_job_master(command)
-            case m.CloseJobMaster():
+            case commands.CloseJobMaster():
                 if (link := self._job_masters.pop(command.job_id, None)) is not None:
                     link.close()
             case (
-                m.GreetJobMaster()
-                | m.OfferSlots()
-                | m.ReportSlotLost()
-                | m.ReportTasks()
-                | m.ReportAnalysisFailed()
-                | m.RelayToJobMaster()
+                commands.SendHello()
+                | commands.OfferSlots()
+                | commands.ReportSlotLost()
+                | commands.ReportTasks()
+                | commands.ReportAnalysisFailed()
+                | commands.RelayToJobMaster()
             ):
                 self._tell_job_master(command)
-            case m.StartProcess():
+            case commands.StartProcess():
                 self._start_executor(command)
-            case m.KillProcess():
+            case commands.KillProcess():
                 if (executor := self.executors.get(command.executor_id)) is not None:
                     self.after(self.world.between(0.001, 0.02), executor.die)
-            case m.AssignProcess():
+            case commands.AssignProcess():
                 self._serving[command.executor_id] = command.job_id
                 self._to_executor(command.executor_id, convert.to_executor(command))
-            case m.CancelInProcess():
+            case commands.CancelInProcess():
                 self._to_executor(command.executor_id, convert.to_executor(command))
-            case m.CleanProcess():
+            case commands.CleanProcess():
                 self._serving.pop(command.executor_id, None)
                 self._to_executor(command.executor_id, convert.to_executor(command))
-            case m.RelayToProcess():
+            case commands.RelayToProcess():
                 assert isinstance(command.message, executor_pb2.TaskExecutorToExecutor)
                 self._to_executor(command.executor_id, command.message)
-            case m.PrepareJobFiles():
-                ready = m.JobFilesReady(
+            case commands.PrepareJobFiles():
+                ready = events.JobFilesReady(
                     job_id=command.job_id, job_dir="dir", python_paths=(), single_use=False
                 )
-                failed = m.JobFilesFailed(
+                failed = events.JobFilesFailed(
                     job_id=command.job_id, reason="the Dispatcher does not answer"
                 )
                 fails = self.cluster.faults_on and self.world.chance(0.1)
                 self.after(
                     self.world.between(0.01, 0.5), lambda: self.post(failed if fails else ready)
                 )
-            case m.RemoveJobFiles():
+            case commands.RemoveJobFiles():
                 pass
 
-    def _connect_job_master(self, command: m.ConnectJobMaster) -> None:
+    def _connect_job_master(self, command: commands.ConnectJobMaster) -> None:
         if (former := self._job_masters.pop(command.job_id, None)) is not None:
             former.close()
         link = self._job_masters[command.job_id] = JobMasterLink(self, command)
         link.start()
 
-    def _tell_job_master(self, command: m.ToJobMaster) -> None:
+    def _tell_job_master(self, command: commands.ToJobMaster) -> None:
         if (link := self._job_masters.get(command.job_id)) is not None:
             message = convert.to_job_master(
                 command,
@@ -171,7 +171,7 @@ class TaskExecutorProcess(Process):
 
     # ---- processes in slots
 
-    def _start_executor(self, command: m.StartProcess) -> None:
+    def _start_executor(self, command: commands.StartProcess) -> None:
         executor = ExecutorProcess(self, command.executor_id, command.slot_index)
         self.executors[command.executor_id] = executor
         executor.on_exit.append(lambda code: self._executor_died(command.executor_id, code))
@@ -180,7 +180,7 @@ class TaskExecutorProcess(Process):
         if self.alive:
             del self.executors[executor_id]
             self._serving.pop(executor_id, None)
-            self.post(m.ProcessDied(executor_id=executor_id, cause=f"exit code {code}"))
+            self.post(events.ProcessDied(executor_id=executor_id, cause=f"exit code {code}"))
 
     def _to_executor(
         self, executor_id: ExecutorId, message: executor_pb2.TaskExecutorToExecutor
@@ -202,7 +202,7 @@ class TaskExecutorProcess(Process):
         if self.stopping or not self.alive:
             return
         self.stopping = True
-        self.post(m.StopRequested(cause=cause))
+        self.post(events.StopRequested(cause=cause))
 
         def leave() -> None:
             for link in (self._resource_manager, *self._job_masters.values()):
@@ -219,7 +219,9 @@ class TaskExecutorProcess(Process):
 class JobMasterLink(Link):
     """taskexecutor.streams.JobMasterStream"""
 
-    def __init__(self, task_executor: TaskExecutorProcess, command: m.ConnectJobMaster) -> None:
+    def __init__(
+        self, task_executor: TaskExecutorProcess, command: commands.ConnectJobMaster
+    ) -> None:
         self.job_id = command.job_id
         self.epoch = command.epoch
         self._post = task_executor.post
@@ -237,7 +239,7 @@ class JobMasterLink(Link):
 
     def _connected(self) -> None:
         self._is_connected = True
-        self._post(m.JobMasterConnected(job_id=self.job_id))
+        self._post(events.JobMasterConnected(job_id=self.job_id))
 
     def _hear(self, message: job_master_pb2.JobMasterToTaskExecutor) -> None:
         self._over = self._over or message.WhichOneof("message") == "goodbye"
@@ -249,7 +251,7 @@ class JobMasterLink(Link):
             self.wanted = False
         elif self._is_connected:
             self._is_connected = False
-            self._post(m.JobMasterDisconnected(job_id=self.job_id, cause="broken"))
+            self._post(events.JobMasterDisconnected(job_id=self.job_id, cause="broken"))
 
     def _heartbeat(self) -> None:
         beat = job_master_pb2.TaskExecutorToJobMaster(

@@ -18,11 +18,11 @@ from firesteel.common.ids import (
 )
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState
-from taskexecutor.core import messages as m
-from taskexecutor.core.core import SlotTable
-from taskexecutor.core.fit import Environment
+from taskexecutor.core import commands, events
+from taskexecutor.core.core import TaskExecutorCore
+from taskexecutor.core.process_shape import Environment
+from taskexecutor.core.settings import Settings
 from taskexecutor.core.slots import SlotState
-from taskexecutor.core.table import Settings
 
 MIB = 2**20
 DEFAULT = ResourceProfile(
@@ -37,7 +37,7 @@ C = TypeVar("C")
 class World:
     def __init__(self, slots: int = 2, **settings: Any) -> None:
         self.now = 100.0
-        self.core = SlotTable(
+        self.core = TaskExecutorCore(
             Settings(
                 task_executor_id=TaskExecutorId("te"),
                 slots=slots,
@@ -49,12 +49,12 @@ class World:
             ),
             IdSource(b"seed"),
         )
-        self.commands: list[m.Command] = []  # of the last event
-        self.tell(m.ReportDue())
+        self.commands: list[commands.Command] = []  # of the last event
+        self.tell(events.ReportDue())
 
     # -- telling
 
-    def tell(self, event: m.Event) -> list[m.Command]:
+    def tell(self, event: events.Event) -> list[commands.Command]:
         self.commands = list(self.core.handle(event, self.now).commands)
         self.core.table.validate()
         deadline = self.core.next_deadline()
@@ -63,19 +63,19 @@ class World:
         )
         return self.commands
 
-    def pass_time(self, seconds: float) -> list[m.Command]:
+    def pass_time(self, seconds: float) -> list[commands.Command]:
         """Ticks at every deadline in between, as the driver does; returns all commands."""
-        until, commands = self.now + seconds, []
+        until, given = self.now + seconds, []
         while (deadline := self.core.next_deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)
-            commands += self.tell(Tick())
+            given += self.tell(Tick())
         self.now = until
-        self.commands = commands
-        return commands
+        self.commands = given
+        return given
 
     def request(
         self, allocation: str = "a", index: int = 0, profile: ResourceProfile = UNKNOWN, **more: Any
-    ) -> m.AnswerSlotRequest:
+    ) -> commands.AnswerSlotRequest:
         values: dict[str, Any] = {
             "resource_manager_epoch": Epoch(1),
             "allocation_id": AllocationId(allocation),
@@ -86,8 +86,8 @@ class World:
             "job_master_epoch": Epoch(1),
             **more,
         }
-        self.tell(m.SlotRequested(**values))
-        return self.only(m.AnswerSlotRequest)
+        self.tell(events.SlotRequested(**values))
+        return self.only(commands.AnswerSlotRequest)
 
     def start_all(self) -> None:
         """Every process that is starting becomes ready."""
@@ -95,34 +95,34 @@ class World:
             if slot.process:
                 self.ready(slot.index)
 
-    def ready(self, index: int = 0) -> list[m.Command]:
+    def ready(self, index: int = 0) -> list[commands.Command]:
         return self.tell(
-            m.ProcessReady(executor_id=self.executor(index), data_address=f"flight:{index}")
+            events.ProcessReady(executor_id=self.executor(index), data_address=f"flight:{index}")
         )
 
-    def die(self, index: int = 0, cause: str = "killed by SIGKILL") -> list[m.Command]:
-        return self.tell(m.ProcessDied(executor_id=self.executor(index), cause=cause))
+    def die(self, index: int = 0, cause: str = "killed by SIGKILL") -> list[commands.Command]:
+        return self.tell(events.ProcessDied(executor_id=self.executor(index), cause=cause))
 
-    def connect(self) -> list[m.Command]:
-        return self.tell(m.JobMasterConnected(job_id=JOB))
+    def connect(self) -> list[commands.Command]:
+        return self.tell(events.JobMasterConnected(job_id=JOB))
 
     def give(self, allocation: str = "a", index: int = 0, **more: Any) -> None:
         """A slot, all the way to an accepted offer."""
         assert self.request(allocation, index, **more).accepted
         if not self.core.table.jobs[JOB].connected:
             self.connect()
-        self.tell(m.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
+        self.tell(events.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
 
     def submit(
         self, *attempts: str, allocation: str = "a", blobs: tuple[Any, ...] = ()
-    ) -> list[m.Command]:
-        part = m.SlotTasks(
+    ) -> list[commands.Command]:
+        part = events.SlotTasks(
             allocation_id=AllocationId(allocation),
             attempt_ids=tuple(map(AttemptId, attempts)),
             message=f"deploy {attempts}",
         )
         return self.tell(
-            m.TasksSubmitted(
+            events.TasksSubmitted(
                 parts=(part,),
                 blobs=blobs,
                 dispatcher_address="d:1",
@@ -131,12 +131,12 @@ class World:
             )
         )
 
-    def cancel(self, *attempts: str) -> list[m.Command]:
-        return self.tell(m.TasksCancelled(attempt_ids=tuple(map(AttemptId, attempts)), **JM))
+    def cancel(self, *attempts: str) -> list[commands.Command]:
+        return self.tell(events.TasksCancelled(attempt_ids=tuple(map(AttemptId, attempts)), **JM))
 
-    def states(self, index: int = 0, **states: ExecutionState) -> list[m.Command]:
+    def states(self, index: int = 0, **states: ExecutionState) -> list[commands.Command]:
         return self.tell(
-            m.TaskStatesReported(
+            events.TaskStatesReported(
                 executor_id=self.executor(index),
                 job_id=JOB,
                 states=tuple((AttemptId(attempt), state) for attempt, state in states.items()),
@@ -144,14 +144,16 @@ class World:
             )
         )
 
-    def free(self, *allocations: str) -> list[m.Command]:
+    def free(self, *allocations: str) -> list[commands.Command]:
         return self.tell(
-            m.SlotsFreed(allocation_ids=tuple(map(AllocationId, allocations)), cause="done", **JM)
+            events.SlotsFreed(
+                allocation_ids=tuple(map(AllocationId, allocations)), cause="done", **JM
+            )
         )
 
-    def clean(self, allocation: str = "a", index: int = 0) -> list[m.Command]:
+    def clean(self, allocation: str = "a", index: int = 0) -> list[commands.Command]:
         return self.tell(
-            m.ProcessCleaned(
+            events.ProcessCleaned(
                 executor_id=self.executor(index), allocation_id=AllocationId(allocation)
             )
         )
@@ -179,7 +181,7 @@ class World:
 
     def reported(self) -> list[str]:
         """The last slot report: the allocation of each slot, '' if free."""
-        return [status.allocation_id or "" for status in self.all(m.ReportSlots)[-1].slots]
+        return [status.allocation_id or "" for status in self.all(commands.ReportSlots)[-1].slots]
 
 
 SPARK = Environment(spark=(("spark.jars", "x.jar"),))

@@ -8,7 +8,7 @@ import pytest
 from firesteel.common.config import Configuration
 from firesteel.errors import FiresteelError
 from taskexecutor.__main__ import resources_from
-from taskexecutor.core.fit import Environment, fits, shape_for
+from taskexecutor.core.process_shape import Environment, fits, shape_for
 from taskexecutor.executor_process import exit_text
 from taskexecutor.memory import resident_bytes
 from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, SPARK

@@ -11,7 +11,7 @@ import xxhash
 
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.errors import FiresteelError
-from taskexecutor.core import messages as m
+from taskexecutor.core import commands, events
 from taskexecutor.executor.cleaning import forget_modules
 from taskexecutor.job_files import JobFiles, lay_files, unpack
 
@@ -99,10 +99,10 @@ def test_what_is_no_archive_is_refused(tmp_path):
         unpack(tmp_path / "x", tmp_path / "target", "x.zip")
 
 
-async def _prepared(tmp_path: Path, *blobs: Blob) -> m.Event:
-    told: list[m.Event] = []
+async def _prepared(tmp_path: Path, *blobs: Blob) -> events.Event:
+    told: list[events.Event] = []
     files = JobFiles(tmp_path, python=sys.executable, post=told.append)
-    files.prepare(m.PrepareJobFiles(job_id="a" * 32, blobs=blobs, dispatcher_address=""))  # type: ignore[arg-type]
+    files.prepare(commands.PrepareJobFiles(job_id="a" * 32, blobs=blobs, dispatcher_address=""))  # type: ignore[arg-type]
     await files._preparing["a" * 32]  # type: ignore[index]
     return told[0]
 
@@ -115,13 +115,13 @@ async def test_files_in_the_cache_need_no_dispatcher(tmp_path):
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / known.hash).write_bytes(content)
     ready = await _prepared(tmp_path, known)
-    assert isinstance(ready, m.JobFilesReady)
+    assert isinstance(ready, events.JobFilesReady)
     assert ready.python_paths == (str(tmp_path / "jobs" / ("a" * 32) / "files"),)
 
 
 async def test_a_file_that_cannot_be_had_is_named(tmp_path):
     failed = await _prepared(tmp_path, blob("lib.py"))
-    assert isinstance(failed, m.JobFilesFailed)
+    assert isinstance(failed, events.JobFilesFailed)
     assert "file 'lib.py' cannot be fetched" in failed.reason
 
 
@@ -136,7 +136,7 @@ async def test_requirements_that_cannot_be_installed_say_what_pip_says(tmp_path)
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / known.hash).write_bytes(content)
     failed = await _prepared(tmp_path, known)
-    assert isinstance(failed, m.JobFilesFailed)
+    assert isinstance(failed, events.JobFilesFailed)
     assert "the requirements in r.txt cannot be installed: ERROR:" in failed.reason
     assert list((tmp_path / "requirements").iterdir()) == []
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.common.states import ExecutionState as E
-from taskexecutor.core import messages as m
+from taskexecutor.core import commands, events
 from taskexecutor.core.slots import SlotState as S
 from tests.unit.taskexecutor.slot_world import DEFAULT, JM, JOB, MIB, SPARK, World
 
@@ -17,14 +17,14 @@ BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)
 
 def test_slots_get_their_processes_at_the_start_two_at_a_time():
     world = World(slots=3)
-    assert len(world.all(m.StartProcess)) == 2
+    assert len(world.all(commands.StartProcess)) == 2
     world.ready(0)
-    assert world.only(m.StartProcess).slot_index == 2
+    assert world.only(commands.StartProcess).slot_index == 2
 
 
 def test_a_slot_is_reported_warm_from_when_its_process_is_ready_until_it_is_gone():
     def warm() -> list[bool]:
-        return [status.warm for status in world.only(m.ReportSlots).slots]
+        return [status.warm for status in world.only(commands.ReportSlots).slots]
 
     world = World(slots=2)
     assert warm() == [False, False]
@@ -43,19 +43,19 @@ def test_a_slot_that_a_job_waits_for_is_started_before_free_ones():
     world = World(slots=4)
     world.request(index=3)
     world.ready(0)
-    assert world.only(m.StartProcess).slot_index == 3
+    assert world.only(commands.StartProcess).slot_index == 3
 
 
 def test_free_slots_warm_up_in_fewer_at_once_than_slots_that_a_job_waits_for():
     world = World(slots=3, max_warming=1)
-    assert [start.slot_index for start in world.all(m.StartProcess)] == [0]
+    assert [start.slot_index for start in world.all(commands.StartProcess)] == [0]
     world.request("a", index=2)
-    assert world.only(m.StartProcess).slot_index == 2
+    assert world.only(commands.StartProcess).slot_index == 2
     world.request("b", index=1)
-    assert world.none(m.StartProcess), "no more than max_starting in all"
-    assert [start.slot_index for start in world.ready(0) if isinstance(start, m.StartProcess)] == [
-        1
-    ]
+    assert world.none(commands.StartProcess), "no more than max_starting in all"
+    assert [
+        start.slot_index for start in world.ready(0) if isinstance(start, commands.StartProcess)
+    ] == [1]
 
 
 def test_free_slots_let_a_jobs_first_seconds_pass():
@@ -63,22 +63,24 @@ def test_free_slots_let_a_jobs_first_seconds_pass():
     world.request("a", index=0)
     world.connect()
     world.ready(0)
-    assert world.none(m.StartProcess)
+    assert world.none(commands.StartProcess)
     world.request("b", index=2)
-    assert world.only(m.StartProcess).slot_index == 2, "but not slots that a job waits for"
+    assert world.only(commands.StartProcess).slot_index == 2, "but not slots that a job waits for"
     world.ready(2)
-    assert not [c for c in world.pass_time(9.9) if isinstance(c, m.StartProcess)]
-    assert [c.slot_index for c in world.pass_time(0.2) if isinstance(c, m.StartProcess)] == [1]
+    assert not [c for c in world.pass_time(9.9) if isinstance(c, commands.StartProcess)]
+    assert [c.slot_index for c in world.pass_time(0.2) if isinstance(c, commands.StartProcess)] == [
+        1
+    ]
 
 
 def test_a_process_that_cannot_start_is_tried_again_with_growing_pauses():
     world = World(slots=1)
     world.die(cause="exit code 1; the end of log: no java")
-    assert world.none(m.StartProcess)
-    assert len([c for c in world.pass_time(1.0) if isinstance(c, m.StartProcess)]) == 1
+    assert world.none(commands.StartProcess)
+    assert len([c for c in world.pass_time(1.0) if isinstance(c, commands.StartProcess)]) == 1
     world.die(cause="exit code 1")
     assert world.pass_time(1.9) == []
-    assert isinstance(world.pass_time(0.2)[0], m.StartProcess)
+    assert isinstance(world.pass_time(0.2)[0], commands.StartProcess)
 
 
 def test_a_slot_without_a_process_is_refused_with_the_reason():
@@ -94,7 +96,7 @@ def test_an_idle_process_that_dies_is_replaced_at_once():
     world.ready()
     world.now += 60
     world.die()
-    assert world.only(m.StartProcess).slot_index == 0
+    assert world.only(commands.StartProcess).slot_index == 0
 
 
 # -- allocation and offer
@@ -104,10 +106,10 @@ def test_a_warm_slot_is_offered_as_soon_as_the_job_master_is_connected():
     world = World()
     world.start_all()
     assert world.request().accepted
-    assert world.only(m.ConnectJobMaster).address == "jm:1"
+    assert world.only(commands.ConnectJobMaster).address == "jm:1"
     assert world.reported() == ["a", ""]
     world.connect()
-    offer = world.only(m.OfferSlots).slots[0]
+    offer = world.only(commands.OfferSlots).slots[0]
     assert (offer.allocation_id, offer.data_address, offer.profile) == ("a", "flight:0", DEFAULT)
     assert world.state() is S.ACTIVE
 
@@ -116,9 +118,9 @@ def test_a_slot_is_offered_only_when_its_process_is_ready():
     world = World(slots=1)
     world.request()
     world.connect()
-    assert world.none(m.OfferSlots)
+    assert world.none(commands.OfferSlots)
     world.ready()
-    assert world.only(m.OfferSlots).slots[0].allocation_id == "a"
+    assert world.only(commands.OfferSlots).slots[0].allocation_id == "a"
 
 
 def test_slots_that_are_ready_together_are_offered_together():
@@ -127,7 +129,7 @@ def test_slots_that_are_ready_together_are_offered_together():
     world.request("a", 0)
     world.request("b", 1)
     world.connect()
-    assert [offer.allocation_id for offer in world.only(m.OfferSlots).slots] == ["a", "b"]
+    assert [offer.allocation_id for offer in world.only(commands.OfferSlots).slots] == ["a", "b"]
 
 
 def test_a_doubled_request_is_answered_the_same_and_changes_nothing():
@@ -135,7 +137,7 @@ def test_a_doubled_request_is_answered_the_same_and_changes_nothing():
     world.start_all()
     world.give()
     assert world.request().accepted
-    assert world.none(m.ConnectJobMaster)
+    assert world.none(commands.ConnectJobMaster)
     assert world.reported() == ["a", ""]
 
 
@@ -181,9 +183,9 @@ def test_a_heap_that_spark_cannot_run_in_is_refused():
 
 def test_a_stale_resource_manager_is_not_heard():
     world = World()
-    world.tell(m.ResourceManagerRegistered(resource_manager_epoch=Epoch(5)))
+    world.tell(events.ResourceManagerRegistered(resource_manager_epoch=Epoch(5)))
     world.tell(
-        m.SlotRequested(
+        events.SlotRequested(
             resource_manager_epoch=Epoch(4),
             allocation_id="a",  # type: ignore[arg-type]
             job_id=JOB,
@@ -203,10 +205,10 @@ def test_an_offer_is_repeated_until_it_is_answered():
     world.request()
     world.connect()
     world.pass_time(3.5)
-    assert world.only(m.OfferSlots).slots[0].allocation_id == "a"
-    world.tell(m.OffersAnswered(accepted=("a",), rejected=(), **JM))  # type: ignore[arg-type]
+    assert world.only(commands.OfferSlots).slots[0].allocation_id == "a"
+    world.tell(events.OffersAnswered(accepted=("a",), rejected=(), **JM))  # type: ignore[arg-type]
     world.pass_time(5)
-    assert world.none(m.OfferSlots)
+    assert world.none(commands.OfferSlots)
 
 
 def test_a_rejected_offer_frees_the_slot():
@@ -214,9 +216,9 @@ def test_a_rejected_offer_frees_the_slot():
     world.start_all()
     world.request()
     world.connect()
-    world.tell(m.OffersAnswered(accepted=(), rejected=("a",), **JM))  # type: ignore[arg-type]
+    world.tell(events.OffersAnswered(accepted=(), rejected=("a",), **JM))  # type: ignore[arg-type]
     assert world.reported() == ["", ""]
-    assert world.none(m.KillProcess)
+    assert world.none(commands.KillProcess)
 
 
 # -- reuse
@@ -230,12 +232,12 @@ def test_the_next_job_gets_the_same_process():
     world.submit("t")
     world.states(t=E.FINISHED)
     world.free("a")
-    assert world.only(m.CleanProcess).executor_id == first
+    assert world.only(commands.CleanProcess).executor_id == first
     assert world.state() is S.RELEASING
     world.clean()
     assert world.reported() == [""]
     world.request("b")
-    assert world.only(m.OfferSlots).slots[0].executor_id == first
+    assert world.only(commands.OfferSlots).slots[0].executor_id == first
 
 
 def test_a_process_that_is_too_small_is_replaced_before_the_offer():
@@ -244,28 +246,28 @@ def test_a_process_that_is_too_small_is_replaced_before_the_offer():
     world.request(profile=replace(DEFAULT, heap_bytes=900 * MIB))
     world.connect()
     assert (
-        world.executor(0) in {command.executor_id for command in world.all(m.KillProcess)}
+        world.executor(0) in {command.executor_id for command in world.all(commands.KillProcess)}
         or world.state() is S.ALLOCATED
     )
     world.die(0)
-    assert world.only(m.StartProcess).shape.heap_bytes == 900 * MIB
-    assert world.none(m.ReportSlotLost)
+    assert world.only(commands.StartProcess).shape.heap_bytes == 900 * MIB
+    assert world.none(commands.ReportSlotLost)
     world.ready(0)
-    assert world.only(m.OfferSlots).slots[0].profile.heap_bytes == 900 * MIB
+    assert world.only(commands.OfferSlots).slots[0].profile.heap_bytes == 900 * MIB
 
 
 def test_a_job_with_its_own_spark_values_gets_a_process_started_with_them_and_leaves_none_behind():
     world = World(slots=1)
     world.ready()
     world.request(environment=SPARK)
-    assert world.only(m.KillProcess)
+    assert world.only(commands.KillProcess)
     world.die()
-    assert world.only(m.StartProcess).shape.environment == SPARK
+    assert world.only(commands.StartProcess).shape.environment == SPARK
     world.connect()
     world.ready()
     world.free("a")
     world.die()  # it does not fit the default environment
-    assert world.only(m.StartProcess).shape.environment.spark == ()
+    assert world.only(commands.StartProcess).shape.environment.spark == ()
 
 
 def test_idle_processes_make_room_for_a_large_allocation_and_come_back_after_it():
@@ -273,16 +275,16 @@ def test_idle_processes_make_room_for_a_large_allocation_and_come_back_after_it(
     world.start_all()
     big = DEFAULT + DEFAULT
     world.request(profile=big)
-    assert len(world.all(m.KillProcess)) == 2
+    assert len(world.all(commands.KillProcess)) == 2
     world.die(1)
-    assert world.none(m.StartProcess)
+    assert world.none(commands.StartProcess)
     world.die(0)
-    assert world.only(m.StartProcess).slot_index == 0
+    assert world.only(commands.StartProcess).slot_index == 0
     world.tell(
-        m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="not needed")
+        events.SlotRevoked(resource_manager_epoch=Epoch(1), allocation_id="a", cause="not needed")
     )  # type: ignore[arg-type]
     world.die(0)
-    assert {command.slot_index for command in world.all(m.StartProcess)} <= {0, 1}
+    assert {command.slot_index for command in world.all(commands.StartProcess)} <= {0, 1}
     assert all(slot.process for slot in world.core.table.slots)
 
 
@@ -295,8 +297,8 @@ def test_death_of_a_slots_process_is_told_at_once_and_its_slot_is_free_with_a_ne
     world.give()
     world.submit("t")
     world.die(cause="killed by SIGSEGV")
-    assert "killed by SIGSEGV" in world.only(m.ReportSlotLost).reason
-    assert world.only(m.StartProcess)
+    assert "killed by SIGSEGV" in world.only(commands.ReportSlotLost).reason
+    assert world.only(commands.StartProcess)
     assert world.reported() == [""]
 
 
@@ -304,10 +306,10 @@ def test_a_process_that_says_why_it_ends_is_quoted():
     world = World(slots=1)
     world.ready()
     world.give()
-    world.tell(m.ProcessEnding(executor_id=world.executor(), reason="the JVM is gone"))
-    assert world.only(m.KillProcess)
+    world.tell(events.ProcessEnding(executor_id=world.executor(), reason="the JVM is gone"))
+    assert world.only(commands.KillProcess)
     world.die()
-    assert "the JVM is gone" in world.only(m.ReportSlotLost).reason
+    assert "the JVM is gone" in world.only(commands.ReportSlotLost).reason
 
 
 def test_a_process_that_cannot_start_for_a_job_is_a_lost_slot_with_the_log():
@@ -315,7 +317,7 @@ def test_a_process_that_cannot_start_for_a_job_is_a_lost_slot_with_the_log():
     world.request()
     world.connect()
     world.die(cause="exit code 1; the end of log: bad option")
-    assert "bad option" in world.only(m.ReportSlotLost).reason
+    assert "bad option" in world.only(commands.ReportSlotLost).reason
     assert world.state() is S.FREE
 
 
@@ -323,13 +325,15 @@ def test_over_the_memory_limit_the_process_is_killed_and_both_numbers_are_told()
     world = World(slots=1)
     world.ready()
     world.give()
-    assert world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1408 * MIB)) == []
-    world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1410 * MIB))
-    assert world.only(m.KillProcess)
-    world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1500 * MIB))
-    assert world.none(m.KillProcess)
+    assert (
+        world.tell(events.MemorySampled(executor_id=world.executor(), used_bytes=1408 * MIB)) == []
+    )
+    world.tell(events.MemorySampled(executor_id=world.executor(), used_bytes=1410 * MIB))
+    assert world.only(commands.KillProcess)
+    world.tell(events.MemorySampled(executor_id=world.executor(), used_bytes=1500 * MIB))
+    assert world.none(commands.KillProcess)
     world.die()
-    reason = world.only(m.ReportSlotLost).reason
+    reason = world.only(commands.ReportSlotLost).reason
     assert "slot 0 of TaskExecutor te used 1,410 MiB, its limit is 1,408 MiB" in reason
     assert "taskmanager.slot.off-heap.size" in reason
 
@@ -341,12 +345,17 @@ def test_tasks_are_relayed_after_the_process_knows_whose_it_is():
     world = World(slots=1)
     world.ready()
     world.give()
-    commands = [
-        command for command in world.submit("t", "u") if not isinstance(command, m.ReportSlots)
+    sent = [
+        command
+        for command in world.submit("t", "u")
+        if not isinstance(command, commands.ReportSlots)
     ]
-    assert [type(command) for command in commands] == [m.AssignProcess, m.RelayToProcess]
+    assert [type(command) for command in sent] == [
+        commands.AssignProcess,
+        commands.RelayToProcess,
+    ]
     world.submit("v")
-    assert world.none(m.AssignProcess)
+    assert world.none(commands.AssignProcess)
 
 
 def test_a_doubled_deployment_is_dropped():
@@ -355,7 +364,7 @@ def test_a_doubled_deployment_is_dropped():
     world.give()
     world.submit("t")
     world.submit("t")
-    assert world.none(m.RelayToProcess)
+    assert world.none(commands.RelayToProcess)
 
 
 def test_tasks_for_a_slot_that_is_gone_fail_with_the_reason():
@@ -365,7 +374,7 @@ def test_tasks_for_a_slot_that_is_gone_fail_with_the_reason():
     world.give("b", 1)
     world.die(0)
     world.submit("t", allocation="a")
-    report = world.only(m.ReportTasks)
+    report = world.only(commands.ReportTasks)
     assert report.states == (("t", E.FAILED),)
     assert "killed by SIGKILL" in report.reason
 
@@ -375,19 +384,19 @@ def test_tasks_wait_for_the_jobs_files():
     world.ready()
     world.give()
     world.submit("t", blobs=(BLOB,))
-    assert world.only(m.PrepareJobFiles).blobs == (BLOB,)
-    assert world.none(m.RelayToProcess)
+    assert world.only(commands.PrepareJobFiles).blobs == (BLOB,)
+    assert world.none(commands.RelayToProcess)
     world.submit("u", blobs=(BLOB,))
-    assert world.none(m.PrepareJobFiles)
+    assert world.none(commands.PrepareJobFiles)
     world.tell(
-        m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/j/files",), single_use=False)
+        events.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/j/files",), single_use=False)
     )
-    assert world.only(m.AssignProcess).python_paths == ("/j/files",)
-    assert len(world.all(m.RelayToProcess)) == 2
+    assert world.only(commands.AssignProcess).python_paths == ("/j/files",)
+    assert len(world.all(commands.RelayToProcess)) == 2
     world.free("a")
     world.states(t=E.CANCELED, u=E.CANCELED)
     world.clean()
-    assert world.only(m.RemoveJobFiles)
+    assert world.only(commands.RemoveJobFiles)
 
 
 def test_tasks_whose_files_cannot_be_had_fail():
@@ -395,8 +404,8 @@ def test_tasks_whose_files_cannot_be_had_fail():
     world.ready()
     world.give()
     world.submit("t", blobs=(BLOB,))
-    world.tell(m.JobFilesFailed(job_id=JOB, reason="no such file"))
-    assert world.only(m.ReportTasks).reason == "no such file"
+    world.tell(events.JobFilesFailed(job_id=JOB, reason="no such file"))
+    assert world.only(commands.ReportTasks).reason == "no such file"
     world.free("a")
     assert world.state() is S.FREE
 
@@ -407,12 +416,12 @@ def test_tasks_cancelled_while_files_are_on_their_way_are_cancelled_after_their_
     world.give()
     world.submit("t", blobs=(BLOB,))
     world.cancel("t")
-    assert world.none(m.CancelInProcess)
-    world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=(), single_use=False))
+    assert world.none(commands.CancelInProcess)
+    world.tell(events.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=(), single_use=False))
     assert [type(c) for c in world.commands] == [
-        m.AssignProcess,
-        m.RelayToProcess,
-        m.CancelInProcess,
+        commands.AssignProcess,
+        commands.RelayToProcess,
+        commands.CancelInProcess,
     ]
 
 
@@ -421,13 +430,15 @@ def test_a_process_that_had_packages_installed_is_not_reused():
     world.ready()
     world.give()
     world.submit("t", blobs=(BLOB,))
-    world.tell(m.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/r",), single_use=True))
+    world.tell(
+        events.JobFilesReady(job_id=JOB, job_dir="/j", python_paths=("/r",), single_use=True)
+    )
     world.states(t=E.FINISHED)
     world.free("a")
-    assert world.only(m.KillProcess)
+    assert world.only(commands.KillProcess)
     world.die()
-    assert world.none(m.ReportSlotLost)
-    assert world.only(m.StartProcess)
+    assert world.none(commands.ReportSlotLost)
+    assert world.only(commands.StartProcess)
 
 
 def test_a_task_that_does_not_end_in_time_takes_its_process_with_it():
@@ -436,12 +447,12 @@ def test_a_task_that_does_not_end_in_time_takes_its_process_with_it():
     world.give()
     world.submit("t")
     world.cancel("t")
-    assert world.only(m.CancelInProcess).attempt_ids == ("t",)
+    assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
     for _ in range(7):
         world.pass_time(4.9)
-        world.tell(m.JobMasterHeartbeat(**JM))
+        world.tell(events.JobMasterHeartbeat(**JM))
     world.die()
-    assert "task.cancellation.timeout" in world.only(m.ReportSlotLost).reason
+    assert "task.cancellation.timeout" in world.only(commands.ReportSlotLost).reason
 
 
 def test_a_task_that_ends_in_time_does_not():
@@ -453,8 +464,8 @@ def test_a_task_that_ends_in_time_does_not():
     world.states(t=E.CANCELED)
     for _ in range(10):
         world.pass_time(5)
-        assert world.none(m.KillProcess)
-        world.tell(m.JobMasterHeartbeat(**JM))
+        assert world.none(commands.KillProcess)
+        world.tell(events.JobMasterHeartbeat(**JM))
 
 
 def test_cancelling_what_is_not_there_is_answered():
@@ -462,7 +473,7 @@ def test_cancelling_what_is_not_there_is_answered():
     world.ready()
     world.give()
     world.cancel("never-seen")
-    assert world.only(m.ReportTasks).states == (("never-seen", E.CANCELED),)
+    assert world.only(commands.ReportTasks).states == (("never-seen", E.CANCELED),)
 
 
 def test_reports_of_a_former_job_are_dropped():
@@ -472,8 +483,10 @@ def test_reports_of_a_former_job_are_dropped():
     world.submit("t")
     executor = world.executor()
     world.die()
-    world.tell(m.TaskStatesReported(executor_id=executor, job_id=JOB, states=(), message="late"))
-    assert world.none(m.RelayToJobMaster)
+    world.tell(
+        events.TaskStatesReported(executor_id=executor, job_id=JOB, states=(), message="late")
+    )
+    assert world.none(commands.RelayToJobMaster)
     assert world.core.table.dropped["TaskStatesReported"] == 1
 
 
@@ -485,13 +498,13 @@ def test_when_the_job_master_is_gone_its_tasks_are_cancelled_and_its_slots_freed
     world.ready()
     world.give()
     world.submit("t")
-    world.tell(m.JobMasterDisconnected(job_id=JOB, cause="broken"))
-    assert world.none(m.CancelInProcess)
+    world.tell(events.JobMasterDisconnected(job_id=JOB, cause="broken"))
+    assert world.none(commands.CancelInProcess)
     world.pass_time(5.1)
-    assert world.only(m.CancelInProcess).attempt_ids == ("t",)
-    assert world.only(m.CloseJobMaster)
+    assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
+    assert world.only(commands.CloseJobMaster)
     world.states(t=E.CANCELED)
-    assert world.none(m.RelayToJobMaster)
+    assert world.none(commands.RelayToJobMaster)
     world.clean()
     assert world.reported() == [""]
     assert world.core.table.jobs == {}
@@ -503,16 +516,16 @@ def test_a_job_master_that_comes_back_in_time_is_told_everything():
     world.give()
     world.submit("t")
     world.states(t=E.RUNNING)
-    world.tell(m.JobMasterDisconnected(job_id=JOB, cause="broken"))
+    world.tell(events.JobMasterDisconnected(job_id=JOB, cause="broken"))
     world.states(t=E.FINISHED)
-    assert world.none(m.RelayToJobMaster)
+    assert world.none(commands.RelayToJobMaster)
     world.pass_time(2)
-    commands = world.connect()
-    greeting = world.only(m.GreetJobMaster)
+    sent = world.connect()
+    greeting = world.only(commands.SendHello)
     assert [offer.allocation_id for offer in greeting.slots] == ["a"]
     assert greeting.tasks == (("t", E.FINISHED),)
-    assert isinstance(commands[1], m.RelayToJobMaster)  # what it missed, after the greeting
-    world.tell(m.JobMasterHeartbeat(**JM))
+    assert isinstance(sent[1], commands.RelayToJobMaster)  # what it missed, after the greeting
+    world.tell(events.JobMasterHeartbeat(**JM))
     world.pass_time(10)
     assert world.state() is S.ACTIVE
 
@@ -542,7 +555,7 @@ def test_goodbye_frees_all_of_the_jobs_slots():
     world.start_all()
     world.give("a", 0)
     world.give("b", 1)
-    world.tell(m.JobMasterSaidGoodbye(cause="finished", **JM))
+    world.tell(events.JobMasterLeft(cause="finished", **JM))
     assert world.reported() == ["", ""]
     assert world.core.table.jobs == {}
 
@@ -552,17 +565,17 @@ def test_a_new_resource_manager_gets_a_report_and_nothing_else_changes():
     world.ready()
     world.give()
     world.submit("t")
-    world.tell(m.ResourceManagerRegistered(resource_manager_epoch=Epoch(9)))
-    assert [type(command) for command in world.commands] == [m.ReportSlots]
+    world.tell(events.ResourceManagerRegistered(resource_manager_epoch=Epoch(9)))
+    assert [type(command) for command in world.commands] == [commands.ReportSlots]
     assert world.reported() == ["a"]
 
 
 def test_reports_are_numbered_without_repetition():
     world = World()
     numbers = []
-    for event in (m.ReportDue(), m.ReportDue(), m.ReportDue()):
+    for event in (events.ReportDue(), events.ReportDue(), events.ReportDue()):
         world.tell(event)
-        numbers.append(world.only(m.ReportSlots).sequence)
+        numbers.append(world.only(commands.ReportSlots).sequence)
     assert numbers == sorted(set(numbers))
 
 
@@ -572,10 +585,10 @@ def test_a_slot_taken_back_is_lost_to_the_job_master():
     world.give()
     world.submit("t")
     world.tell(
-        m.SlotTakenBack(resource_manager_epoch=Epoch(1), allocation_id="a", cause="job unknown")
+        events.SlotRevoked(resource_manager_epoch=Epoch(1), allocation_id="a", cause="job unknown")
     )  # type: ignore[arg-type]
-    assert "job unknown" in world.only(m.ReportSlotLost).reason
-    assert world.only(m.CancelInProcess)
+    assert "job unknown" in world.only(commands.ReportSlotLost).reason
+    assert world.only(commands.CancelInProcess)
 
 
 def test_a_process_that_does_not_get_clean_is_replaced():
@@ -586,24 +599,24 @@ def test_a_process_that_does_not_get_clean_is_replaced():
     world.states(t=E.FINISHED)
     world.free("a")
     assert [type(c) for c in world.pass_time(10.1)] == [
-        m.KillProcess,
-        m.ReportSlots,
+        commands.KillProcess,
+        commands.ReportSlots,
     ]  # and it is not warm any more
     world.die()
     assert world.reported() == [""]
-    assert world.none(m.ReportSlotLost)
+    assert world.none(commands.ReportSlotLost)
 
 
 def test_at_the_end_masters_are_told_and_everything_is_killed():
     world = World()
     world.start_all()
     world.give("a", 0)
-    world.tell(m.StopRequested(cause="SIGTERM"))
-    assert "SIGTERM" in world.only(m.ReportSlotLost).reason
-    assert len(world.all(m.KillProcess)) == 2
+    world.tell(events.StopRequested(cause="SIGTERM"))
+    assert "SIGTERM" in world.only(commands.ReportSlotLost).reason
+    assert len(world.all(commands.KillProcess)) == 2
     world.die(0)
     world.die(1)
-    assert world.none(m.StartProcess)
+    assert world.none(commands.StartProcess)
     assert not world.request("b").accepted
 
 
@@ -611,19 +624,19 @@ def test_slots_too_small_for_an_idle_process_are_refused_with_the_numbers_and_tr
     world = World(slots=1)
     for pause_s in (1, 2, 4):
         world.ready()
-        world.tell(m.MemorySampled(executor_id=world.executor(), used_bytes=1410 * MIB))
+        world.tell(events.MemorySampled(executor_id=world.executor(), used_bytes=1410 * MIB))
         world.die()
-        assert world.none(m.StartProcess)
+        assert world.none(commands.StartProcess)
         assert "its limit is 1,408 MiB" in world.request(f"a{pause_s}").reason
-        assert isinstance(world.pass_time(pause_s)[0], m.StartProcess)
+        assert isinstance(world.pass_time(pause_s)[0], commands.StartProcess)
 
 
 def test_a_process_that_says_why_it_cannot_start_is_quoted_and_not_tried_at_once():
     world = World(slots=1)
     world.request()
     world.connect()
-    world.tell(m.ProcessEnding(executor_id=world.executor(), reason="bad spark.master"))
+    world.tell(events.ProcessEnding(executor_id=world.executor(), reason="bad spark.master"))
     world.die()
-    assert "could not start: bad spark.master" in world.only(m.ReportSlotLost).reason
-    assert world.none(m.StartProcess)
+    assert "could not start: bad spark.master" in world.only(commands.ReportSlotLost).reason
+    assert world.none(commands.StartProcess)
     assert "bad spark.master" in world.request("b").reason

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.common.states import ExecutionState
-from taskexecutor.core import messages as m
+from taskexecutor.core import commands, events
+from taskexecutor.core.process_shape import Environment
 from taskexecutor.core.slots import SlotState
 from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, SPARK, World
 
@@ -32,14 +33,14 @@ class Chaos:
         self.killed: set[ExecutorId] = set()
         self._follow(self.world.commands)
 
-    def _follow(self, commands: list[m.Command]) -> None:
-        for command in commands:
-            if isinstance(command, m.StartProcess):
+    def _follow(self, given: list[commands.Command]) -> None:
+        for command in given:
+            if isinstance(command, commands.StartProcess):
                 self.executors.append(command.executor_id)
-            elif isinstance(command, m.KillProcess):
+            elif isinstance(command, commands.KillProcess):
                 self.killed.add(command.executor_id)
 
-    def tell(self, event: m.Event) -> None:
+    def tell(self, event: events.Event) -> None:
         self._follow(self.world.tell(event))
 
     def step(self) -> None:
@@ -50,9 +51,9 @@ class Chaos:
         self.tell(self.event())
         for executor_id in [e for e in self.killed if r.random() < 0.7]:
             self.killed.discard(executor_id)
-            self.tell(m.ProcessDied(executor_id=executor_id, cause="killed"))
+            self.tell(events.ProcessDied(executor_id=executor_id, cause="killed"))
 
-    def event(self) -> m.Event:
+    def event(self) -> events.Event:
         r = self.random
         job, allocation, executor = r.choice(JOBS), r.choice(ALLOCATIONS), r.choice(self.executors)
         slot = r.choice(self.world.core.table.slots)
@@ -64,58 +65,64 @@ class Chaos:
         jm: dict[str, Any] = {"job_id": job, "job_master_epoch": Epoch(r.choice([1] * 20 + [2]))}
         rm: dict[str, Any] = {"resource_manager_epoch": Epoch(r.choice([1] * 20 + [2]))}
         attempts = tuple(r.sample(ATTEMPTS, r.randint(1, 3)))
-        part = m.SlotTasks(allocation_id=allocation, attempt_ids=attempts, message="deploy")
+        part = events.SlotTasks(allocation_id=allocation, attempt_ids=attempts, message="deploy")
         files: dict[str, Any] = {"blobs": r.choice([(), (BLOB,)]), "dispatcher_address": "d"}
         profile = r.choice(
             [DEFAULT] * 12 + [replace(DEFAULT, heap_bytes=900 * MIB), DEFAULT + DEFAULT]
         )
-        request = m.SlotRequested(
+        request = events.SlotRequested(
             allocation_id=AllocationId(f"n{r.randrange(10**9)}")
             if r.random() < 0.8
             else allocation,
             job_id=job,
             slot_index=r.randint(0, 3),
             profile=profile,
-            environment=r.choice([m.Environment()] * 12 + [SPARK]),
+            environment=r.choice([Environment()] * 12 + [SPARK]),
             job_master_address="jm",
             job_master_epoch=jm["job_master_epoch"],
             **rm,
         )
         states = tuple((attempt, r.choice(list(ExecutionState))) for attempt in attempts)
-        often: list[m.Event] = [
+        often: list[events.Event] = [
             request,
-            m.JobMasterConnected(job_id=job),
-            m.JobMasterHeartbeat(**jm),
-            m.ProcessReady(executor_id=executor, data_address="x"),
-            m.TasksSubmitted(parts=(part,), cancellation_timeout_s=5.0, **files, **jm),
-            m.TaskStatesReported(executor_id=executor, job_id=job, states=states, message="states"),
-            m.ProcessCleaned(executor_id=executor, allocation_id=allocation),
+            events.JobMasterConnected(job_id=job),
+            events.JobMasterHeartbeat(**jm),
+            events.ProcessReady(executor_id=executor, data_address="x"),
+            events.TasksSubmitted(parts=(part,), cancellation_timeout_s=5.0, **files, **jm),
+            events.TaskStatesReported(
+                executor_id=executor, job_id=job, states=states, message="states"
+            ),
+            events.ProcessCleaned(executor_id=executor, allocation_id=allocation),
         ]
         if r.random() < 0.75:
             return r.choice(often)
         return r.choice(
             [
-                m.ResourceManagerRegistered(**rm),
-                m.SlotTakenBack(allocation_id=allocation, cause="back", **rm),
-                m.ReportDue(),
-                m.JobMasterDisconnected(job_id=job, cause="broken"),
-                m.OffersAnswered(accepted=(allocation,), rejected=(r.choice(ALLOCATIONS),), **jm),
-                m.SlotsFreed(allocation_ids=(allocation,), cause="free", **jm),
-                m.TasksSubmitted(
+                events.ResourceManagerRegistered(**rm),
+                events.SlotRevoked(allocation_id=allocation, cause="back", **rm),
+                events.ReportDue(),
+                events.JobMasterDisconnected(job_id=job, cause="broken"),
+                events.OffersAnswered(
+                    accepted=(allocation,), rejected=(r.choice(ALLOCATIONS),), **jm
+                ),
+                events.SlotsFreed(allocation_ids=(allocation,), cause="free", **jm),
+                events.TasksSubmitted(
                     parts=(part,), cancellation_timeout_s=r.choice([1.0, 50.0]), **files, **jm
                 ),
-                m.TasksCancelled(attempt_ids=attempts, **jm),
-                m.AnalysisRequested(allocation_id=allocation, message="analyze", **files, **jm),
-                m.CoordinatorSpoke(attempt_id=attempts[0], message="event", **jm),
-                m.JobMasterSaidGoodbye(cause="bye", **jm),
-                m.ProcessDied(executor_id=executor, cause="died"),
-                m.ProcessEnding(executor_id=executor, reason="jvm"),
-                m.MemorySampled(executor_id=executor, used_bytes=r.choice([0, 0, 0, 10**11])),
-                m.ProcessSpoke(executor_id=executor, job_id=job, message="spoke"),
-                m.JobFilesReady(
+                events.TasksCancelled(attempt_ids=attempts, **jm),
+                events.AnalysisRequested(
+                    allocation_id=allocation, message="analyze", **files, **jm
+                ),
+                events.OperatorEventReceived(attempt_id=attempts[0], message="event", **jm),
+                events.JobMasterLeft(cause="bye", **jm),
+                events.ProcessDied(executor_id=executor, cause="died"),
+                events.ProcessEnding(executor_id=executor, reason="jvm"),
+                events.MemorySampled(executor_id=executor, used_bytes=r.choice([0, 0, 0, 10**11])),
+                events.ProcessMessageReceived(executor_id=executor, job_id=job, message="spoke"),
+                events.JobFilesReady(
                     job_id=job, job_dir="/j", python_paths=(), single_use=r.random() < 0.3
                 ),
-                m.JobFilesFailed(job_id=job, reason="no file"),
+                events.JobFilesFailed(job_id=job, reason="no file"),
             ]
         )
 
@@ -124,15 +131,15 @@ class Chaos:
         the end.
         """
         for job in JOBS:
-            self.tell(m.JobMasterSaidGoodbye(job_id=job, job_master_epoch=Epoch(9), cause="end"))
+            self.tell(events.JobMasterLeft(job_id=job, job_master_epoch=Epoch(9), cause="end"))
         for _ in range(100):
             for executor_id in list(self.killed):
                 self.killed.discard(executor_id)
-                self.tell(m.ProcessDied(executor_id=executor_id, cause="killed"))
+                self.tell(events.ProcessDied(executor_id=executor_id, cause="killed"))
             for slot in self.world.core.table.slots:
                 if slot.process is not None:
                     self.tell(
-                        m.ProcessReady(executor_id=slot.process.executor_id, data_address="x")
+                        events.ProcessReady(executor_id=slot.process.executor_id, data_address="x")
                     )
             self._follow(self.world.pass_time(3))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firesteel.common.ids import AllocationId
-from taskexecutor.core.messages import (
+from taskexecutor.core.commands import (
     CancelInProcess,
     CleanProcess,
     KillProcess,
@@ -12,11 +12,11 @@ from taskexecutor.core.messages import (
     RemoveJobFiles,
     ReportSlotLost,
 )
+from taskexecutor.core.slot_table import FilesState, SlotTable
 from taskexecutor.core.slots import Allocation, ProcessState, Slot, SlotState
-from taskexecutor.core.table import FilesState, Table
 
 
-def offer_ready_slots(table: Table, now: float) -> None:
+def offer_ready_slots(table: SlotTable, now: float) -> None:
     """Offers every allocated slot whose process and JobMaster are both there; one message per job."""
     offers: dict[str, list[Slot]] = {}
     for slot in table.slots:
@@ -61,7 +61,7 @@ def offer_of(slot: Slot) -> Offer:
     )
 
 
-def release(table: Table, slot: Slot, cause: str, now: float) -> None:
+def release(table: SlotTable, slot: Slot, cause: str, now: float) -> None:
     """The job is to leave this slot: its tasks are cancelled, then its process is cleaned."""
     allocation = slot.allocation
     if allocation is None or slot.state is SlotState.RELEASING:
@@ -79,7 +79,7 @@ def release(table: Table, slot: Slot, cause: str, now: float) -> None:
     clean_if_idle(table, slot, now)
 
 
-def cancel_running(table: Table, slot: Slot, now: float) -> None:
+def cancel_running(table: SlotTable, slot: Slot, now: float) -> None:
     allocation = slot.allocation
     assert allocation is not None
     fresh = [task for task in allocation.running() if not task.cancelled]
@@ -96,7 +96,7 @@ def cancel_running(table: Table, slot: Slot, now: float) -> None:
         )
 
 
-def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
+def clean_if_idle(table: SlotTable, slot: Slot, now: float) -> None:
     """Once a slot that is being released has no task left, its process is cleaned for the next job."""
     allocation, process = slot.allocation, slot.process
     if slot.state is not SlotState.RELEASING or allocation is None or process is None:
@@ -119,7 +119,7 @@ def clean_if_idle(table: Table, slot: Slot, now: float) -> None:
         )
 
 
-def kill(table: Table, slot: Slot, reason: str) -> None:
+def kill(table: SlotTable, slot: Slot, reason: str) -> None:
     process = slot.process
     if process is None or process.state is ProcessState.STOPPING:
         return
@@ -128,7 +128,7 @@ def kill(table: Table, slot: Slot, reason: str) -> None:
     table.command(KillProcess(executor_id=process.executor_id, reason=reason))
 
 
-def end(table: Table, slot: Slot, why: str) -> None:
+def end(table: SlotTable, slot: Slot, why: str) -> None:
     """The slot is free; what was kept for the job on this machine goes with the job's last slot."""
     allocation = slot.allocation
     assert allocation is not None
@@ -146,7 +146,7 @@ def end(table: Table, slot: Slot, why: str) -> None:
         table.forget(job)
 
 
-def lose(table: Table, slot: Slot, reason: str) -> None:
+def lose(table: SlotTable, slot: Slot, reason: str) -> None:
     """The slot's process is gone, or the slot is taken away: the JobMaster must count its tasks as
     dead.
     """
@@ -162,7 +162,10 @@ def lose(table: Table, slot: Slot, reason: str) -> None:
 
 
 def answered(
-    table: Table, accepted: tuple[AllocationId, ...], rejected: tuple[AllocationId, ...], now: float
+    table: SlotTable,
+    accepted: tuple[AllocationId, ...],
+    rejected: tuple[AllocationId, ...],
+    now: float,
 ) -> None:
     for allocation_id in accepted:
         slot = table.slot_of(allocation_id)

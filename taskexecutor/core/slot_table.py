@@ -18,35 +18,20 @@ from firesteel.common.ids import (
     ExecutorId,
     IdSource,
     JobId,
-    TaskExecutorId,
 )
-from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
-from taskexecutor.core.messages import CloseJobMaster, Command, ReportSlots, SlotStatus, ToJobMaster
+from firesteel.common.resources import ResourceProfile
+from taskexecutor.core.commands import (
+    CloseJobMaster,
+    Command,
+    ReportSlots,
+    SlotStatus,
+    ToJobMaster,
+)
+from taskexecutor.core.settings import Settings
 from taskexecutor.core.slots import Allocation, ProcessState, Slot, SlotState, Task
 
 MAX_BACKLOG = 10_000  # messages kept for a JobMaster that is not connected just now
 ENDED_ALLOCATIONS_KEPT = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    task_executor_id: TaskExecutorId
-    slots: int
-    total: ResourceProfile
-    default_slot: ResourceProfile
-    cancellation_timeout_s: float  # 0: never
-    heartbeat_timeout_s: float
-    reconnect_grace_s: float = 5.0  # a JobMaster whose stream broke is given up after this long
-    offer_retry_s: float = 3.0
-    clean_timeout_s: float = 10.0
-    max_starting: int = 2  # processes that come up at once: more would only slow each other
-    max_warming: int = 2  # as many of them may be for free slots
-    # When a process that a job waited for is ready, free slots' processes wait that long: a job's
-    # first seconds, in which Spark's code is compiled, are its dearest.
-    quiet_s: float = 10.0
-    start_backoff_s: float = 1.0  # doubled with each failure in a row
-    max_start_backoff_s: float = 30.0
-    minimum_heap_bytes: int = MINIMUM_HEAP_BYTES
 
 
 class FilesState(Enum):
@@ -73,7 +58,7 @@ class Job:
     single_use: bool = False
 
 
-class Table:
+class SlotTable:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.ids = ids
@@ -205,7 +190,7 @@ class Table:
             _validate_slot(self, slot)
 
 
-def _validate_slot(table: Table, slot: Slot) -> None:
+def _validate_slot(table: SlotTable, slot: Slot) -> None:
     story = "; ".join(slot.story)
     assert (slot.allocation is None) == (slot.state is SlotState.FREE), (
         f"slot {slot.index} is {slot.state}: {story}"

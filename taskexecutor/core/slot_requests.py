@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from taskexecutor.core import job_masters
-from taskexecutor.core.fit import mib
-from taskexecutor.core.messages import AnswerSlotRequest, SlotRequested
+from taskexecutor.core.commands import AnswerSlotRequest
+from taskexecutor.core.events import SlotRequested
+from taskexecutor.core.process_shape import mib
+from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import Allocation, SlotState
-from taskexecutor.core.table import Table
 
 
-def request(table: Table, event: SlotRequested, now: float) -> None:
+def request(table: SlotTable, event: SlotRequested, now: float) -> None:
     """The ResourceManager gives one of our slots to a job. Answered at once; asked twice, answered
     twice the same.
     """
@@ -39,7 +40,7 @@ def request(table: Table, event: SlotRequested, now: float) -> None:
     table.report_due = True
 
 
-def _objection(table: Table, event: SlotRequested, now: float) -> str:
+def _objection(table: SlotTable, event: SlotRequested, now: float) -> str:
     settings = table.settings
     where = f"slot {event.slot_index} of TaskExecutor {settings.task_executor_id}"
     if table.stopping:

@@ -1,0 +1,190 @@
+"""What the TaskExecutor's core wants done. The shell carries these out, in order.
+
+`message` fields are relayed unread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.job_graph import Blob
+from firesteel.common.resources import ResourceProfile
+from firesteel.common.states import ExecutionState
+from taskexecutor.core.process_shape import ProcessShape
+
+# ---- to the ResourceManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    slot_index: int
+    profile: ResourceProfile
+    allocation_id: AllocationId | None
+    job_id: JobId | None
+    warm: bool  # its process is up with its SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSlotRequest:
+    allocation_id: AllocationId
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSlots:
+    sequence: int  # strictly increasing
+    slots: tuple[SlotStatus, ...]  # all of them
+
+
+# ---- to a JobMaster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectJobMaster:
+    """Connect, and keep connecting, in place of any earlier connection for the job."""
+
+    job_id: JobId
+    address: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseJobMaster:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    allocation_id: AllocationId
+    slot_index: int
+    profile: ResourceProfile
+    executor_id: ExecutorId
+    data_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendHello:
+    job_id: JobId
+    slots: tuple[Offer, ...]
+    tasks: tuple[tuple[AttemptId, ExecutionState], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferSlots:
+    job_id: JobId
+    slots: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSlotLost:
+    job_id: JobId
+    allocation_id: AllocationId
+    slot_index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTasks:
+    """States that this TaskExecutor itself knows; `reason` for FAILED."""
+
+    job_id: JobId
+    states: tuple[tuple[AttemptId, ExecutionState], ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportAnalysisFailed:
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayToJobMaster:
+    job_id: JobId
+    message: object
+
+
+ToJobMaster = (
+    SendHello | OfferSlots | ReportSlotLost | ReportTasks | ReportAnalysisFailed | RelayToJobMaster
+)
+
+
+# ---- to a slot's process, and about it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartProcess:
+    executor_id: ExecutorId
+    slot_index: int
+    shape: ProcessShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillProcess:
+    """SIGKILL to its whole process group; ProcessDied follows."""
+
+    executor_id: ExecutorId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignProcess:
+    executor_id: ExecutorId
+    job_id: JobId
+    allocation_id: AllocationId
+    job_dir: str
+    python_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayToProcess:
+    executor_id: ExecutorId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelInProcess:
+    executor_id: ExecutorId
+    job_id: JobId
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanProcess:
+    """Forget the job; ProcessCleaned follows."""
+
+    executor_id: ExecutorId
+    allocation_id: AllocationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareJobFiles:
+    """Bring the job's files here; JobFilesReady or JobFilesFailed follows."""
+
+    job_id: JobId
+    blobs: tuple[Blob, ...]
+    dispatcher_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveJobFiles:
+    job_id: JobId
+
+
+Command = (
+    AnswerSlotRequest
+    | ReportSlots
+    | ConnectJobMaster
+    | CloseJobMaster
+    | ToJobMaster
+    | StartProcess
+    | KillProcess
+    | AssignProcess
+    | RelayToProcess
+    | CancelInProcess
+    | CleanProcess
+    | PrepareJobFiles
+    | RemoveJobFiles
+)
