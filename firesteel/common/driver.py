@@ -10,11 +10,19 @@ The driver owns a bounded mailbox. gRPC servicers, stream readers and child watc
 events. For each event the driver, in this order: lets the core handle it, persists
 `effects.records` in one transaction, and only then carries out `effects.commands`. Whatever a
 command results in comes back as another event.
+
+A deadline never overtakes mail. A core acts on its deadlines at a Tick and at no other event, and
+the driver posts a Tick only after the events that were waiting when the deadline expired: a peer
+whose heartbeat is in the mailbox is not declared dead. A Tick that is late by `LATE_S` or more
+means that this process was paused or starved (SIGSTOP, a frozen machine), so heartbeats may still
+be in the sockets; the driver then gives the loop `CATCH_UP_S` to read them first. Only the events
+that have come by then go before the Tick, so a busy mailbox cannot hold it back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +31,9 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 log = structlog.get_logger(__name__)
+
+LATE_S = 1.0
+CATCH_UP_S = 0.3
 
 Event = TypeVar("Event", contravariant=True)
 Record = TypeVar("Record", covariant=True)
@@ -79,6 +90,7 @@ class Driver(Generic[Event, Record, Command]):
         self._name = name
         self._mailbox: asyncio.Queue[Event | None] = asyncio.Queue(mailbox_size)
         self._stopping = False
+        self._before_tick: int | None = None  # events still to handle before the Tick that is due
 
     def post(self, event: Event) -> None:
         """Hands an event to the core. Only from the driver's own loop; other threads use
@@ -111,10 +123,29 @@ class Driver(Generic[Event, Record, Command]):
     async def _next(self) -> Event | Tick | None:
         deadline = self.core.next_deadline()
         if deadline is None:
+            self._before_tick = None
             return await self._mailbox.get()
-        if not self._mailbox.empty() and deadline > self._clock():
+        late_s = self._clock() - deadline
+        if late_s < 0:
+            self._before_tick = None
+            if not self._mailbox.empty():
+                return self._mailbox.get_nowait()
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self._mailbox.get(), -late_s)
+            late_s = self._clock() - deadline
+        return await self._overdue(late_s)
+
+    async def _overdue(self, late_s: float) -> Event | Tick | None:
+        """What to handle while a deadline is past: the mail that came before it was noticed, then
+        the Tick.
+        """
+        if self._before_tick is None:
+            if late_s >= LATE_S:
+                log.warning("paused or overloaded", core=self._name, late_s=round(late_s, 1))
+                await asyncio.sleep(CATCH_UP_S)
+            self._before_tick = self._mailbox.qsize()
+        if self._before_tick > 0:
+            self._before_tick -= 1
             return self._mailbox.get_nowait()
-        try:
-            return await asyncio.wait_for(self._mailbox.get(), max(0.0, deadline - self._clock()))
-        except TimeoutError:
-            return Tick()
+        self._before_tick = None
+        return Tick()

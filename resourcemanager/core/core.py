@@ -71,7 +71,8 @@ class SlotManager:
         if not isinstance(event, Tick | e.TaskExecutorHeartbeat | e.JobMasterHeartbeat):
             self._history.append((now, event))
         self._apply(event)
-        self._run_timers()
+        if isinstance(event, Tick):
+            self._run_timers()
         if self._unsettled and not self.workers.recovering:
             self._settle()
         return Effects(commands=tuple(self._commands))

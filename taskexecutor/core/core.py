@@ -65,9 +65,10 @@ class TaskExecutorCore:
         table = self.table
         if not self._stale(event, now):
             self._apply(event, now)
-        # Whatever has happened: what is overdue, who can be offered, which processes are missing.
-        tasks.kill_overdue(table, now)
-        job_masters.give_up_silent(table, now)
+        if isinstance(event, Tick):
+            tasks.kill_overdue(table, now)
+            job_masters.give_up_silent(table, now)
+        # Whatever has happened: who can be offered, which processes are missing.
         processes.arrange(table, now)
         allocations.offer_ready_slots(table, now)
         return Effects(commands=table.take_commands())

@@ -129,10 +129,40 @@ async def test_a_core_is_told_that_its_deadline_is_reached() -> None:
     assert now >= deadline
 
 
-async def test_a_deadline_that_is_past_comes_before_events_that_wait() -> None:
-    core = Recorder(STOP, deadline=5.0)
-    assert await run(core, "a", "end", clock=lambda: 9.0) == ["ticked", "stop"]
-    assert core.told == [(Tick(), 9.0), "a", "end"]
+async def test_mail_that_has_come_is_handled_before_a_deadline_that_is_past() -> None:
+    core = Recorder(deadline=5.0)
+    assert await run(core, "a", "b", clock=lambda: 5.5, until="ticked") == ["ticked"]
+    assert core.told == ["a", "b", (Tick(), 5.5)]
+
+
+async def test_mail_that_keeps_coming_does_not_hold_a_deadline_back() -> None:
+    core = Recorder({"a": Effects(commands=["again"])}, deadline=5.0)
+    driver: Driver[str, str, str]
+
+    def execute(command: str) -> None:
+        driver.post("a") if command == "again" else driver.stop()
+
+    driver = Driver(core, execute=execute, clock=lambda: 5.5)
+    driver.post("a")
+    await driver.run()
+    assert core.told == ["a", (Tick(), 5.5)]
+
+
+async def test_after_a_pause_mail_that_is_still_in_the_socket_is_handled_before_the_deadline() -> (
+    None
+):
+    """The heartbeat arrives a moment after the process has gone on, its deadline is long past."""
+    now = 4.0
+    core = Recorder(deadline=5.0)
+    driver: Driver[str, str, str] = Driver(
+        core, execute=lambda command: driver.stop(), clock=lambda: now
+    )
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0)
+    now = 25.0  # the process was paused for 20 s
+    asyncio.get_running_loop().call_later(1.1, driver.post, "heartbeat")
+    await asyncio.wait_for(running, 5)
+    assert core.told == ["heartbeat", (Tick(), 25.0)]
 
 
 async def test_a_deadline_ahead_does_not_delay_events() -> None:
