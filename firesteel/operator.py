@@ -73,6 +73,12 @@ class Counter(Protocol):
     def inc(self, count: int = 1) -> None: ...
 
 
+class TaskCancelled(BaseException):
+    """Ends whatever a cancelled task is doing. Not an Exception: a user's `except Exception` must
+    not stop it.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
     job_id: str

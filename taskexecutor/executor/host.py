@@ -25,7 +25,9 @@ from firesteel.errors import ErrorInfo, error_info
 from taskexecutor.executor import JVM_LOST_EXIT_CODE
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.link import Link
+from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.submission import task_configs
+from taskexecutor.executor.task import StreamTask, TaskServices
 
 if TYPE_CHECKING:
     from taskexecutor.executor.exchange import Exchange
@@ -53,6 +55,7 @@ class Host:
         link: Link,
         exchange: Exchange,
         engine: SparkEngine,
+        create_operator: CreateOperator,
         slot: int,
         location: str,
         metrics_interval_s: float,
@@ -60,6 +63,7 @@ class Host:
         self._link = link
         self._exchange = exchange
         self._engine = engine
+        self._create_operator = create_operator
         self._slot = slot
         self._location = location
         self._metrics_interval_s = metrics_interval_s
@@ -150,15 +154,12 @@ class Host:
     # -- tasks
 
     def _submit(self, submit: tasks_pb2.SubmitTasks) -> None:
-        from taskexecutor.executor.operators import build
-        from taskexecutor.executor.task import StreamTask, TaskServices
-
         with self._lock:
             fresh = [task for task in submit.tasks if task.attempt_id not in self._tasks]
         services = TaskServices(
             exchange=self._exchange,
             engine=self._engine,
-            build_operator=build,
+            create_operator=self._create_operator,
             report_state=self._report_state,
             send_event=lambda event: self._link.send(
                 executor_pb2.ExecutorToTaskExecutor(operator_event=event)

@@ -29,7 +29,8 @@ from firesteel.testing import OperatorHarness
 from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.connectors.file_sink import FileWriter
-from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.operators import build
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 

@@ -19,7 +19,8 @@ from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
-from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.operators import build
 from taskexecutor.executor.spark import ranges
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept import keep

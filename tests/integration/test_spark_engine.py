@@ -21,16 +21,17 @@ from firesteel import Environment, Tumbling, Watermarks
 from firesteel._proto import tasks_pb2
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import FiresteelError
+from firesteel.operator import TaskCancelled
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
-from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.operators import build
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
-from taskexecutor.executor.task.runtime_context import TaskCancelled
 
 DAY_US = 86_400_000_000
 RICH = pa.schema(

@@ -30,7 +30,8 @@ from firesteel.plan.specs import (
     TransformSpec,
 )
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator
-from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.operators import build
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.task.runs import JOB, SCHEMA, vertex

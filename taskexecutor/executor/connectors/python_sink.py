@@ -25,10 +25,9 @@ import pyarrow as pa
 
 from firesteel.connectors import PythonSink
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, StreamOperator
+from firesteel.operator import OperatorState, StreamOperator, TaskCancelled
 from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, user_code, writer_in
 from taskexecutor.executor.spark.schemas import to_spark
-from taskexecutor.executor.task.runtime_context import TaskCancelled
 
 QUEUED_BATCHES = 4
 _LOOK_S = 0.05  # how often a task that waits for the user's code looks whether it was cancelled

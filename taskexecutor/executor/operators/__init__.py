@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import pyarrow as pa
 
-from firesteel.common.job_graph import Operator
 from firesteel.connectors import PartitionPlan, PythonSource, SequenceSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
@@ -30,17 +28,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowApplySpec,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedOperator:
-    """An operator of the JobGraph with its spec unpickled and the schema that analysis found for
-    its output.
-    """
-
-    operator: Operator
-    spec: Spec
-    output_schema: pa.Schema | None
+from taskexecutor.executor.operator_factory import OpenedOperator
 
 
 def build(group: Sequence[OpenedOperator]) -> StreamOperator:

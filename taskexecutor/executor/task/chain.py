@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from firesteel.common.job_graph import JobEdge, JobVertex
 from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
-from firesteel.operator import StreamOperator
 from firesteel.plan.fusion import chained_consumers, group_operators
 from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec
-from taskexecutor.executor.operators import OpenedOperator
+from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
 from taskexecutor.executor.task.config import ResultPartition, TaskConfig
 from taskexecutor.executor.task.metrics import TaskMetricGroup
@@ -128,7 +127,7 @@ def build_chain(
     environment: TaskEnvironment,
     timers: TaskTimers,
     metrics: TaskMetricGroup,
-    build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator],
+    create_operator: CreateOperator,
     partitions: Sequence[ResultPartition],
 ) -> OperatorChain:
     """Makes the operators and connects them. `partitions`: one per out_edge."""
@@ -138,7 +137,7 @@ def build_chain(
     nodes: list[ChainNode] = []
     node_of: dict[int, ChainNode] = {}
     for group in group_operators(vertex, in_edges, out_edges):
-        node = _build_node(config, group, in_edges, environment, timers, metrics, build_operator)
+        node = _build_node(config, group, in_edges, environment, timers, metrics, create_operator)
         nodes.append(node)
         node_of.update(dict.fromkeys(group, node))
     for node in nodes:
@@ -163,7 +162,7 @@ def _build_node(
     environment: TaskEnvironment,
     timers: TaskTimers,
     metrics: TaskMetricGroup,
-    build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator],
+    create_operator: CreateOperator,
 ) -> ChainNode:
     vertex = config.vertex
     members = [vertex.operators[index] for index in group]
@@ -175,7 +174,7 @@ def _build_node(
         )
         for index in group
     ]
-    operator = build_operator(opened)
+    operator = create_operator(opened)
     # Its coordinator, if it has one, knows it by the id of the member that asked for it.
     leader = next((member for member in members if member.coordinator_kind), members[0])
     operator_metrics = metrics.operator(

@@ -13,8 +13,8 @@ from firesteel.common.job_graph import DistributionPattern, JobEdge, JobVertex, 
 from firesteel.common.states import ExecutionState
 from firesteel.elements import StreamElement, StreamEvent
 from firesteel.errors import ErrorInfo
-from firesteel.operator import StreamOperator, TaskInfo
-from taskexecutor.executor.operators import OpenedOperator
+from firesteel.operator import TaskInfo
+from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.state import RestoredOperatorState
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class TaskServices:
 
     exchange: Exchange
     engine: Any  # the slot's SparkEngine
-    build_operator: Callable[[Sequence[OpenedOperator]], StreamOperator]
+    create_operator: CreateOperator
     report_state: ReportState
     send_event: Callable[[tasks_pb2.OperatorEvent], None]
     user_code_roots: Sequence[

@@ -13,16 +13,12 @@ import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from firesteel.operator import StreamOperator
+from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.state import TaskOperatorState
 from taskexecutor.executor.task.config import ResultPartition
 from taskexecutor.executor.task.metrics import OperatorMetrics
-from taskexecutor.executor.task.runtime_context import (
-    OperatorContext,
-    TaskCancelled,
-    TaskEnvironment,
-)
+from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers
 from taskexecutor.executor.timing.watermark_alignment import Alignment

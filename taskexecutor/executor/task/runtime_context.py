@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
-from firesteel.operator import TaskInfo, TimerService
+from firesteel.operator import TaskCancelled, TaskInfo, TimerService
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import PLAN_EVERY_S, OperatorCounter, OperatorMetrics
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
@@ -22,12 +22,6 @@ _EVENT_FIELDS: dict[str, str] = {
     for field in tasks_pb2.OperatorEvent.DESCRIPTOR.oneofs_by_name["event"].fields
     if field.message_type is not None
 }
-
-
-class TaskCancelled(BaseException):
-    """Ends whatever a cancelled task is doing. Not an Exception: a user's `except Exception` must
-    not stop it.
-    """
 
 
 class TaskEnvironment:

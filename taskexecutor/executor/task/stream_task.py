@@ -31,6 +31,7 @@ import structlog
 from firesteel.common.logs import task_context
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, error_info
+from firesteel.operator import TaskCancelled
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
@@ -38,7 +39,7 @@ from taskexecutor.executor.task.config import ResultPartition, TaskConfig, TaskS
 from taskexecutor.executor.task.input_task import InputTask
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
-from taskexecutor.executor.task.runtime_context import TaskCancelled, TaskEnvironment
+from taskexecutor.executor.task.runtime_context import TaskEnvironment
 from taskexecutor.executor.task.source_task import SourceTask
 from taskexecutor.executor.task.step import Step
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
@@ -209,7 +210,7 @@ class StreamTask:
             environment=self._environment,
             timers=self._timers,
             metrics=self._metrics,
-            build_operator=self._services.build_operator,
+            create_operator=self._services.create_operator,
             partitions=self._partitions,
         )
         self._chain = chain

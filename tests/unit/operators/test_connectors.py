@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from firesteel._proto import tasks_pb2
 from firesteel.connectors import FileSink, PrintSink, SequenceSource
 from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.operator import TaskCancelled
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import collect_sink, file_sink
 from taskexecutor.executor.connectors.checks import check_sink
@@ -31,7 +32,6 @@ from taskexecutor.executor.connectors.file_sink import FileWriter
 from taskexecutor.executor.connectors.pace import Pace
 from taskexecutor.executor.connectors.print_sink import PrintWriter
 from taskexecutor.executor.connectors.sequence import SequenceReader
-from taskexecutor.executor.task.runtime_context import TaskCancelled
 from tests.unit.operators.test_odd_schemas import rows, streams
 
 SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

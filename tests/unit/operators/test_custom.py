@@ -13,7 +13,8 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, StreamOperator
 from firesteel.plan.specs import CustomSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import OpenedOperator, build
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.operators import build
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 BATCH = pa.record_batch([[1, 2], ["a", None]], schema=SCHEMA)

@@ -34,6 +34,7 @@ from firesteel.common.job_graph import JobGraph, Operator
 from firesteel.connectors import PartitionPlan, PythonCommit, PythonSink, PythonSource
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.operator import TaskCancelled
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import build_sink
 from taskexecutor.executor.connectors.python_data_source import (
@@ -43,9 +44,8 @@ from taskexecutor.executor.connectors.python_data_source import (
     check_source,
 )
 from taskexecutor.executor.connectors.python_source import build
-from taskexecutor.executor.operators import OpenedOperator
+from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators import build as build_operator
-from taskexecutor.executor.task.runtime_context import TaskCancelled
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
 ARROW = pa.schema([("n", pa.int64()), ("text", pa.string())])

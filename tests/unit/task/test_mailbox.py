@@ -12,7 +12,7 @@ from firesteel._proto import tasks_pb2
 from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition
-from firesteel.operator import SourceOperator
+from firesteel.operator import SourceOperator, TaskCancelled
 from firesteel.testing import (
     Journal,
     MemoryExchange,
@@ -22,7 +22,6 @@ from firesteel.testing import (
 )
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.mailbox import Mailbox
-from taskexecutor.executor.task.runtime_context import TaskCancelled
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
 

@@ -1,0 +1,35 @@
+"""What a task and the operators in it agree on: how an operator is asked for.
+
+The task runtime knows operators only as `firesteel.operator.StreamOperator`; the process hands it a
+`CreateOperator`, so that it imports neither operators nor connectors nor Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from firesteel.common.job_graph import Operator
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedOperator:
+    """An operator of the JobGraph with its spec unpickled and the schema that analysis found for
+    its output.
+    """
+
+    operator: Operator
+    spec: Spec
+    output_schema: pa.Schema | None
+
+
+CreateOperator: TypeAlias = Callable[[Sequence[OpenedOperator]], StreamOperator]
+"""Creates the one operator that does what a group asks for: a single operator, or a linear run of
+operators that Spark executes as one plan. Raises FiresteelError for a group that cannot be one
+operator.
+"""
