@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
-from firesteel.common import options
+from firesteel.common.config import options
 from firesteel.common.job_graph import DistributionPattern, Partitioner
 from firesteel.elements import EndOfPartition
 from taskexecutor.executor.exchange import Exchange, Locations

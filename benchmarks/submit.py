@@ -21,8 +21,7 @@ from firesteel import Environment
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import Attempt, JobDetails
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.states import ExecutionState
 
 TASK_EXECUTORS = 2

@@ -15,8 +15,8 @@ from dispatcher.job_store import JobStore
 from dispatcher.servicer import DispatcherService
 from dispatcher.shell import Shell
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common import logs, options
-from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common import logs
+from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.metrics import Registry, add_process_metrics
 from firesteel.common.process import announce_ready, watch_lifeline
 from firesteel.common.rpc.server import AddressTaken, bind, new_server

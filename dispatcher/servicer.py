@@ -28,7 +28,7 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
-from firesteel.common import options
+from firesteel.common.config import options
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.states import JobStatus

@@ -44,8 +44,7 @@ from dispatcher.core.messages import (
 )
 from dispatcher.job_store import JobStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.driver import Driver
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry

@@ -316,7 +316,7 @@ class FileSink:
 
     @property
     def rolling_size_bytes(self) -> int | None:
-        from firesteel.common.config import parse_size_bytes
+        from firesteel.common.units import parse_size_bytes
 
         if self.rolling_size is None:
             return None

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import JobId, random_id
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import ResourceProfile

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from firesteel.common.config import parse_duration_s
+from firesteel.common.units import parse_duration_s
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import (
     AssignWatermarksSpec,

@@ -23,8 +23,8 @@ from firesteel._proto import (
     job_master_pb2,
     job_master_pb2_grpc,
 )
-from firesteel.common import logs, metrics, options
-from firesteel.common.config import Configuration, ConfigurationError, parse_definitions
+from firesteel.common import logs, metrics
+from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
 from firesteel.common.ids import random_id
 from firesteel.common.process import announce_ready, watch_lifeline
 from firesteel.common.rpc.link import Link

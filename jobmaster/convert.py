@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
-from firesteel.common import options
+from firesteel.common.config import options
 from firesteel.common.ids import (
     AllocationId,
     AttemptId,
@@ -22,7 +22,7 @@ from firesteel.common.rpc.convert import (
     profile_from_proto,
     profile_to_proto,
 )
-from firesteel.common.rpc.link import RemoteProtocolError
+from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
 from jobmaster.core.operator_messages import (

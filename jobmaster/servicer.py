@@ -16,7 +16,8 @@ import structlog
 
 from firesteel._proto import job_master_pb2, job_master_pb2_grpc, tasks_pb2
 from firesteel.common.ids import TaskExecutorId
-from firesteel.common.rpc.link import EOF, RemoteProtocolError
+from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.link import EOF
 from jobmaster import convert
 from jobmaster.core import events
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import (
     AllocationId,
     ExecutorId,

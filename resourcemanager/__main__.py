@@ -13,11 +13,11 @@ from pathlib import Path
 import structlog
 
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
-from firesteel.common import logs, options, temporary
-from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common import logs
+from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.ids import Epoch, IdSource
 from firesteel.common.metrics import Registry, add_process_metrics
-from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.resources import ResourceProfile
 from firesteel.common.rpc.server import AddressTaken, bind, new_server
 from firesteel.errors import FiresteelError

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 from typing import TypeVar
 
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from resourcemanager.core import events as e

@@ -69,15 +69,15 @@ generate_stubs() {
 }
 
 find_java() {
-  if $python -m firesteel.common.java >/dev/null 2>&1; then return; fi
+  if $python -m firesteel.common.process.java >/dev/null 2>&1; then return; fi
   if can_install; then
     local package
     for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
       say "installing Java: $package"
-      if apt_install "$package" && $python -m firesteel.common.java >/dev/null 2>&1; then return; fi
+      if apt_install "$package" && $python -m firesteel.common.process.java >/dev/null 2>&1; then return; fi
     done
   fi
-  $python -m firesteel.common.java >/dev/null || fail "then run it again"
+  $python -m firesteel.common.process.java >/dev/null || fail "then run it again"
 }
 
 make_venv

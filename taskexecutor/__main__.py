@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from firesteel.common import logs, options, temporary
-from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common import logs
+from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.ids import TaskExecutorId, random_id
-from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from firesteel.errors import FiresteelError
 from taskexecutor.core.process_shape import mib, total_and_default

@@ -15,11 +15,10 @@ from firesteel._proto import (
     resource_manager_pb2,
     tasks_pb2,
 )
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
-from firesteel.common.rpc.link import RemoteProtocolError
+from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment

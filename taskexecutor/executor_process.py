@@ -18,10 +18,9 @@ from pathlib import Path
 import structlog
 
 import taskexecutor
-from firesteel.common import options, temporary
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
-from firesteel.common.process import Child, StartFailed, spawn
+from firesteel.common.process import Child, StartFailed, spawn, temporary
 from taskexecutor.core import commands, events
 from taskexecutor.executor import CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes

@@ -14,8 +14,8 @@ import grpc
 import structlog
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
-from firesteel.common import temporary
 from firesteel.common.ids import ExecutorId
+from firesteel.common.process import temporary
 from firesteel.common.rpc.server import new_server
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 

@@ -14,8 +14,7 @@ from typing import assert_never
 import structlog
 
 from firesteel._proto import executor_pb2, resource_manager_pb2
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.driver import Driver
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.metrics import Registry, Sample, add_process_metrics

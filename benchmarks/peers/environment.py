@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from firesteel.common.java import java_home
+from firesteel.common.process.java import java_home
 
 FLINK = "apache-flink==2.3.0"
 PYTHONS = ("3.11", "3.12", "3.10")  # that it has packages for, best first

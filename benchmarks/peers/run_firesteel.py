@@ -14,8 +14,7 @@ from benchmarks.peers.work import KEEP_ONE_IN, Work
 from firesteel import Environment, Tumbling
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.connectors import CollectSink
 from firesteel.datastream import DataStream
 

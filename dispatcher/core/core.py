@@ -54,7 +54,7 @@ from dispatcher.core.messages import (
     SubmitJob,
     TellWatchers,
 )
-from firesteel.common.driver import Effects, Tick
+from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.process import exit_reason
 from firesteel.common.states import JobStatus

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 

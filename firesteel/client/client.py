@@ -36,8 +36,7 @@ from firesteel.client.job_details import (
     job_details,
     job_overview,
 )
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.rpc.server import channel

@@ -1,11 +1,5 @@
 """The one driver that runs every core.
 
-A core is plain synchronous Python that decides; it does no I/O, reads no clock, draws no
-randomness:
-
-    effects = core.handle(event, now)      # `now`: seconds on a monotonic clock
-    core.next_deadline()                   # when it next wants a Tick, or None
-
 The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post`
 events. For each event the driver, in this order: lets the core handle it, persists
 `effects.records` in one transaction, and only then carries out `effects.commands`. Whatever a
@@ -25,40 +19,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 import structlog
+
+from firesteel.common.core import Command, Core, Event, Record, Tick
 
 log = structlog.get_logger(__name__)
 
 LATE_S = 1.0
 CATCH_UP_S = 0.3
-
-Event = TypeVar("Event", contravariant=True)
-Record = TypeVar("Record", covariant=True)
-Command = TypeVar("Command", covariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time has passed: the deadline a core asked for is reached."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects(Generic[Record, Command]):
-    """What a core wants done about one event."""
-
-    records: Sequence[
-        Record
-    ] = ()  # saved, in one fenced transaction, BEFORE any command is carried out
-    commands: Sequence[Command] = ()  # carried out in this order
-
-
-class Core(Protocol[Event, Record, Command]):
-    def handle(self, event: Event | Tick, now: float) -> Effects[Record, Command]: ...
-
-    def next_deadline(self) -> float | None: ...
 
 
 class MailboxFull(Exception):

@@ -28,8 +28,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample as PrometheusSample
 
-from firesteel.common import options
-from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)

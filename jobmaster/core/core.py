@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, Never, assert_never
 
-from firesteel.common.driver import Effects, Tick
+from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import AllocationId, AttemptId, IdSource, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from firesteel.common import options
-from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.config import Configuration, ConfigurationError, options
 from jobmaster.core.failover.restart_strategy import FixedDelayRestart, NoRestart, RestartStrategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """Defaults are those of firesteel.common.options."""
+    """Defaults are those of firesteel.common.config.options."""
 
     slot_request_timeout_s: float = 300.0
     slot_idle_timeout_s: float = 50.0

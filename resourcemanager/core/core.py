@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import assert_never
 
-from firesteel.common.driver import Effects, Tick
+from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import AllocationId, IdSource, JobId, TaskExecutorId
 from resourcemanager.core import events as e
 from resourcemanager.core.events import Command, Connection, Event, WorkerId

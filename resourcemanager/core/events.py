@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
 

@@ -4,7 +4,7 @@ when it changes.
 
 from __future__ import annotations
 
-from firesteel.common import options
+from firesteel.common.config import options
 from resourcemanager.core.matching import Need
 from resourcemanager.core.slots import SlotState, SlotTable
 from resourcemanager.core.workers import Growth, Workers

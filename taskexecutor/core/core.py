@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from firesteel.common.driver import Effects, Tick
+from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import IdSource
 from taskexecutor.core import allocations, job_masters, processes, slot_requests, tasks
 from taskexecutor.core.commands import Command

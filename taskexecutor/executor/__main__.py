@@ -13,8 +13,8 @@ import signal
 import threading
 import traceback
 
-from firesteel.common import logs, options
-from firesteel.common.config import Configuration
+from firesteel.common import logs
+from firesteel.common.config import Configuration, options
 from firesteel.common.process import announce_ready, watch_lifeline
 from firesteel.errors import summary_of
 from taskexecutor.executor import CONFIG_VARIABLE

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from firesteel._proto import tasks_pb2
-from firesteel.common.java import java_home
+from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness

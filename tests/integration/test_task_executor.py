@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
-from firesteel.common import temporary
-from firesteel.common.process import Child, spawn
+from firesteel.common.process import Child, spawn, temporary
 from tests.integration.task_executor_masters import Masters
 
 JOB = "b" * 32

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from resourcemanager.core import events as e

@@ -10,7 +10,7 @@ from typing import Any
 
 from dispatcher.core.messages import Refusal
 from firesteel._proto import job_graph_pb2
-from firesteel.common import options
+from firesteel.common.config import options
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile

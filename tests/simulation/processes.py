@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firesteel.common.driver import Core, Tick
+from firesteel.common.core import Core, Tick
 from tests.simulation.network import End, Network
 from tests.simulation.world import World
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from firesteel.common import options
+from firesteel.common.config import options
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.common import options
 from firesteel.common.config import (
     Configuration,
     ConfigurationError,
+    options,
     parse_definitions,
-    parse_duration_s,
-    parse_size_bytes,
 )
+from firesteel.common.units import parse_duration_s, parse_size_bytes
 
 
 def written(folder: Path, text: str) -> Path:

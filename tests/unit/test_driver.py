@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firesteel.common.driver import Driver, Effects, MailboxFull, Tick
+from firesteel.common.core import Effects, Tick
+from firesteel.common.driver import Driver, MailboxFull
 
 
 @dataclass

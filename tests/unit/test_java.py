@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.common import java
+from firesteel.common.process import java
 
 
 @pytest.fixture(autouse=True)

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from firesteel.common.config import parse
-from firesteel.common.option_reference import default_text, markdown
-from firesteel.common.options import OPTIONS
+from firesteel.common.config.options import OPTIONS
+from firesteel.common.config.reference import default_text, markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_in_step_with_the_options() -> None:
     assert PAGE.read_text() == markdown(), (
-        "python -m firesteel.common.options > docs/configuration.md"
+        "python -m firesteel.common.config.reference > docs/configuration.md"
     )
 
 
 def test_the_module_prints_it() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "firesteel.common.options"],
+        [sys.executable, "-m", "firesteel.common.config.reference"],
         capture_output=True,
         text=True,
         check=True,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firesteel.common import options
-from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.ids import is_id
 
 if TYPE_CHECKING:

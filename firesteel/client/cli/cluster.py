@@ -10,8 +10,7 @@ import click
 
 from firesteel.client.cli.arguments import configuration, default_address, definitions_option
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client

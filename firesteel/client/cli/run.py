@@ -14,8 +14,7 @@ from firesteel.client.cli.arguments import (
     default_address,
     definitions_option,
 )
-from firesteel.common import options
-from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it

@@ -14,8 +14,8 @@ import structlog
 
 from firesteel.client.cluster.directory import ClusterDirectory
 from firesteel.client.cluster.supervisor import Supervisor
-from firesteel.common import logs, options
-from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common import logs
+from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.process import StartFailed, announce_ready, watch_lifeline
 from firesteel.errors import FiresteelError
 

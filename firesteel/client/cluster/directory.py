@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from firesteel.common import temporary
+from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
 
 CLUSTER_ID = (

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, end_processes
 from firesteel.client.cluster.supervisor import import_path
 from firesteel.client.job_details import ClusterOverview
-from firesteel.common import options, temporary
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
+from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ import structlog
 
 import firesteel
 from firesteel.client.cluster.directory import CLUSTER_ID, ClusterDirectory, ClusterState
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import random_id
 from firesteel.common.process import Child, StartFailed, spawn
 

@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 import grpc
 import structlog
 
+from firesteel.common.backoff import Backoff
+from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.server import aio_channel
 
 log = structlog.get_logger(__name__)
@@ -25,12 +27,6 @@ EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 CONNECT_TIMEOUT_S = 3.0
-
-
-class RemoteProtocolError(Exception):
-    """The peer sent something that has no meaning here; the message names its fault. The link is
-    opened anew.
-    """
 
 
 class Link(Generic[Sent, Received]):
@@ -98,11 +94,13 @@ class Link(Generic[Sent, Received]):
     async def run(self) -> None:
         """Until closed or cancelled."""
         loop = asyncio.get_running_loop()
-        last_up, pause_s, told = loop.time(), FIRST_PAUSE_S, ""
+        last_up, told = loop.time(), ""
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             cause = await self._once()
             if self._heard:
-                last_up, pause_s = loop.time(), FIRST_PAUSE_S
+                last_up = loop.time()
+                backoff.reset()
             if self._over:
                 return
             if self._heard or cause != told:  # once per outage, not once per attempt
@@ -114,8 +112,7 @@ class Link(Generic[Sent, Received]):
                 )
             told = cause
             self._on_down(cause, loop.time() - last_up)
-            await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            await asyncio.sleep(backoff.next())
 
     async def _once(self) -> str:
         """One connection; returns why it ended."""

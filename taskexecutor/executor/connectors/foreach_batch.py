@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.connectors import ForeachBatchSink
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from firesteel.common import temporary
+from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_arrow, to_spark
 

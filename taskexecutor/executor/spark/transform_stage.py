@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from firesteel.common import options
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundle_plan import BundlePlans

@@ -37,7 +37,7 @@ from dispatcher.core.messages import (
     StartProcess,
     SubmitJob,
 )
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 

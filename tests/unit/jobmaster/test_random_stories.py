@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from firesteel.common.driver import Tick
+from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus

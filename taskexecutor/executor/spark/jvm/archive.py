@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pyspark
 
-from firesteel.common.java import java_home
+from firesteel.common.process.java import java_home
 from taskexecutor.executor.spark.jvm.launch import class_path, jvm_options, spark_home
 
 COMMAND = "python -m taskexecutor.executor.spark.jvm.archive"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from firesteel.common import temporary
+from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.bundles import BundleStore
 from taskexecutor.executor.spark.jvm import archive, mllib

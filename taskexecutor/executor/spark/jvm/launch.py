@@ -30,7 +30,7 @@ from typing import Any
 
 import pyspark
 
-from firesteel.common.java import java_home
+from firesteel.common.process.java import java_home
 from firesteel.errors import FiresteelError
 
 MIB = 2**20

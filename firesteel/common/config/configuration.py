@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from firesteel.common.options import OPTIONS, Option
+from firesteel.common.config.options import OPTIONS, Option
+from firesteel.common.units import parse_duration_s, parse_size_bytes
 from firesteel.errors import FiresteelError
 
 T = TypeVar("T")
@@ -155,26 +156,6 @@ def _text(value: Any) -> str:
 
 # -- values
 
-_DURATION_UNITS_S = {
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(
-        ("", "ms", "milli", "millis", "millisecond", "milliseconds"), 1e-3
-    ),  # as in Flink: bare is ms
-    **dict.fromkeys(("us", "µs", "micro", "micros", "microsecond", "microseconds"), 1e-6),
-    **dict.fromkeys(("ns", "nano", "nanos", "nanosecond", "nanoseconds"), 1e-9),
-}
-_SIZE_UNITS_BYTES = {
-    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
-    **dict.fromkeys(("k", "kb", "kib", "kibibytes"), 2**10),
-    **dict.fromkeys(("m", "mb", "mib", "mebibytes"), 2**20),
-    **dict.fromkeys(("g", "gb", "gib", "gibibytes"), 2**30),
-    **dict.fromkeys(("t", "tb", "tib", "tebibytes"), 2**40),
-}
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)")
-
 _ALLOWED = {
     "int": "a whole number",
     "float": "a number",
@@ -251,23 +232,6 @@ def _yaml_list(text: str) -> Any:
         return yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError:
         raise ValueError(text) from None
-
-
-def parse_duration_s(text: str) -> float:
-    """Seconds. A bare number is milliseconds, as in Flink. Raises ValueError."""
-    return _quantity(text, _DURATION_UNITS_S)
-
-
-def parse_size_bytes(text: str) -> int:
-    """Bytes; every unit is a power of 1024, as in Flink. Raises ValueError."""
-    return int(_quantity(text, _SIZE_UNITS_BYTES))
-
-
-def _quantity(text: str, units: Mapping[str, float]) -> float:
-    match = _QUANTITY.fullmatch(text.strip().lower())
-    if match is None or match.group(2) not in units:
-        raise ValueError(text)
-    return float(match.group(1)) * units[match.group(2)]
 
 
 _PARSERS: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Finds the Java that runs Spark: 17 or later.
 
-`python -m firesteel.common.java` prints its home, or says what to do and fails.
+`python -m firesteel.common.process.java` prints its home, or says what to do and fails.
 """
 
 from __future__ import annotations

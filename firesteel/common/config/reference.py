@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from firesteel.common.options import OPTIONS, Option
+from firesteel.common.config.options import OPTIONS, Option
+from firesteel.common.units import shortest_duration, shortest_size
 
 _HEAD = """# Configuration
 
@@ -18,7 +19,7 @@ known one; a bad value is an error that says what is allowed.
 Durations: `500 ms`, `10 s`, `3 min`, `1 d`; a bare number is milliseconds. Sizes: `64 kb`, `1024m`, `2 gb`, powers of 1024.
 Lists: `a;b;c` or `[a, b, c]`.
 
-This page is printed by `python -m firesteel.common.options`; a test keeps the two in step.
+This page is printed by `python -m firesteel.common.config.reference`; a test keeps the two in step.
 """
 
 
@@ -37,28 +38,15 @@ def default_text(option: Option[Any]) -> str:
     default = option.default
     match option.kind:
         case "duration":
-            return _quantity(
-                default, (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
-            )
+            return shortest_duration(default)
         case "size":
-            return _quantity(default, (("gb", 2**30), ("mb", 2**20), ("kb", 2**10), ("b", 1)))
+            return shortest_size(default)
         case "bool":
             return "true" if default else "false"
         case "list":
             return ";".join(default)
         case _:
             return f"{default:g}" if isinstance(default, float) else str(default)
-
-
-def _quantity(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """In the largest unit that leaves a whole number."""
-    if not value:
-        return "0"
-    unit, factor = next(
-        ((unit, factor) for unit, factor in units if value >= factor and value % factor == 0),
-        units[-1],
-    )
-    return f"{value / factor:g} {unit}"
 
 
 def _default(option: Option[Any]) -> str:
@@ -73,3 +61,7 @@ def _meaning(option: Option[Any]) -> str:
         else ""
     )
     return option.doc.replace("|", "\\|").replace("<", "&lt;") + choices
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

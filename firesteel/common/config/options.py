@@ -1,7 +1,7 @@
 """Every configuration key Firesteel reads, with its type, default and meaning (Flink 2.x names
 where Flink has one).
 
-`python -m firesteel.common.options` prints them all as docs/configuration.md. Durations are float
+`python -m firesteel.common.config.reference` prints them all as docs/configuration.md. Durations are float
 seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes (`1024m`, `64 kb`).
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
+
+from firesteel.common.units import MIB
 
 T = TypeVar("T")
 Kind = Literal["string", "int", "float", "bool", "duration", "size", "enum", "list"]
@@ -43,8 +45,6 @@ def _option(
     OPTIONS[key] = option
     return option
 
-
-MIB = 2**20
 
 # fmt: off
 _section = "Addresses"
@@ -107,11 +107,3 @@ PYTHON_REQUIREMENTS = _option("python.requirements", "string", "", "A requiremen
 PYTHON_EXECUTABLE = _option("python.executable", "string", "", "Python that runs the slots; empty: the TaskExecutor's own.")
 BUNDLE_BYTES = _option("python.fn-execution.bundle.bytes", "size", 64 * MIB, "Largest bundle handed to Spark at once.")
 # fmt: on
-
-
-if __name__ == "__main__":
-    from firesteel.common.option_reference import (
-        markdown,  # which reads OPTIONS of the module as others import it
-    )
-
-    print(markdown(), end="")

@@ -1,0 +1,10 @@
+"""Configuration: the options that Firesteel reads, and the values that a user sets."""
+
+from firesteel.common.config.configuration import (
+    Configuration,
+    ConfigurationError,
+    parse,
+    parse_definitions,
+)
+
+__all__ = ["Configuration", "ConfigurationError", "parse", "parse_definitions"]
