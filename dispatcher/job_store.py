@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from dispatcher.core.core import Job
-from dispatcher.core.messages import (
+from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
     JobCancelRequested,

@@ -16,8 +16,9 @@ import structlog
 import firesteel
 from dispatcher import convert
 from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
+from dispatcher.core.commands import Refusal
 from dispatcher.core.core import Job, unknown_job
-from dispatcher.core.messages import JobMasterDisconnected, Refusal
+from dispatcher.core.events import JobMasterDisconnected
 from dispatcher.results import follow
 from dispatcher.shell import Shell, wait_for_change
 from firesteel._proto import (

@@ -21,27 +21,29 @@ import structlog
 
 from dispatcher import convert
 from dispatcher.blob_store import BlobStore
-from dispatcher.core.core import DispatcherCore, Job
-from dispatcher.core.messages import (
+from dispatcher.core.commands import (
     Acknowledge,
     Answer,
     AskToCancel,
-    CancelJob,
-    CancelNotDelivered,
     Command,
     DropResults,
-    Event,
     KillProcess,
-    ProcessExited,
-    ProcessStarted,
-    ProcessStartFailed,
-    Record,
+    NotifyWatchers,
     Refusal,
     StartJob,
     StartProcess,
-    SubmitJob,
-    TellWatchers,
 )
+from dispatcher.core.core import DispatcherCore, Job
+from dispatcher.core.events import (
+    CancelJob,
+    CancelNotDelivered,
+    Event,
+    ProcessExited,
+    ProcessStarted,
+    ProcessStartFailed,
+    SubmitJob,
+)
+from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.config import Configuration, options
@@ -280,7 +282,7 @@ class Shell:
             case Acknowledge():
                 ack = dispatcher_pb2.StatusAck(status=command.status.value)
                 self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(ack=ack))
-            case TellWatchers():
+            case NotifyWatchers():
                 self._running_jobs.set(self.core.running())
                 self._stale_reports.set(self.core.stale_reports)
                 for watcher in self._watchers.get(command.job_id, ()):

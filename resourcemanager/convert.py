@@ -13,7 +13,7 @@ from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
 from firesteel.common.resources import ResourceProfile
 from firesteel.common.rpc.convert import profile_from_proto, profile_to_proto
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, WorkerId
 from resourcemanager.core.slots import SlotState, TaskExecutor
@@ -31,14 +31,14 @@ class PeerError(Exception):
 
 def from_task_executor(
     connection: Connection, message: pb.TaskExecutorToResourceManager
-) -> e.Event:
+) -> events.Event:
     epoch = Epoch(message.resource_manager_epoch)
     match message.WhichOneof("message"):
         case "register":
             return _task_executor_registered(connection, message.register)
         case "slot_report":
             report = message.slot_report
-            return e.SlotsReported(
+            return events.SlotsReported(
                 connection=connection,
                 epoch=epoch,
                 sequence=report.sequence,
@@ -50,24 +50,24 @@ def from_task_executor(
                 _id(result.allocation_id, "SlotRequestResult.allocation_id")
             )
             if result.accepted:
-                return e.SlotRequestAccepted(
+                return events.SlotRequestAccepted(
                     connection=connection, epoch=epoch, allocation_id=allocation_id
                 )
-            return e.SlotRequestRejected(
+            return events.SlotRequestRejected(
                 connection=connection,
                 epoch=epoch,
                 allocation_id=allocation_id,
                 reason=result.reason[:1000],
             )
         case "heartbeat":
-            return e.TaskExecutorHeartbeat(connection=connection, epoch=epoch)
+            return events.TaskExecutorHeartbeat(connection=connection, epoch=epoch)
         case _:
             raise PeerError(
                 "the TaskExecutor sent a TaskExecutorToResourceManager without a message"
             )
 
 
-def from_job_master(connection: Connection, message: pb.JobMasterToResourceManager) -> e.Event:
+def from_job_master(connection: Connection, message: pb.JobMasterToResourceManager) -> events.Event:
     job_id = JobId(_id(message.job_id, "JobMasterToResourceManager.job_id"))
     epoch = Epoch(message.job_master_epoch)
     match message.WhichOneof("message"):
@@ -77,7 +77,7 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
                 raise PeerError(
                     "JobMasterRegistration: its job and epoch differ from those of the message around it"
                 )
-            return e.JobMasterRegistered(
+            return events.JobMasterRegistered(
                 connection=connection,
                 job_id=job_id,
                 epoch=epoch,
@@ -87,18 +87,18 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
         case "declare":
             return _requirements_declared(connection, job_id, epoch, message.declare)
         case "heartbeat":
-            return e.JobMasterHeartbeat(connection=connection, job_id=job_id, epoch=epoch)
+            return events.JobMasterHeartbeat(connection=connection, job_id=job_id, epoch=epoch)
         case _:
             raise PeerError("the JobMaster sent a JobMasterToResourceManager without a message")
 
 
 def _task_executor_registered(
     connection: Connection, register: pb.TaskExecutorRegistration
-) -> e.TaskExecutorRegistered:
+) -> events.TaskExecutorRegistered:
     slots = _slot_statuses(register.slots)
     if not slots:
         raise PeerError("TaskExecutorRegistration.slots: a TaskExecutor has at least one slot")
-    return e.TaskExecutorRegistered(
+    return events.TaskExecutorRegistered(
         connection=connection,
         task_executor_id=TaskExecutorId(
             _id(register.task_executor_id, "TaskExecutorRegistration.task_executor_id")
@@ -116,7 +116,7 @@ def _task_executor_registered(
 
 def _requirements_declared(
     connection: Connection, job_id: JobId, epoch: Epoch, declare: pb.DeclareRequirements
-) -> e.RequirementsDeclared:
+) -> events.RequirementsDeclared:
     requirements: dict[ResourceProfile, int] = {}
     for requirement in declare.requirements:
         if requirement.count < 0:
@@ -127,13 +127,13 @@ def _requirements_declared(
         raise PeerError(
             f"DeclareRequirements: {sum(requirements.values())} slots, more than {REQUIRED_MAX} are not allowed"
         )
-    return e.RequirementsDeclared(
+    return events.RequirementsDeclared(
         connection=connection,
         job_id=job_id,
         epoch=epoch,
         sequence=declare.sequence,
         requirements=tuple(
-            e.Requirement(profile=profile, count=count)
+            events.Requirement(profile=profile, count=count)
             for profile, count in requirements.items()
             if count
         ),
@@ -141,7 +141,7 @@ def _requirements_declared(
     )
 
 
-def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[e.SlotStatus, ...]:
+def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[events.SlotStatus, ...]:
     statuses = tuple(_slot_status(message) for message in messages)
     if len(statuses) > SLOTS_MAX:
         raise PeerError(
@@ -157,7 +157,7 @@ def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[e.SlotStatus, ...
     return statuses
 
 
-def _slot_status(message: pb.SlotStatus) -> e.SlotStatus:
+def _slot_status(message: pb.SlotStatus) -> events.SlotStatus:
     if message.slot_index < 0:
         raise PeerError(f"SlotStatus.slot_index: {message.slot_index} is negative")
     if bool(message.allocation_id) != bool(message.job_id):
@@ -166,8 +166,8 @@ def _slot_status(message: pb.SlotStatus) -> e.SlotStatus:
         )
     if not message.allocation_id:
         profile = _profile(message.profile, "SlotStatus.profile")
-        return e.SlotStatus(slot_index=message.slot_index, profile=profile, warm=message.warm)
-    return e.SlotStatus(
+        return events.SlotStatus(slot_index=message.slot_index, profile=profile, warm=message.warm)
+    return events.SlotStatus(
         slot_index=message.slot_index,
         profile=_profile(message.profile, "SlotStatus.profile"),
         allocation_id=AllocationId(_id(message.allocation_id, "SlotStatus.allocation_id")),
@@ -214,15 +214,15 @@ def _known(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
 
 
 def to_task_executor(
-    command: e.Welcome | e.SendHeartbeat | e.ToTaskExecutor, epoch: Epoch
+    command: commands.Welcome | commands.SendHeartbeat | commands.ToTaskExecutor, epoch: Epoch
 ) -> pb.ResourceManagerToTaskExecutor:
     message = pb.ResourceManagerToTaskExecutor(resource_manager_epoch=epoch)
     match command:
-        case e.Welcome():
+        case commands.Welcome():
             message.registered.resource_manager_epoch = epoch
-        case e.SendHeartbeat():
+        case commands.SendHeartbeat():
             message.heartbeat.SetInParent()
-        case e.RequestSlot():
+        case commands.RequestSlot():
             message.request_slot.CopyFrom(
                 pb.RequestSlot(
                     allocation_id=command.allocation_id,
@@ -234,10 +234,10 @@ def to_task_executor(
                     environment=dict(command.environment),
                 )
             )
-        case e.FreeSlot():
+        case commands.FreeSlot():
             message.free_slot.allocation_id = command.allocation_id
             message.free_slot.cause = command.cause
-        case e.Shutdown():
+        case commands.Shutdown():
             message.shutdown.cause = command.cause
         case _:
             raise TypeError(f"{command} is not for a TaskExecutor")
@@ -245,20 +245,20 @@ def to_task_executor(
 
 
 def to_job_master(
-    command: e.Welcome | e.SendHeartbeat | e.ToJobMaster, epoch: Epoch
+    command: commands.Welcome | commands.SendHeartbeat | commands.ToJobMaster, epoch: Epoch
 ) -> pb.ResourceManagerToJobMaster:
     message = pb.ResourceManagerToJobMaster(resource_manager_epoch=epoch)
     match command:
-        case e.Welcome():
+        case commands.Welcome():
             message.registered.resource_manager_epoch = epoch
-        case e.SendHeartbeat():
+        case commands.SendHeartbeat():
             message.heartbeat.SetInParent()
-        case e.NotEnoughResources():
+        case commands.NotEnoughResources():
             message.not_enough.sequence = command.sequence
             message.not_enough.missing = command.missing
             message.not_enough.growing = command.growing
             message.not_enough.explanation = command.explanation
-        case e.TaskExecutorLost():
+        case commands.TaskExecutorLost():
             message.task_executor_lost.task_executor_id = command.task_executor_id
             message.task_executor_lost.cause = command.cause
         case _:

@@ -20,9 +20,10 @@ from firesteel._proto import resource_manager_pb2_grpc
 from firesteel.common.driver import Driver, MailboxFull
 from firesteel.common.metrics import Sample
 from resourcemanager import convert
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
+from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager
-from resourcemanager.core.events import Command, Connection, Event
+from resourcemanager.core.events import Connection, Event
 from resourcemanager.core.slots import SlotState
 from resourcemanager.driver import WorkerDriver
 
@@ -88,7 +89,7 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
                 "waiting for the TaskExecutors of an earlier ResourceManager",
                 worker_ids=list(previous),
             )
-        self.post(e.Started(previous_workers=tuple(previous)))
+        self.post(events.Started(previous_workers=tuple(previous)))
         await self._driver.run()
 
     def stop(self) -> None:
@@ -153,7 +154,7 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
             del self._peers[peer.connection]
             cause = peer.closing[1] if peer.closing is not None else "the connection was lost"
             self.post(
-                e.ConnectionBroken(connection=peer.connection, cause=cause)
+                events.ConnectionBroken(connection=peer.connection, cause=cause)
             )  # no news if it was closed in order
 
     async def _read(
@@ -163,7 +164,7 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
             async for message in requests:
                 self.post(decode(peer.connection, message))
             await asyncio.sleep(CANCELLATION_PAUSE_S)
-            self.post(e.ConnectionClosed(connection=peer.connection))
+            self.post(events.ConnectionClosed(connection=peer.connection))
             peer.close(grpc.StatusCode.OK, "closed by the peer")
         except convert.PeerError as error:
             log.warning(
@@ -184,23 +185,23 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
 
     def execute(self, command: Command) -> None:
         match command:
-            case e.RequestWorker(worker_id=worker_id):
+            case commands.RequestWorker(worker_id=worker_id):
                 log.info("starting TaskExecutor", worker_id=worker_id)
                 self._workers.request_worker(worker_id)
-            case e.ReleaseWorker(worker_id=worker_id, cause=cause):
+            case commands.ReleaseWorker(worker_id=worker_id, cause=cause):
                 self._workers.release_worker(worker_id, cause)
-            case e.CloseConnection(connection=connection, cause=cause):
+            case commands.CloseConnection(connection=connection, cause=cause):
                 if (peer := self._peers.get(connection)) is not None:
                     log.info("closing connection", peer=peer.name, cause=cause)
                     peer.close(grpc.StatusCode.ABORTED, cause)
             case (
-                e.Welcome()
-                | e.SendHeartbeat()
-                | e.RequestSlot()
-                | e.FreeSlot()
-                | e.Shutdown()
-                | e.NotEnoughResources()
-                | e.TaskExecutorLost()
+                commands.Welcome()
+                | commands.SendHeartbeat()
+                | commands.RequestSlot()
+                | commands.FreeSlot()
+                | commands.Shutdown()
+                | commands.NotEnoughResources()
+                | commands.TaskExecutorLost()
             ):
                 _log_sent(command)
                 if (peer := self._peers.get(command.connection)) is not None:
@@ -221,7 +222,7 @@ class ResourceManagerService(resource_manager_pb2_grpc.ResourceManagerServicer):
 
 def _log_event(event: Event) -> None:
     match event:
-        case e.TaskExecutorRegistered():
+        case events.TaskExecutorRegistered():
             log.info(
                 "TaskExecutor registered",
                 task_executor_id=event.task_executor_id,
@@ -229,20 +230,20 @@ def _log_event(event: Event) -> None:
                 slots=len(event.slots),
                 worker_id=event.worker_id,
             )
-        case e.JobMasterRegistered():
+        case events.JobMasterRegistered():
             log.info(
                 "JobMaster registered",
                 job_id=event.job_id,
                 job_name=event.job_name,
                 address=event.address,
             )
-        case e.RequirementsDeclared():
+        case events.RequirementsDeclared():
             log.info(
                 "requirements declared",
                 job_id=event.job_id,
                 slots=sum(r.count for r in event.requirements),
             )
-        case e.SlotRequestRejected():
+        case events.SlotRequestRejected():
             log.warning(
                 "slot request rejected", allocation_id=event.allocation_id, reason=event.reason
             )
@@ -252,25 +253,25 @@ def _log_event(event: Event) -> None:
 
 def _log_sent(command: Command) -> None:
     match command:
-        case e.RequestSlot():
+        case commands.RequestSlot():
             log.debug(
                 "slot requested",
                 job_id=command.job_id,
                 allocation_id=command.allocation_id,
                 slot_index=command.slot_index,
             )
-        case e.NotEnoughResources():
+        case commands.NotEnoughResources():
             log.info(
                 "not enough resources",
                 missing=command.missing,
                 growing=command.growing,
                 why=command.explanation,
             )
-        case e.TaskExecutorLost():
+        case commands.TaskExecutorLost():
             log.warning(
                 "TaskExecutor lost", task_executor_id=command.task_executor_id, cause=command.cause
             )
-        case e.FreeSlot() | e.Shutdown():
+        case commands.FreeSlot() | commands.Shutdown():
             log.info("told TaskExecutor", command=str(command))
         case _:
             pass

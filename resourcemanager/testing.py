@@ -10,9 +10,10 @@ from typing import TypeVar
 from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
 from firesteel.common.resources import UNKNOWN, ResourceProfile
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
+from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager
-from resourcemanager.core.events import Command, Connection, Event, WorkerId
+from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.slots import Slot, SlotState
 from resourcemanager.core.workers import WorkerSpec
@@ -33,12 +34,12 @@ def job_id(name: str) -> JobId:
     return JobId(stable_id("job", name))
 
 
-def free(*indexes: int) -> tuple[e.SlotStatus, ...]:
-    return tuple(e.SlotStatus(slot_index=index, profile=UNKNOWN) for index in indexes)
+def free(*indexes: int) -> tuple[events.SlotStatus, ...]:
+    return tuple(events.SlotStatus(slot_index=index, profile=UNKNOWN) for index in indexes)
 
 
-def held(index: int, request: e.RequestSlot) -> e.SlotStatus:
-    return e.SlotStatus(
+def held(index: int, request: commands.RequestSlot) -> events.SlotStatus:
+    return events.SlotStatus(
         slot_index=index,
         profile=request.profile,
         allocation_id=request.allocation_id,
@@ -79,12 +80,12 @@ class Harness:
     # ------------------------------------------------------------ peers' verbs
 
     def start(self, *previous_workers: WorkerId) -> list[Command]:
-        return self.handle(e.Started(previous_workers=previous_workers))
+        return self.handle(events.Started(previous_workers=previous_workers))
 
     def register(
         self,
         name: str,
-        slots: int | tuple[e.SlotStatus, ...] = 2,
+        slots: int | tuple[events.SlotStatus, ...] = 2,
         *,
         worker_id: WorkerId | None = None,
         slot: ResourceProfile = SLOT,
@@ -93,7 +94,7 @@ class Harness:
         connection = self._connect(name)
         statuses = free(*range(slots)) if isinstance(slots, int) else slots
         self.handle(
-            e.TaskExecutorRegistered(
+            events.TaskExecutorRegistered(
                 connection=connection,
                 task_executor_id=executor_id(name),
                 address=f"{name}:1",
@@ -110,7 +111,7 @@ class Harness:
     def register_job(self, name: str, *, epoch: int = 1, address: str = "jm:1") -> Connection:
         connection = self._connect(name)
         self.handle(
-            e.JobMasterRegistered(
+            events.JobMasterRegistered(
                 connection=connection,
                 job_id=job_id(name),
                 epoch=Epoch(epoch),
@@ -130,28 +131,36 @@ class Harness:
         """What the job needs; a bare number is of UNKNOWN slots."""
         pairs = [(UNKNOWN, count) if isinstance(count, int) else count for count in counts]
         return self.handle(
-            e.RequirementsDeclared(
+            events.RequirementsDeclared(
                 connection=self.connection(name),
                 job_id=job_id(name),
                 epoch=Epoch(epoch),
                 sequence=next(self._sequences) if sequence is None else sequence,
                 requirements=tuple(
-                    e.Requirement(profile=profile, count=count) for profile, count in pairs if count
+                    events.Requirement(profile=profile, count=count)
+                    for profile, count in pairs
+                    if count
                 ),
             )
         )
 
-    def submit(self, name: str, *counts: int | tuple[ResourceProfile, int]) -> list[e.RequestSlot]:
+    def submit(
+        self, name: str, *counts: int | tuple[ResourceProfile, int]
+    ) -> list[commands.RequestSlot]:
         """A job comes and declares; returns the slot requests that follow."""
         self.register_job(name)
         self.declare(name, *counts)
-        return self.told(e.RequestSlot)
+        return self.told(commands.RequestSlot)
 
     def report(
-        self, name: str, *statuses: e.SlotStatus, sequence: int | None = None, epoch: Epoch = EPOCH
+        self,
+        name: str,
+        *statuses: events.SlotStatus,
+        sequence: int | None = None,
+        epoch: Epoch = EPOCH,
     ) -> list[Command]:
         return self.handle(
-            e.SlotsReported(
+            events.SlotsReported(
                 connection=self.connection(name),
                 epoch=epoch,
                 sequence=next(self._sequences) if sequence is None else sequence,
@@ -159,20 +168,20 @@ class Harness:
             )
         )
 
-    def accept(self, *requests: e.RequestSlot) -> list[Command]:
+    def accept(self, *requests: commands.RequestSlot) -> list[Command]:
         seen: list[Command] = []
         for request in requests:
             seen += self.handle(
-                e.SlotRequestAccepted(
+                events.SlotRequestAccepted(
                     connection=request.connection, epoch=EPOCH, allocation_id=request.allocation_id
                 )
             )
         self.commands = seen
         return seen
 
-    def reject(self, request: e.RequestSlot, reason: str = "taken") -> list[Command]:
+    def reject(self, request: commands.RequestSlot, reason: str = "taken") -> list[Command]:
         return self.handle(
-            e.SlotRequestRejected(
+            events.SlotRequestRejected(
                 connection=request.connection,
                 epoch=EPOCH,
                 allocation_id=request.allocation_id,
@@ -186,18 +195,20 @@ class Harness:
             connection = self.connection(name)
             if connection in self.core.fence.job_on:
                 self.handle(
-                    e.JobMasterHeartbeat(
+                    events.JobMasterHeartbeat(
                         connection=connection, job_id=job_id(name), epoch=Epoch(epoch)
                     )
                 )
             else:
-                self.handle(e.TaskExecutorHeartbeat(connection=connection, epoch=EPOCH))
+                self.handle(events.TaskExecutorHeartbeat(connection=connection, epoch=EPOCH))
 
     def break_stream(self, name: str) -> list[Command]:
-        return self.handle(e.ConnectionBroken(connection=self.connection(name), cause="broken"))
+        return self.handle(
+            events.ConnectionBroken(connection=self.connection(name), cause="broken")
+        )
 
     def close(self, name: str) -> list[Command]:
-        return self.handle(e.ConnectionClosed(connection=self.connection(name)))
+        return self.handle(events.ConnectionClosed(connection=self.connection(name)))
 
     # ------------------------------------------------------------ what it believes
 

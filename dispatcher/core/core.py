@@ -24,35 +24,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from dispatcher.core.messages import (
+from dispatcher.core.commands import (
     Acknowledge,
     Answer,
     AskToCancel,
-    CancelJob,
-    CancelNotDelivered,
     Command,
     DropResults,
+    KillProcess,
+    NotifyWatchers,
+    Refusal,
+    RefusalKind,
+    StartJob,
+    StartProcess,
+)
+from dispatcher.core.events import (
+    CancelJob,
+    CancelNotDelivered,
     Event,
+    JobMasterDisconnected,
+    JobMasterRegistered,
+    JobStatusReported,
+    ProcessExited,
+    ProcessStarted,
+    ProcessStartFailed,
+    SubmitJob,
+)
+from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
     JobForgotten,
-    JobMasterDisconnected,
-    JobMasterRegistered,
     JobStatusChanged,
-    JobStatusReported,
-    KillProcess,
-    ProcessExited,
-    ProcessStarted,
-    ProcessStartFailed,
     Record,
-    Refusal,
-    RefusalKind,
-    StartJob,
-    StartProcess,
-    SubmitJob,
-    TellWatchers,
 )
 from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import JobId, JobMasterId
@@ -229,7 +233,7 @@ class DispatcherCore:
                 )
             )
             self._commands.append(Answer(request=event.request))
-            self._commands.append(TellWatchers(job_id=event.job_id))
+            self._commands.append(NotifyWatchers(job_id=event.job_id))
         elif job.status.globally_terminal:
             self._commands.append(
                 Answer(request=event.request)
@@ -406,7 +410,7 @@ class DispatcherCore:
             self._records.append(JobStatusChanged(job_id=job.job_id, status=event.status))
         if first and job.cancel_requested:
             self._ask_to_cancel(job, now)
-        self._commands.append(TellWatchers(job_id=job.job_id))
+        self._commands.append(NotifyWatchers(job_id=job.job_id))
 
     def _acknowledge(self, process: JobMasterProcess, status: JobStatus) -> None:
         process.acknowledged = True
@@ -431,7 +435,7 @@ class DispatcherCore:
                 failure=failure,
             )
         )
-        self._commands.append(TellWatchers(job_id=job.job_id))
+        self._commands.append(NotifyWatchers(job_id=job.job_id))
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:

@@ -17,8 +17,9 @@ from typing import assert_never
 
 from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import AllocationId, IdSource, JobId, TaskExecutorId
-from resourcemanager.core import events as e
-from resourcemanager.core.events import Command, Connection, Event, WorkerId
+from resourcemanager.core import commands, events
+from resourcemanager.core.commands import Command
+from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.fence import Fence
 from resourcemanager.core.jobs import Job, unmet
 from resourcemanager.core.matching import Need, Plan, match_slots
@@ -68,7 +69,7 @@ class SlotManager:
     def handle(self, event: Event, now: float) -> Effects[None, Command]:
         self._now = now
         self._commands.clear()
-        if not isinstance(event, Tick | e.TaskExecutorHeartbeat | e.JobMasterHeartbeat):
+        if not isinstance(event, Tick | events.TaskExecutorHeartbeat | events.JobMasterHeartbeat):
             self._history.append((now, event))
         self._apply(event)
         if isinstance(event, Tick):
@@ -82,7 +83,7 @@ class SlotManager:
 
     def _apply(self, event: Event) -> None:
         match event:
-            case e.Started():
+            case events.Started():
                 self.workers.recover(event.previous_workers, self._now)
                 for worker_id in event.previous_workers:
                     self._arm(
@@ -90,32 +91,32 @@ class SlotManager:
                     )
                 self._unsettled = True
                 self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
-            case e.TaskExecutorRegistered():
+            case events.TaskExecutorRegistered():
                 self._register_executor(event)
-            case e.JobMasterRegistered():
+            case events.JobMasterRegistered():
                 self._register_job_master(event)
             case (
-                e.SlotsReported()
-                | e.SlotRequestAccepted()
-                | e.SlotRequestRejected()
-                | e.TaskExecutorHeartbeat()
+                events.SlotsReported()
+                | events.SlotRequestAccepted()
+                | events.SlotRequestRejected()
+                | events.TaskExecutorHeartbeat()
             ):
                 if (
                     executor := self.fence.admit_executor(event, self.table.executors, self._now)
                 ) is not None:
                     self._heard_executor(executor, event)
-            case e.RequirementsDeclared() | e.JobMasterHeartbeat():
+            case events.RequirementsDeclared() | events.JobMasterHeartbeat():
                 if (job := self.fence.admit_job(event, self.jobs, self._now)) is not None:
                     self._heard_job(job, event)
-            case e.ConnectionClosed(connection=connection):
+            case events.ConnectionClosed(connection=connection):
                 self._connection_ended(connection, None)
-            case e.ConnectionBroken(connection=connection, cause=cause):
+            case events.ConnectionBroken(connection=connection, cause=cause):
                 self._connection_ended(connection, cause)
-            case e.WorkerStarted():
+            case events.WorkerStarted():
                 pass  # what counts is that its TaskExecutor registers
             case (
-                e.WorkerStartFailed(worker_id=worker_id, cause=cause)
-                | e.WorkerExited(worker_id=worker_id, cause=cause)
+                events.WorkerStartFailed(worker_id=worker_id, cause=cause)
+                | events.WorkerExited(worker_id=worker_id, cause=cause)
             ):
                 self._worker_ended(worker_id, cause)
             case Tick():
@@ -125,9 +126,9 @@ class SlotManager:
 
     # ------------------------------------------------------------ TaskExecutors
 
-    def _register_executor(self, event: e.TaskExecutorRegistered) -> None:
+    def _register_executor(self, event: events.TaskExecutorRegistered) -> None:
         if self.fence.repeats(event):
-            self._commands.append(e.Welcome(connection=event.connection))
+            self._commands.append(commands.Welcome(connection=event.connection))
             return
         executor = self._known_executor(event)
         if executor is None:
@@ -156,10 +157,10 @@ class SlotManager:
             )
             self.workers.registered(executor.worker_id, spec, self._now)
             self._cancel(Deadline.WORKER_START, executor.worker_id)
-        self._commands.append(e.Welcome(connection=event.connection))
+        self._commands.append(commands.Welcome(connection=event.connection))
         if executor.leaving:  # the old connection may have taken it with it
             self._commands.append(
-                e.Shutdown(connection=event.connection, cause="it was given up before")
+                commands.Shutdown(connection=event.connection, cause="it was given up before")
             )
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
@@ -167,7 +168,7 @@ class SlotManager:
                 self._requests.send(slot, self._now)
         self._unsettled = True
 
-    def _known_executor(self, event: e.TaskExecutorRegistered) -> TaskExecutor | None:
+    def _known_executor(self, event: events.TaskExecutorRegistered) -> TaskExecutor | None:
         """The TaskExecutor that reconnects, if its slots are still the same."""
         executor = self.table.executors.get(event.task_executor_id)
         if executor is None:
@@ -189,18 +190,18 @@ class SlotManager:
         self.table.remove(executor)
         return None
 
-    def _heard_executor(self, executor: TaskExecutor, event: e.FromTaskExecutor) -> None:
+    def _heard_executor(self, executor: TaskExecutor, event: events.FromTaskExecutor) -> None:
         match event:
-            case e.SlotsReported():
+            case events.SlotsReported():
                 executor.report_sequence = event.sequence
                 self._reconcile(executor, event.slots)
-            case e.SlotRequestAccepted(allocation_id=allocation_id):
+            case events.SlotRequestAccepted(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:
                     self._requests.accepted(slot)
-            case e.SlotRequestRejected(allocation_id=allocation_id):
+            case events.SlotRequestRejected(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:
                     self._unsettled |= self._requests.rejected(slot, self._now)
-            case e.TaskExecutorHeartbeat():
+            case events.TaskExecutorHeartbeat():
                 pass
             case _:
                 assert_never(event)
@@ -212,14 +213,14 @@ class SlotManager:
             return None
         return slot
 
-    def _reconcile(self, executor: TaskExecutor, statuses: tuple[e.SlotStatus, ...]) -> None:
+    def _reconcile(self, executor: TaskExecutor, statuses: tuple[events.SlotStatus, ...]) -> None:
         result = self.table.reconcile(executor, statuses)
         for allocation_id in result.doubled:
             self.fence.drop("allocation reported on two slots")
             if executor.connection is not None:
                 cause = "the allocation is held by another slot"
                 self._commands.append(
-                    e.FreeSlot(
+                    commands.FreeSlot(
                         connection=executor.connection, allocation_id=allocation_id, cause=cause
                     )
                 )
@@ -230,7 +231,7 @@ class SlotManager:
     def _close(self, peer: TaskExecutor | Job, cause: str) -> None:
         """Closes its connection, if it has one."""
         if (connection := self.fence.disconnect(peer)) is not None:
-            self._commands.append(e.CloseConnection(connection=connection, cause=cause))
+            self._commands.append(commands.CloseConnection(connection=connection, cause=cause))
 
     def _lose_executor(self, executor: TaskExecutor, cause: str) -> None:
         """The one verdict: dead, for everybody, whatever may still be running there."""
@@ -247,27 +248,29 @@ class SlotManager:
             executor.worker_id, cause, self._now
         ):
             self.workers.released(executor.worker_id)
-            self._commands.append(e.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
+            self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
     def _tell_lost(
         self, connection: Connection, task_executor_id: TaskExecutorId, cause: str
     ) -> None:
         self._commands.append(
-            e.TaskExecutorLost(
+            commands.TaskExecutorLost(
                 connection=connection, task_executor_id=task_executor_id, cause=cause
             )
         )
 
     # ------------------------------------------------------------ JobMasters
 
-    def _register_job_master(self, event: e.JobMasterRegistered) -> None:
+    def _register_job_master(self, event: events.JobMasterRegistered) -> None:
         if self.fence.repeats(event):
-            self._commands.append(e.Welcome(connection=event.connection))
+            self._commands.append(commands.Welcome(connection=event.connection))
             return
         if self.fence.superseded(event):
             cause = f"a JobMaster of job {event.job_id} with a higher epoch has registered"
-            self._commands.append(e.CloseConnection(connection=event.connection, cause=cause))
+            self._commands.append(
+                commands.CloseConnection(connection=event.connection, cause=cause)
+            )
             return
         job = self.jobs.get(event.job_id)
         if job is None:
@@ -286,15 +289,15 @@ class SlotManager:
         job.told = None
         self.fence.connect_job(job, event.connection, self._now)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
-        self._commands.append(e.Welcome(connection=event.connection))
+        self._commands.append(commands.Welcome(connection=event.connection))
         for task_executor_id, cause in job.owed:
             self._tell_lost(event.connection, task_executor_id, cause)
         job.owed.clear()
         self._unsettled = True
 
-    def _heard_job(self, job: Job, event: e.FromJobMaster) -> None:
+    def _heard_job(self, job: Job, event: events.FromJobMaster) -> None:
         match event:
-            case e.RequirementsDeclared():
+            case events.RequirementsDeclared():
                 job.sequence, job.requirements, job.environment = (
                     event.sequence,
                     event.requirements,
@@ -304,7 +307,7 @@ class SlotManager:
                     self._arm(Deadline.SETTLE, after_s=self.settings.requirements_delay_s)
                 else:
                     self._unsettled = True
-            case e.JobMasterHeartbeat():
+            case events.JobMasterHeartbeat():
                 pass
             case _:
                 assert_never(event)
@@ -377,7 +380,7 @@ class SlotManager:
         growth = self.workers.plan_growth(plan.unmet, self.table.total, now=self._now)
         for _ in range(growth.workers_wanted):
             worker = self.workers.request(self._now)
-            self._commands.append(e.RequestWorker(worker_id=worker.worker_id))
+            self._commands.append(commands.RequestWorker(worker_id=worker.worker_id))
             self._arm(Deadline.WORKER_START, worker.worker_id, after_s=WORKER_START_TIMEOUT_S)
         if self.workers.not_before > self._now:
             self._arm(Deadline.SETTLE, after_s=self.workers.not_before - self._now)
@@ -405,8 +408,8 @@ class SlotManager:
         executor.leaving = True
         self.workers.released(executor.worker_id)
         if executor.connection is not None:
-            self._commands.append(e.Shutdown(connection=executor.connection, cause=cause))
-        self._commands.append(e.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
+            self._commands.append(commands.Shutdown(connection=executor.connection, cause=cause))
+        self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
     def _tell(self, plan: Plan, growth: Growth) -> None:
@@ -423,7 +426,7 @@ class SlotManager:
                 job.told = told
                 sequence, missing, growing, explanation = told
                 self._commands.append(
-                    e.NotEnoughResources(
+                    commands.NotEnoughResources(
                         connection=job.connection,
                         sequence=sequence,
                         missing=missing,
@@ -455,7 +458,9 @@ class SlotManager:
                     self._release_idle(self.table.executors[TaskExecutorId(subject)])
                 case Deadline.WORKER_START:
                     cause = "it did not register in time"
-                    self._commands.append(e.ReleaseWorker(worker_id=WorkerId(subject), cause=cause))
+                    self._commands.append(
+                        commands.ReleaseWorker(worker_id=WorkerId(subject), cause=cause)
+                    )
                     self._worker_ended(WorkerId(subject), cause)
                     self.workers.released(WorkerId(subject))
                 case Deadline.SETTLE:
@@ -474,7 +479,7 @@ class SlotManager:
             if job.connection is not None and job.heard_at < silent_since:
                 self._lose_job(job, cause)
         for connection in (*self.fence.executor_on, *self.fence.job_on):
-            self._commands.append(e.SendHeartbeat(connection=connection))
+            self._commands.append(commands.SendHeartbeat(connection=connection))
 
     def _arm(self, kind: Deadline, subject: str = "", index: int = 0, *, after_s: float) -> None:
         self._timers.set((kind, subject, index), self._now + after_s)

@@ -1,8 +1,8 @@
-"""What the SlotManager is told (events) and what it wants done (commands).
+"""What happens to the ResourceManager: the SlotManager's events, and the types that they share with its commands.
 
-Every event of a peer carries the connection it came on; every command to a peer the connection it
-goes to. A connection is one gRPC stream, numbered by the shell and never used again, so an answer
-to a peer that has gone meets nobody else.
+Every event from a peer carries the connection that it came on; every command to a peer carries the
+connection that it goes to. A connection is one gRPC stream, numbered by the shell and never
+reused, so an answer to a peer that has gone reaches nobody else.
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ Environment = tuple[
 class Requirement:
     profile: ResourceProfile  # UNKNOWN: decided when allocated
     count: int
-
-
-# ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,104 +173,4 @@ Event = (
     | ConnectionBroken
     | WorkerEvent
     | Tick
-)
-
-
-# ---------------------------------------------------------------- commands
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """Answers a registration."""
-
-    connection: Connection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendHeartbeat:
-    connection: Connection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSlot:
-    """To a TaskExecutor: give this slot to that job. Sent again unchanged (same allocation id)
-    while unanswered.
-    """
-
-    connection: Connection
-    allocation_id: AllocationId
-    job_id: JobId
-    slot_index: int
-    profile: ResourceProfile  # never UNKNOWN
-    job_master_address: str
-    job_master_epoch: Epoch
-    environment: Environment = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeSlot:
-    """To a TaskExecutor: drop this allocation, should you have it."""
-
-    connection: Connection
-    allocation_id: AllocationId
-    cause: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shutdown:
-    """To a TaskExecutor: end."""
-
-    connection: Connection
-    cause: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotEnoughResources:
-    """To a JobMaster. Sent when one of the values changes."""
-
-    connection: Connection
-    sequence: int  # of the declaration judged
-    missing: int  # slots that nothing free can give now
-    growing: int  # how many of them the driver is bringing up
-    explanation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskExecutorLost:
-    """To every JobMaster: the one verdict on a dead TaskExecutor (invariant 22)."""
-
-    connection: Connection
-    task_executor_id: TaskExecutorId
-    cause: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseConnection:
-    """This peer was superseded, or is taken for dead."""
-
-    connection: Connection
-    cause: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestWorker:
-    worker_id: WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseWorker:
-    worker_id: WorkerId
-    cause: str
-
-
-ToTaskExecutor = RequestSlot | FreeSlot | Shutdown
-ToJobMaster = NotEnoughResources | TaskExecutorLost
-Command = (
-    Welcome
-    | SendHeartbeat
-    | ToTaskExecutor
-    | ToJobMaster
-    | CloseConnection
-    | RequestWorker
-    | ReleaseWorker
 )

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
-from resourcemanager.core import events as e
-from resourcemanager.core.events import Command
+from resourcemanager.core import commands
+from resourcemanager.core.commands import Command
 from resourcemanager.core.jobs import Job
 from resourcemanager.core.settings import (
     REQUEST_TIMEOUT_S,
@@ -43,7 +43,7 @@ class SlotRequests:
         job = self._jobs.get(slot.job_id)
         if slot.executor.connection is not None and job is not None:
             self._out.append(
-                e.RequestSlot(
+                commands.RequestSlot(
                     connection=slot.executor.connection,
                     allocation_id=slot.allocation_id,
                     job_id=job.job_id,
@@ -107,7 +107,7 @@ class SlotRequests:
     def _give_up(self, slot: Slot, cause: str, now: float) -> bool:
         if slot.executor.connection is not None and slot.allocation_id is not None:
             self._out.append(
-                e.FreeSlot(
+                commands.FreeSlot(
                     connection=slot.executor.connection,
                     allocation_id=slot.allocation_id,
                     cause=cause,

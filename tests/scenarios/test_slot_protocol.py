@@ -24,9 +24,10 @@ import pytest
 from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
+from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager
-from resourcemanager.core.events import Command, Connection, Event, WorkerId
+from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import GIB, SLOT, WORKER
@@ -105,7 +106,7 @@ class ModelTaskExecutor:
         if self.connection is None:
             return
         self.world.to_manager(
-            e.TaskExecutorRegistered(
+            events.TaskExecutorRegistered(
                 connection=self.connection,
                 task_executor_id=self.id,
                 address="te:1",
@@ -128,11 +129,11 @@ class ModelTaskExecutor:
             self.offer(held)
         self.world.network.after(PERIOD_S, self.every_period)
 
-    def statuses(self) -> tuple[e.SlotStatus, ...]:
+    def statuses(self) -> tuple[events.SlotStatus, ...]:
         return tuple(
-            e.SlotStatus(slot_index=index, profile=UNKNOWN)
+            events.SlotStatus(slot_index=index, profile=UNKNOWN)
             if held is None
-            else e.SlotStatus(
+            else events.SlotStatus(
                 slot_index=index,
                 profile=held.profile,
                 allocation_id=held.allocation_id,
@@ -145,7 +146,7 @@ class ModelTaskExecutor:
         self.sequence += 1
         if self.connection is not None:
             self.world.to_manager(
-                e.SlotsReported(
+                events.SlotsReported(
                     connection=self.connection,
                     epoch=self.epoch,
                     sequence=self.sequence,
@@ -156,34 +157,34 @@ class ModelTaskExecutor:
     def receive(self, command: Command, epoch: Epoch) -> None:
         assert self.connection is not None
         match command:
-            case e.Welcome():
+            case commands.Welcome():
                 self.epoch = epoch
-            case e.RequestSlot():
+            case commands.RequestSlot():
                 if (reason := self.refusal(command)) is None:
                     held = Held(command.allocation_id, command.job_id, command.profile)
                     self.slots[command.slot_index] = held
-                    answer: Event = e.SlotRequestAccepted(
+                    answer: Event = events.SlotRequestAccepted(
                         connection=self.connection,
                         epoch=self.epoch,
                         allocation_id=command.allocation_id,
                     )
                     self.offer(held)
                 else:
-                    answer = e.SlotRequestRejected(
+                    answer = events.SlotRequestRejected(
                         connection=self.connection,
                         epoch=self.epoch,
                         allocation_id=command.allocation_id,
                         reason=reason,
                     )
                 self.world.to_manager(answer)
-            case e.FreeSlot(allocation_id=allocation_id):
+            case commands.FreeSlot(allocation_id=allocation_id):
                 self.release(allocation_id)
-            case e.Shutdown():
+            case commands.Shutdown():
                 self.die("shut down", orderly=True)
             case _:
                 pass
 
-    def refusal(self, request: e.RequestSlot) -> str | None:
+    def refusal(self, request: commands.RequestSlot) -> str | None:
         held = self.slots[request.slot_index]
         if held is not None and held.allocation_id == request.allocation_id:
             return None
@@ -210,7 +211,7 @@ class ModelTaskExecutor:
         self.world.executors.remove(self)
         self.world.disconnect(self, orderly=orderly)
         if self.worker_id is not None:
-            self.world.driver_says(e.WorkerExited(worker_id=self.worker_id, cause=cause))
+            self.world.driver_says(events.WorkerExited(worker_id=self.worker_id, cause=cause))
 
 
 class ModelJobMaster:
@@ -238,7 +239,7 @@ class ModelJobMaster:
             return
         if not self.welcomed and self.connection is not None:
             self.world.to_manager(
-                e.JobMasterRegistered(
+                events.JobMasterRegistered(
                     connection=self.connection,
                     job_id=self.id,
                     epoch=self.epoch,
@@ -260,10 +261,10 @@ class ModelJobMaster:
         if self.connection is None:
             return
         requirements = tuple(
-            e.Requirement(profile=p, count=n) for p, n in self.required.items() if n
+            events.Requirement(profile=p, count=n) for p, n in self.required.items() if n
         )
         self.world.to_manager(
-            e.RequirementsDeclared(
+            events.RequirementsDeclared(
                 connection=self.connection,
                 job_id=self.id,
                 epoch=self.epoch,
@@ -313,10 +314,10 @@ class ModelJobMaster:
 
     def receive(self, command: Command, epoch: Epoch) -> None:
         match command:
-            case e.Welcome():
+            case commands.Welcome():
                 self.welcomed = True
                 self.declare()
-            case e.TaskExecutorLost(task_executor_id=lost):
+            case commands.TaskExecutorLost(task_executor_id=lost):
                 for allocation_id, (executor, _) in list(self.slots.items()):
                     if executor.id == lost:
                         self.give_back(allocation_id)
@@ -356,7 +357,7 @@ class World:
             "epoch": Epoch(epoch)
         }
         self.manager = SlotManager(Settings(**settings), IdSource(b"manager %d" % epoch))
-        self.handle(e.Started())
+        self.handle(events.Started())
 
     def restart_manager(self) -> None:
         """Dies and comes back knowing nothing. Its driver's processes live on."""
@@ -389,14 +390,14 @@ class World:
 
     def carry_out(self, command: Command, epoch: Epoch) -> None:
         match command:
-            case e.RequestWorker(worker_id=worker_id):
+            case commands.RequestWorker(worker_id=worker_id):
                 self.network.after(
                     1 + self.network.random.random() * 3, lambda: self.worker_comes_up(worker_id)
                 )
-            case e.ReleaseWorker(worker_id=worker_id):
+            case commands.ReleaseWorker(worker_id=worker_id):
                 for executor in [x for x in self.executors if x.worker_id == worker_id]:
                     self.network.after(0.1, lambda executor=executor: executor.die("released"))
-            case e.CloseConnection(connection=connection):
+            case commands.CloseConnection(connection=connection):
                 model = self.connections.get(connection)
                 if model is not None:
                     self.disconnect(model, orderly=False)
@@ -406,10 +407,10 @@ class World:
 
     def worker_comes_up(self, worker_id: WorkerId) -> None:
         if self.network.faults is UNKIND and self.network.random.random() < 0.2:
-            self.driver_says(e.WorkerStartFailed(worker_id=worker_id, cause="no memory"))
+            self.driver_says(events.WorkerStartFailed(worker_id=worker_id, cause="no memory"))
         else:
             self.executors.append(ModelTaskExecutor(self, WORKER.slots, worker_id))
-            self.driver_says(e.WorkerStarted(worker_id=worker_id))
+            self.driver_says(events.WorkerStarted(worker_id=worker_id))
 
     def driver_says(self, event: Event) -> None:
         self.network.after(0.01, lambda: self.handle(event))
@@ -426,9 +427,9 @@ class World:
         if connection is None or self.connections.pop(connection, None) is None or not told:
             return
         event = (
-            e.ConnectionClosed(connection=connection)
+            events.ConnectionClosed(connection=connection)
             if orderly
-            else e.ConnectionBroken(connection=connection, cause="")
+            else events.ConnectionBroken(connection=connection, cause="")
         )
         self.network.after(0.01, lambda: self.handle(event))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dispatcher.core.messages import Refusal
+from dispatcher.core.commands import Refusal
 from firesteel._proto import job_graph_pb2
 from firesteel.common.config import options
 from firesteel.common.ids import JobId

@@ -8,32 +8,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dispatcher import convert
-from dispatcher.core.core import DispatcherCore, Job
-from dispatcher.core.messages import (
+from dispatcher.core.commands import (
     Acknowledge,
     Answer,
     AskToCancel,
-    CancelJob,
-    CancelNotDelivered,
     Command,
     DropResults,
+    KillProcess,
+    NotifyWatchers,
+    Refusal,
+    StartJob,
+    StartProcess,
+)
+from dispatcher.core.core import DispatcherCore, Job
+from dispatcher.core.events import (
+    CancelJob,
+    CancelNotDelivered,
+    JobMasterDisconnected,
+    ProcessExited,
+    ProcessStarted,
+    ProcessStartFailed,
+    SubmitJob,
+)
+from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
     JobForgotten,
-    JobMasterDisconnected,
     JobStatusChanged,
-    KillProcess,
-    ProcessExited,
-    ProcessStarted,
-    ProcessStartFailed,
     Record,
-    Refusal,
-    StartJob,
-    StartProcess,
-    SubmitJob,
-    TellWatchers,
 )
 from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2
 from firesteel.common.ids import JobId, JobMasterId
@@ -240,7 +244,7 @@ class DispatcherProcess(Process):
             case Acknowledge():
                 ack = dispatcher_pb2.StatusAck(status=command.status.value)
                 self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(ack=ack))
-            case TellWatchers() | DropResults():
+            case NotifyWatchers() | DropResults():
                 pass
 
     def _start_process(self) -> None:

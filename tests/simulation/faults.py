@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from dispatcher.core.messages import JobStatusReported
+from dispatcher.core.events import JobStatusReported
 from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.states import JobStatus
-from resourcemanager.core import events as e
+from resourcemanager.core import events
 from taskexecutor.core import events as task_executor_events
 from tests.simulation.cluster import Cluster
 from tests.simulation.processes import Process
@@ -257,10 +257,11 @@ def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
     for executor in list(manager.core.table.executors.values()):
         if executor.connection is not None:
             nothing = tuple(
-                e.SlotStatus(slot_index=i, profile=executor.default_slot) for i in executor.slots
+                events.SlotStatus(slot_index=i, profile=executor.default_slot)
+                for i in executor.slots
             )
             manager.probe(
-                e.SlotsReported(
+                events.SlotsReported(
                     connection=executor.connection, epoch=other_epoch, sequence=10**9, slots=nothing
                 )
             )
@@ -268,7 +269,7 @@ def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
         if job.connection is not None:
             older_epoch = Epoch(job.epoch - 1)
             manager.probe(
-                e.RequirementsDeclared(
+                events.RequirementsDeclared(
                     connection=job.connection,
                     job_id=job.job_id,
                     epoch=older_epoch,
@@ -277,7 +278,7 @@ def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
                 )
             )
             manager.probe(
-                e.SlotRequestAccepted(
+                events.SlotRequestAccepted(
                     connection=job.connection,
                     epoch=older_epoch,
                     allocation_id=AllocationId("0" * 32),

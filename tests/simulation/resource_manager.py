@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.common.ids import Epoch
 from resourcemanager import convert
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, WorkerId
 from resourcemanager.core.settings import Settings
@@ -55,7 +55,7 @@ class ResourceManagerProcess(Process):
         self._previous = {
             x.worker_id: x for x in living
         }  # of an earlier ResourceManager: no children of this one
-        self.post(e.Started(previous_workers=tuple(self._previous)))
+        self.post(events.Started(previous_workers=tuple(self._previous)))
 
     def accept(self, method: str, end: End) -> None:
         connection = Connection(next(self._numbers))
@@ -69,33 +69,33 @@ class ResourceManagerProcess(Process):
     def _ended(self, connection: Connection, in_order: bool, cause: str) -> None:
         self._peers.pop(connection, None)
         if in_order:
-            self.post(e.ConnectionClosed(connection=connection))
-        self.post(e.ConnectionBroken(connection=connection, cause=cause))
+            self.post(events.ConnectionClosed(connection=connection))
+        self.post(events.ConnectionBroken(connection=connection, cause=cause))
 
-    def _execute(self, command: e.Command) -> None:
+    def _execute(self, command: commands.Command) -> None:
         match command:
-            case e.RequestWorker():
+            case commands.RequestWorker():
                 self._start_worker(command.worker_id)
-            case e.ReleaseWorker():
+            case commands.ReleaseWorker():
                 self.after(
                     self.world.between(0.001, 0.01), lambda: self._release(command.worker_id)
                 )
-            case e.CloseConnection():
+            case commands.CloseConnection():
                 if (end := self._peers.pop(command.connection, None)) is not None:
                     end.cancel(command.cause)
                     self.post(
-                        e.ConnectionBroken(connection=command.connection, cause=command.cause)
+                        events.ConnectionBroken(connection=command.connection, cause=command.cause)
                     )
-            case e.Welcome() | e.SendHeartbeat():
+            case commands.Welcome() | commands.SendHeartbeat():
                 end = self._peers.get(command.connection)
                 if end is not None and "task-executor" in end.method:
                     end.send(convert.to_task_executor(command, self._epoch))
                 elif end is not None:
                     end.send(convert.to_job_master(command, self._epoch))
-            case e.NotEnoughResources() | e.TaskExecutorLost():
+            case commands.NotEnoughResources() | commands.TaskExecutorLost():
                 if (end := self._peers.get(command.connection)) is not None:
                     end.send(convert.to_job_master(command, self._epoch))
-            case e.RequestSlot() | e.FreeSlot() | e.Shutdown():
+            case commands.RequestSlot() | commands.FreeSlot() | commands.Shutdown():
                 if (end := self._peers.get(command.connection)) is not None:
                     end.send(convert.to_task_executor(command, self._epoch))
 
@@ -104,12 +104,14 @@ class ResourceManagerProcess(Process):
     def _start_worker(self, worker_id: WorkerId) -> None:
         def started() -> None:
             if self._cluster.faults_on and self.world.chance(0.05):
-                self.post(e.WorkerStartFailed(worker_id=worker_id, cause="no room on the machine"))
+                self.post(
+                    events.WorkerStartFailed(worker_id=worker_id, cause="no room on the machine")
+                )
                 return
             child = self._cluster.start_task_executor(worker_id)
             self._children[worker_id] = child
             child.on_exit.append(lambda code: self._worker_exited(worker_id, code))
-            self.post(e.WorkerStarted(worker_id=worker_id))
+            self.post(events.WorkerStarted(worker_id=worker_id))
 
         self.after(self.world.between(0.2, 1.5), started)
 
@@ -123,5 +125,7 @@ class ResourceManagerProcess(Process):
         if self.alive:
             del self._children[worker_id]
             self.post(
-                e.WorkerExited(worker_id=worker_id, cause=f"its process ended with code {code}")
+                events.WorkerExited(
+                    worker_id=worker_id, cause=f"its process ended with code {code}"
+                )
             )

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.commands import (
+    Acknowledge,
+    Answer,
+    AskToCancel,
+    DropResults,
+    KillProcess,
+    RefusalKind,
+    StartJob,
+    StartProcess,
+)
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
     RECONNECT_GRACE_S,
@@ -11,31 +21,25 @@ from dispatcher.core.core import (
     DispatcherCore,
     Job,
 )
-from dispatcher.core.messages import (
-    Acknowledge,
-    Answer,
-    AskToCancel,
+from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
-    DropResults,
     Event,
+    JobMasterDisconnected,
+    JobMasterRegistered,
+    JobStatusReported,
+    ProcessExited,
+    ProcessStarted,
+    ProcessStartFailed,
+    SubmitJob,
+)
+from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
     JobForgotten,
-    JobMasterDisconnected,
-    JobMasterRegistered,
     JobStatusChanged,
-    JobStatusReported,
-    KillProcess,
-    ProcessExited,
-    ProcessStarted,
-    ProcessStartFailed,
-    RefusalKind,
-    StartJob,
-    StartProcess,
-    SubmitJob,
 )
 from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from dispatcher.core.messages import (
+from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
     JobCancelRequested,

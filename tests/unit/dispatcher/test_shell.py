@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.messages import JobAdded, JobEnded
+from dispatcher.core.records import JobAdded, JobEnded
 from dispatcher.job_store import JobStore
 from dispatcher.shell import Shell
 from firesteel.common.config import Configuration

@@ -8,7 +8,7 @@ from firesteel._proto import common_pb2
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import AllocationId, Epoch
 from resourcemanager import convert
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
 from resourcemanager.core.events import Connection
 from resourcemanager.testing import SLOT, Harness, job_id
 
@@ -104,13 +104,13 @@ def test_requirements_of_one_size_are_added_up() -> None:
         ),
     )
     event = convert.from_job_master(HERE, message)
-    assert isinstance(event, e.RequirementsDeclared)
+    assert isinstance(event, events.RequirementsDeclared)
     assert [r.count for r in event.requirements] == [3]
     assert event.environment == (("a", "1"), ("b", "2"))
 
 
 def test_a_slot_request_on_the_wire() -> None:
-    command = e.RequestSlot(
+    command = commands.RequestSlot(
         connection=HERE,
         allocation_id=AllocationId(ID),
         job_id=job_id("job"),
@@ -129,7 +129,7 @@ def test_a_slot_request_on_the_wire() -> None:
 
 def test_commands_do_not_reach_the_wrong_kind_of_peer() -> None:
     with pytest.raises(TypeError):
-        convert.to_job_master(e.Shutdown(connection=HERE, cause=""), Epoch(1))  # type: ignore[arg-type]
+        convert.to_job_master(commands.Shutdown(connection=HERE, cause=""), Epoch(1))  # type: ignore[arg-type]
 
 
 def test_overview() -> None:

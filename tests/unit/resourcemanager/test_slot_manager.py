@@ -9,7 +9,7 @@ import pytest
 from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.resources import ResourceProfile
 from firesteel.common.states import IllegalTransition
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
 from resourcemanager.core.core import InvariantViolated
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
@@ -29,7 +29,7 @@ def test_a_job_gets_its_slots() -> None:
     rm = Harness()
     rm.register("a")
     rm.register("b")
-    assert rm.told(e.Welcome) == [e.Welcome(connection=rm.connection("b"))]
+    assert rm.told(commands.Welcome) == [commands.Welcome(connection=rm.connection("b"))]
 
     requests = rm.submit("job", 3)
 
@@ -54,13 +54,13 @@ def test_slots_come_back_by_report_and_go_to_the_job_that_waits() -> None:
     first = rm.submit("first", 1)
     rm.accept(*first)
     assert rm.submit("second", 1) == []
-    assert [n.missing for n in rm.told(e.NotEnoughResources)] == [1]
+    assert [n.missing for n in rm.told(commands.NotEnoughResources)] == [1]
 
     rm.declare("first", 0)
     assert rm.commands == []  # the slot is free when its TaskExecutor says so, not before
     rm.report("a", *free(0))
 
-    assert [r.job_id for r in rm.told(e.RequestSlot)] == [job_id("second")]
+    assert [r.job_id for r in rm.told(commands.RequestSlot)] == [job_id("second")]
     assert rm.slot(first[0].allocation_id) is None
 
 
@@ -70,7 +70,7 @@ def test_a_known_size_is_given_exactly() -> None:
     rm.register("a", 2)
     assert [r.profile for r in rm.submit("job", (big, 1))] == [big]
     rm.submit("other", 1)  # what remains is less than a default slot
-    [told] = rm.told(e.NotEnoughResources)
+    [told] = rm.told(commands.NotEnoughResources)
     assert told.missing == 1
     assert (
         told.explanation
@@ -84,7 +84,7 @@ def test_declarations_are_gathered_if_so_configured() -> None:
     assert rm.submit("job", 1) == []
     rm.declare("job", 2)
     rm.advance(0.5)
-    assert len(rm.told(e.RequestSlot)) == 2
+    assert len(rm.told(commands.RequestSlot)) == 2
 
 
 def test_the_job_environment_is_passed_on() -> None:
@@ -93,16 +93,16 @@ def test_the_job_environment_is_passed_on() -> None:
     rm.register_job("job")
     environment = (("spark.sql.session.timeZone", "UTC"),)
     rm.handle(
-        e.RequirementsDeclared(
+        events.RequirementsDeclared(
             connection=rm.connection("job"),
             job_id=job_id("job"),
             epoch=Epoch(1),
             sequence=1,
-            requirements=(e.Requirement(profile=SLOT, count=1),),
+            requirements=(events.Requirement(profile=SLOT, count=1),),
             environment=environment,
         )
     )
-    assert [r.environment for r in rm.told(e.RequestSlot)] == [environment]
+    assert [r.environment for r in rm.told(commands.RequestSlot)] == [environment]
 
 
 # ---------------------------------------------------------------- not enough
@@ -111,8 +111,8 @@ def test_the_job_environment_is_passed_on() -> None:
 def test_shortage_is_told_once_until_it_changes() -> None:
     rm = Harness()
     rm.submit("job", 3)
-    assert rm.told(e.NotEnoughResources) == [
-        e.NotEnoughResources(
+    assert rm.told(commands.NotEnoughResources) == [
+        commands.NotEnoughResources(
             connection=rm.connection("job"),
             sequence=1,
             missing=3,
@@ -123,11 +123,11 @@ def test_shortage_is_told_once_until_it_changes() -> None:
     rm.declare("job", 3, sequence=1)  # doubled
     assert rm.commands == []
     rm.register("a", 2)
-    assert [(n.missing, n.explanation) for n in rm.told(e.NotEnoughResources)] == [
+    assert [(n.missing, n.explanation) for n in rm.told(commands.NotEnoughResources)] == [
         (1, "2 slots exist, 2 are taken; no driver can add TaskExecutors")
     ]
     rm.register("b", 2)
-    assert rm.told(e.NotEnoughResources) == []
+    assert rm.told(commands.NotEnoughResources) == []
     assert rm.core.missing == 0
 
 
@@ -173,13 +173,13 @@ def test_an_old_job_master_is_turned_away() -> None:
     rm.register_job("job", epoch=2)
     old = rm.register_job("job", epoch=1)
     assert rm.commands == [
-        e.CloseConnection(
+        commands.CloseConnection(
             connection=old,
             cause=f"a JobMaster of job {job_id('job')} with a higher epoch has registered",
         )
     ]
     rm.declare("job", 1, epoch=1)
-    assert rm.told(e.RequestSlot) == []
+    assert rm.told(commands.RequestSlot) == []
 
 
 def test_a_new_job_master_replaces_the_old_one() -> None:
@@ -188,12 +188,12 @@ def test_a_new_job_master_replaces_the_old_one() -> None:
     [request] = rm.submit("job", 1)
     old = rm.connection("job")
     rm.register_job("job", epoch=2, address="jm:2")
-    assert rm.told(e.CloseConnection)[0].connection == old
-    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [
+    assert rm.told(commands.CloseConnection)[0].connection == old
+    assert [f.allocation_id for f in rm.told(commands.FreeSlot)] == [
         request.allocation_id
     ]  # it named the old JobMaster
     rm.declare("job", 1, epoch=2)
-    assert [(r.job_master_address, r.job_master_epoch) for r in rm.told(e.RequestSlot)] == [
+    assert [(r.job_master_address, r.job_master_epoch) for r in rm.told(commands.RequestSlot)] == [
         ("jm:2", 2)
     ]
 
@@ -203,7 +203,7 @@ def test_a_repeated_registration_changes_nothing() -> None:
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
     rm.accept(request)
-    again = e.TaskExecutorRegistered(
+    again = events.TaskExecutorRegistered(
         connection=rm.connection("a"),
         task_executor_id=executor_id("a"),
         address="a:1",
@@ -214,7 +214,7 @@ def test_a_repeated_registration_changes_nothing() -> None:
         default_slot=SLOT,
         slots=free(0),
     )
-    assert rm.handle(again) == [e.Welcome(connection=rm.connection("a"))]
+    assert rm.handle(again) == [commands.Welcome(connection=rm.connection("a"))]
     assert rm.count(ALLOCATED) == 1
 
 
@@ -239,7 +239,7 @@ def test_a_rejected_request_is_placed_elsewhere() -> None:
     [request] = rm.submit("job", 1)
     rm.register("b", 1)
     rm.reject(request)
-    [again] = rm.told(e.RequestSlot)
+    [again] = rm.told(commands.RequestSlot)
     assert again.connection == rm.connection("b")
     assert again.allocation_id != request.allocation_id
     assert rm.count(UNCLEAR) == 1
@@ -250,13 +250,13 @@ def test_a_rejected_request_is_not_repeated_before_a_report_or_a_pause() -> None
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
     rm.reject(request)
-    assert rm.told(e.RequestSlot) == []
+    assert rm.told(commands.RequestSlot) == []
     rm.report("a", *free(0))
-    [second] = rm.told(e.RequestSlot)
+    [second] = rm.told(commands.RequestSlot)
     rm.reject(second)
-    assert rm.told(e.RequestSlot) == []
+    assert rm.told(commands.RequestSlot) == []
     rm.advance(1.0)
-    assert len(rm.told(e.RequestSlot)) == 1
+    assert len(rm.told(commands.RequestSlot)) == 1
 
 
 def test_an_unanswered_request_is_sent_again_then_given_up() -> None:
@@ -264,13 +264,13 @@ def test_an_unanswered_request_is_sent_again_then_given_up() -> None:
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
     rm.advance(5.0)
-    assert rm.told(e.RequestSlot) == [request]
+    assert rm.told(commands.RequestSlot) == [request]
     rm.advance(5.0)
-    assert rm.told(e.RequestSlot) == [request]
+    assert rm.told(commands.RequestSlot) == [request]
     rm.advance(5.0)
-    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [request.allocation_id]
+    assert [f.allocation_id for f in rm.told(commands.FreeSlot)] == [request.allocation_id]
     rm.advance(1.0)
-    [another] = rm.told(e.RequestSlot)
+    [another] = rm.told(commands.RequestSlot)
     assert another.allocation_id != request.allocation_id
     rm.accept(request)  # its answer, at last: too late
     assert rm.count(PENDING) == 1
@@ -280,7 +280,7 @@ def test_the_executor_holds_another_allocation_than_asked_for() -> None:
     rm = Harness()
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
-    stranger = e.SlotStatus(
+    stranger = events.SlotStatus(
         slot_index=0, profile=SLOT, allocation_id=AllocationId("f" * 32), job_id=job_id("earlier")
     )
     rm.report("a", stranger)
@@ -288,7 +288,7 @@ def test_the_executor_holds_another_allocation_than_asked_for() -> None:
     assert slot is not None
     assert slot.state is ALLOCATED
     assert rm.slot(request.allocation_id) is None
-    assert [n.missing for n in rm.told(e.NotEnoughResources)] == [1]
+    assert [n.missing for n in rm.told(commands.NotEnoughResources)] == [1]
 
 
 def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
@@ -297,7 +297,7 @@ def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
     [request] = rm.submit("job", 1)
     rm.accept(request)
     rm.register("b", (held(0, request),))
-    assert [(f.connection, f.allocation_id) for f in rm.told(e.FreeSlot)] == [
+    assert [(f.connection, f.allocation_id) for f in rm.told(commands.FreeSlot)] == [
         (rm.connection("b"), request.allocation_id)
     ]
     slot = rm.slot(request.allocation_id)
@@ -328,11 +328,13 @@ def test_a_broken_stream_that_returns_in_time_changes_nothing() -> None:
     rm.break_stream("a")
     rm.advance(0.9)
     rm.register("a", (held(accepted.slot_index, accepted), *free(pending.slot_index)))
-    assert rm.told(e.TaskExecutorLost) == []
-    [resent] = rm.told(e.RequestSlot)  # on the new connection: it was not seen on the old one
+    assert rm.told(commands.TaskExecutorLost) == []
+    [resent] = rm.told(
+        commands.RequestSlot
+    )  # on the new connection: it was not seen on the old one
     assert (resent.allocation_id, resent.connection) == (pending.allocation_id, rm.connection("a"))
     rm.advance(2.0)
-    assert rm.told(e.TaskExecutorLost) == []
+    assert rm.told(commands.TaskExecutorLost) == []
 
 
 def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> None:
@@ -344,10 +346,10 @@ def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> No
     rm.register_job("other")
     rm.break_stream("a")
     rm.advance(1.0)
-    lost = rm.told(e.TaskExecutorLost)
+    lost = rm.told(commands.TaskExecutorLost)
     assert {x.connection for x in lost} == {rm.connection("job"), rm.connection("other")}
     assert {x.task_executor_id for x in lost} == {executor_id("a")}
-    assert [r.connection for r in rm.told(e.RequestSlot)] == [
+    assert [r.connection for r in rm.told(commands.RequestSlot)] == [
         rm.connection("b")
     ]  # at once, without being asked
     assert rm.core.table.total == 1
@@ -358,7 +360,7 @@ def test_a_closed_stream_is_death_at_once() -> None:
     rm.register("a", 1)
     rm.register_job("job")
     rm.close("a")
-    assert [x.task_executor_id for x in rm.told(e.TaskExecutorLost)] == [executor_id("a")]
+    assert [x.task_executor_id for x in rm.told(commands.TaskExecutorLost)] == [executor_id("a")]
 
 
 def test_a_silent_executor_dies_by_heartbeat_and_may_register_again() -> None:
@@ -382,7 +384,7 @@ def test_heartbeats_go_to_every_peer() -> None:
     rm.register("a")
     rm.register_job("job")
     rm.advance(2.0)
-    assert {h.connection for h in rm.told(e.SendHeartbeat)} == {
+    assert {h.connection for h in rm.told(commands.SendHeartbeat)} == {
         rm.connection("a"),
         rm.connection("job"),
     }
@@ -397,9 +399,9 @@ def test_a_dead_job_masters_requirements_vanish() -> None:
     rm.break_stream("job")
     rm.advance(1.0)
     assert job_id("job") not in rm.core.jobs
-    assert [f.allocation_id for f in rm.told(e.FreeSlot)] == [pending.allocation_id]
+    assert [f.allocation_id for f in rm.told(commands.FreeSlot)] == [pending.allocation_id]
     rm.report("a", held(accepted.slot_index, accepted), *free(pending.slot_index))
-    assert [r.job_id for r in rm.told(e.RequestSlot)] == [job_id("waiting")]
+    assert [r.job_id for r in rm.told(commands.RequestSlot)] == [job_id("waiting")]
     rm.report("a", *free(accepted.slot_index))  # its TaskExecutor has noticed, too
     assert rm.count(FREE) == 1
 
@@ -411,10 +413,10 @@ def test_a_job_master_that_reconnects_keeps_its_requirements_and_hears_what_it_m
     rm.accept(*rm.submit("job", 2))
     rm.break_stream("job")
     rm.close("a")
-    assert rm.told(e.TaskExecutorLost) == []
+    assert rm.told(commands.TaskExecutorLost) == []
     rm.register_job("job")
-    assert [x.task_executor_id for x in rm.told(e.TaskExecutorLost)] == [executor_id("a")]
-    assert [n.missing for n in rm.told(e.NotEnoughResources)] == [1]
+    assert [x.task_executor_id for x in rm.told(commands.TaskExecutorLost)] == [executor_id("a")]
+    assert [n.missing for n in rm.told(commands.NotEnoughResources)] == [1]
 
 
 def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
@@ -423,7 +425,7 @@ def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
     rm.accept(*rm.submit("job", 2))
     rm.register("a", 1)
     assert rm.core.table.total == 1
-    assert len(rm.told(e.RequestSlot)) == 1
+    assert len(rm.told(commands.RequestSlot)) == 1
 
 
 # ---------------------------------------------------------------- guards

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from firesteel.common.ids import AllocationId
 from firesteel.common.resources import ResourceProfile
-from resourcemanager.core import events as e
+from resourcemanager.core import commands, events
 from resourcemanager.core.events import WorkerId
 from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
 
 
 def requested(rm: Harness) -> list[WorkerId]:
-    return [command.worker_id for command in rm.told(e.RequestWorker)]
+    return [command.worker_id for command in rm.told(commands.RequestWorker)]
 
 
 def quiet(**settings: object) -> Harness:
@@ -24,14 +24,15 @@ def cluster(initial: int, **settings: object) -> tuple[Harness, list[WorkerId]]:
     rm.start()
     workers = requested(rm)
     for worker in workers:
-        rm.handle(e.WorkerStarted(worker_id=worker))
+        rm.handle(events.WorkerStarted(worker_id=worker))
         rm.register(worker, worker_id=worker)
     return rm, workers
 
 
 def shortage(rm: Harness) -> list[tuple[int, int, str]]:
     return [
-        (told.missing, told.growing, told.explanation) for told in rm.told(e.NotEnoughResources)
+        (told.missing, told.growing, told.explanation)
+        for told in rm.told(commands.NotEnoughResources)
     ]
 
 
@@ -48,9 +49,9 @@ def test_a_dead_initial_worker_is_replaced_at_once() -> None:
     rm, [first, second] = cluster(2)
     rm.register_job("job")
     rm.advance(60.0)
-    rm.handle(e.WorkerExited(worker_id=first, cause="its process was killed by SIGKILL"))
+    rm.handle(events.WorkerExited(worker_id=first, cause="its process was killed by SIGKILL"))
     assert len(requested(rm)) == 1
-    assert [(x.task_executor_id, x.cause) for x in rm.told(e.TaskExecutorLost)] == [
+    assert [(x.task_executor_id, x.cause) for x in rm.told(commands.TaskExecutorLost)] == [
         (executor_id(first), "its process was killed by SIGKILL")
     ]
     assert second in rm.core.workers.known
@@ -60,10 +61,10 @@ def test_a_worker_that_lost_its_connection_is_ended_and_replaced() -> None:
     rm, [first] = cluster(1)
     rm.break_stream(first)
     rm.advance(1.0)
-    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [first]
+    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [first]
     assert len(requested(rm)) == 1
     rm.handle(
-        e.WorkerExited(worker_id=first, cause="killed")
+        events.WorkerExited(worker_id=first, cause="killed")
     )  # what the driver says of it afterwards
     assert requested(rm) == []
 
@@ -93,7 +94,7 @@ def test_on_demand_up_to_the_limit() -> None:
         )
     ]
     rm.register(extra, worker_id=extra)
-    assert len(rm.told(e.RequestSlot)) == 2
+    assert len(rm.told(commands.RequestSlot)) == 2
     rm.register(another, worker_id=another)
     assert requested(rm) == []
     assert [told[:2] for told in shortage(rm)] == [(3, 0)]
@@ -131,16 +132,16 @@ def test_idle_workers_beyond_the_initial_ones_are_stopped() -> None:
     [extra] = requested(rm)
     rm.accept(*requests)
     rm.register(extra, worker_id=extra)
-    rm.accept(*rm.told(e.RequestSlot))
+    rm.accept(*rm.told(commands.RequestSlot))
     rm.declare("job", 0)
     rm.report(extra, *free(0, 1))
     rm.advance(10.0)
     rm.report(first, *free(0, 1))
     rm.advance(19.0)
-    assert rm.told(e.ReleaseWorker) == []
+    assert rm.told(commands.ReleaseWorker) == []
     rm.advance(1.0)
-    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [extra]
-    assert [x.connection for x in rm.told(e.Shutdown)] == [rm.connection(extra)]
+    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [extra]
+    assert [x.connection for x in rm.told(commands.Shutdown)] == [rm.connection(extra)]
     rm.close(extra)
     rm.advance(1000.0)
     assert list(rm.core.workers.known) == [first]
@@ -156,9 +157,9 @@ def test_a_worker_that_is_told_to_leave_gets_no_slots() -> None:
     rm.declare("job", 0)
     rm.register(extra, worker_id=extra)
     rm.advance(30.0)
-    assert len(rm.told(e.ReleaseWorker)) == 1
+    assert len(rm.told(commands.ReleaseWorker)) == 1
     rm.declare("job", 1)
-    assert rm.told(e.RequestSlot) == []
+    assert rm.told(commands.RequestSlot) == []
 
 
 def test_use_ends_idleness() -> None:
@@ -166,10 +167,10 @@ def test_use_ends_idleness() -> None:
     rm.submit("job", 1)
     [extra] = requested(rm)
     rm.register(extra, worker_id=extra)
-    [request] = rm.told(e.RequestSlot)
+    [request] = rm.told(commands.RequestSlot)
     rm.accept(request)
     rm.advance(100.0)
-    assert rm.told(e.ReleaseWorker) == []
+    assert rm.told(commands.ReleaseWorker) == []
 
 
 def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_is_told() -> None:
@@ -178,7 +179,9 @@ def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_i
     [worker] = requested(rm)
     rm.submit("job", 1)
     for pause_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
-        rm.handle(e.WorkerStartFailed(worker_id=worker, cause="no Java was found\nsome traceback"))
+        rm.handle(
+            events.WorkerStartFailed(worker_id=worker, cause="no Java was found\nsome traceback")
+        )
         assert requested(rm) == []
         told = shortage(rm)
         assert told[-1][:2] == (1, 0)
@@ -198,25 +201,25 @@ def test_a_worker_that_never_registers_is_given_up() -> None:
     rm = quiet(initial_workers=1, worker=WORKER)
     rm.start()
     [worker] = requested(rm)
-    rm.handle(e.WorkerStarted(worker_id=worker))
+    rm.handle(events.WorkerStarted(worker_id=worker))
     rm.advance(120.0)
-    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [worker]
+    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [worker]
     rm.advance(1.0)
     assert len(requested(rm)) == 1
 
 
 def test_workers_that_die_young_are_slowed_down() -> None:
     rm, [worker] = cluster(1)
-    rm.handle(e.WorkerExited(worker_id=worker, cause="code 1"))
+    rm.handle(events.WorkerExited(worker_id=worker, cause="code 1"))
     [worker] = requested(rm)  # the first time at once
     rm.register(worker, worker_id=worker)
-    rm.handle(e.WorkerExited(worker_id=worker, cause="code 1"))
+    rm.handle(events.WorkerExited(worker_id=worker, cause="code 1"))
     assert requested(rm) == []
     rm.advance(0.5)
     [worker] = requested(rm)
     rm.register(worker, worker_id=worker)
     rm.advance(11.0)
-    rm.handle(e.WorkerExited(worker_id=worker, cause="code 1"))
+    rm.handle(events.WorkerExited(worker_id=worker, cause="code 1"))
     assert len(requested(rm)) == 1  # it had run for a while
 
 
@@ -225,7 +228,7 @@ def test_executors_started_by_hand_are_left_alone() -> None:
     rm.start()
     rm.register("by hand", 2)
     rm.advance(100.0)
-    assert rm.told(e.Shutdown) == []
+    assert rm.told(commands.Shutdown) == []
     rm.submit("job", 4)
     assert len(requested(rm)) == 1
 
@@ -246,14 +249,14 @@ def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
     rm.declare("job", 2)
     rm.register(extra, worker_id=extra)
     rm.advance(5.0)
-    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [extra]
+    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [extra]
     rm.close(extra)
     rm.register(extra, worker_id=extra)
-    assert [x.connection for x in rm.told(e.Shutdown)] == [rm.connection(extra)]
+    assert [x.connection for x in rm.told(commands.Shutdown)] == [rm.connection(extra)]
     rm.declare("job", 4)
-    assert rm.told(e.RequestSlot) == []
+    assert rm.told(commands.RequestSlot) == []
     assert requested(rm) == []  # as long as it is there, its slots count for the limit
-    rm.handle(e.WorkerExited(worker_id=extra, cause="code 0"))
+    rm.handle(events.WorkerExited(worker_id=extra, cause="code 0"))
     assert len(requested(rm)) == 1  # another one instead
     assert rm.core.workers.not_before == 0.0  # its end was no failure
     assert first in rm.core.workers.known
@@ -275,13 +278,13 @@ def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -
     rm.register(one, worker_id=one)
     assert rm.submit("job", 2) == []
     held = tuple(
-        e.SlotStatus(
+        events.SlotStatus(
             slot_index=i, profile=SLOT, allocation_id=AllocationId(f"a{i}"), job_id=job_id("job")
         )
         for i in range(2)
     )
     rm.register(two, held, worker_id=two)
-    assert rm.told(e.RequestSlot) == [], "the job has its slots already"
+    assert rm.told(commands.RequestSlot) == [], "the job has its slots already"
     assert requested(rm) == []
 
 
@@ -292,7 +295,7 @@ def test_a_worker_of_before_that_does_not_come_is_ended_and_replaced() -> None:
     rm.advance(1.9)
     assert requested(rm) == []
     rm.advance(0.1)
-    assert [x.worker_id for x in rm.told(e.ReleaseWorker)] == [before]
+    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [before]
     assert len(requested(rm)) == 1
     rm.register(before, worker_id=before)
-    assert rm.told(e.Shutdown), "too late"
+    assert rm.told(commands.Shutdown), "too late"

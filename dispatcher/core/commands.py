@@ -1,0 +1,85 @@
+"""What the Dispatcher's core wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from firesteel.common.ids import JobId
+from firesteel.common.states import JobStatus
+
+
+class RefusalKind(Enum):
+    NOT_FOUND = "not found"
+    ALREADY_EXISTS = "already exists"
+    WRONG_STATE = "wrong state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    kind: RefusalKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    request: int
+    refusal: Refusal | None = None  # None: done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartProcess:
+    """Start one JobMaster process; comes back as ProcessStarted or ProcessStartFailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillProcess:
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartJob:
+    """May be repeated for the same job and epoch after a reconnection."""
+
+    connection: int
+    job_id: JobId
+    graph_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskToCancel:
+    job_id: JobId
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """The terminal status is stored: the JobMaster process may go."""
+
+    connection: int
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyWatchers:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropResults:
+    """Delete the job's collected results, and files that no job needs any more."""
+
+    job_id: JobId
+
+
+Command = (
+    Answer
+    | StartProcess
+    | KillProcess
+    | StartJob
+    | AskToCancel
+    | Acknowledge
+    | NotifyWatchers
+    | DropResults
+)

@@ -1,0 +1,95 @@
+"""What happens to the Dispatcher: its core's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from firesteel.common.core import Tick
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitJob:
+    """A client wants this job run. Its graph is already in the job store, under `graph_id`."""
+
+    request: int  # names the waiting client in Answer
+    job_id: JobId
+    name: str
+    graph_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    request: int
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterRegistered:
+    """A JobMaster process opened (or re-opened) its stream; `connection` numbers the stream."""
+
+    connection: int
+    job_master_id: JobMasterId
+    pid: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterDisconnected:
+    """The stream ended or fell silent; everything it carried was posted before this."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatusReported:
+    connection: int
+    job_id: JobId
+    epoch: int
+    status: JobStatus
+    timestamp_ms: int
+    tasks_by_state: Mapping[str, int] = field(default_factory=dict)
+    final_details: bytes | None = None  # serialised; terminal states only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStarted:
+    """What StartProcess asked for is there; it may have registered already."""
+
+    pid: int
+    log_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStartFailed:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessExited:
+    pid: int
+    exit_code: int
+    log_tail: str = ""  # its last words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelNotDelivered:
+    """AskToCancel could not be delivered to the JobMaster."""
+
+    job_id: JobId
+
+
+Event = (
+    SubmitJob
+    | CancelJob
+    | JobMasterRegistered
+    | JobMasterDisconnected
+    | JobStatusReported
+    | ProcessStarted
+    | ProcessStartFailed
+    | ProcessExited
+    | CancelNotDelivered
+    | Tick
+)
