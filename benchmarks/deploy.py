@@ -10,6 +10,7 @@ all slots to all tasks RUNNING.
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import tempfile
@@ -27,14 +28,17 @@ from firesteel._proto import (
     resource_manager_pb2_grpc,
     tasks_pb2,
 )
-from firesteel.common.ids import AllocationId, ExecutorId, stable_id
+from firesteel.common.ids import AllocationId, ExecutorId, IdSource, stable_id
+from firesteel.common.platform import SYSTEM
 from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands
 from jobmaster.core.settings import JobSettings
+from jobmaster.paths import list_files
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
+from jobmaster.spool import open_spool
 from jobmaster.testing import SLOT_PROFILE, job, vertex
 
 TASK_EXECUTORS = 100
@@ -92,7 +96,12 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
             dispatcher_address=address,
             report=lambda _: None,
             exit_process=lambda: None,
+            platform=SYSTEM,
+            ids=IdSource(),
+            list_paths=list_files,
+            spool=open_spool(spool_dir),
         )
+        gc.freeze()  # as `python -m jobmaster` does
         servicer.job = running
         running_task = asyncio.create_task(running.run())
         argv = [
@@ -130,7 +139,7 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
             running_task.cancel()
             await asyncio.gather(running_task, return_exceptions=True)
             await server.stop(2.0)
-            running.close()
+            await running.close()
     return running.deploy_at - running.slots_at, done_at - running.slots_at
 
 

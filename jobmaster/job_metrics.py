@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from firesteel.common.states import JobStatus
@@ -11,10 +10,11 @@ from jobmaster.core.core import JobMasterCore
 _PREFIX = "flink_jobmanager_job_"
 
 
-def samples(core: JobMasterCore, host: str) -> Iterable[tuple[str, dict[str, str], float]]:
+def samples(
+    core: JobMasterCore, host: str, now_ms: float
+) -> Iterable[tuple[str, dict[str, str], float]]:
     graph = core.graph
     labels = {"host": host, "job_id": graph.job_graph.job_id, "job_name": graph.job_graph.name}
-    now_ms = time.time() * 1000
     history = list(graph.timestamps)
     spent = dict.fromkeys(JobStatus, 0.0)
     for index, (status, since_ms) in enumerate(history):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 MAX_FILES = 1_000_000
+
+# `list_files`, or what stands in for it.
+PathLister: TypeAlias = Callable[[Sequence[str], bool], list[str]]
 
 
 class PathProblem(Exception):

@@ -5,12 +5,9 @@ comes of them.
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
@@ -26,6 +23,7 @@ from firesteel._proto import (
 )
 from firesteel.common.driver import Driver
 from firesteel.common.ids import AttemptId, IdSource, TaskExecutorId
+from firesteel.common.platform import Platform
 from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.rpc.link import Link
 from jobmaster import convert, job_metrics
@@ -33,7 +31,7 @@ from jobmaster.core import commands, events
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details, number
-from jobmaster.paths import PathProblem, list_files
+from jobmaster.paths import PathLister, PathProblem
 from jobmaster.servicer import Sessions, metrics_in
 from jobmaster.spool import Spool, SpoolProblem
 
@@ -62,13 +60,21 @@ class RunningJob:
         dispatcher_address: str,
         report: Callable[[dispatcher_pb2.JobStatusChanged], None],
         exit_process: Callable[[], None],
+        platform: Platform,
+        ids: IdSource,
+        list_paths: PathLister,
+        spool: Spool,
     ) -> None:
-        """`report` tells the Dispatcher; `exit_process` is called when there is nothing left to do."""
+        """`report` sends a status to the Dispatcher; `exit_process` is called when there is nothing
+        left to do.
+        """
         self.job_graph: job_graph_pb2.JobGraph = start.job_graph
         self.job_graph.config[DISPATCHER_ADDRESS_KEY] = dispatcher_address
         self.job_id: str = start.job_graph.job_id
         self.epoch: int = start.epoch
         self._settings = settings
+        self._clock = platform.clock
+        self._list_paths = list_paths
         self._sessions = sessions
         self._address = address
         self._report = report
@@ -78,13 +84,15 @@ class RunningJob:
         self.core = JobMasterCore(
             graph,
             settings,
-            ids=IdSource(),
-            now=time.monotonic(),
-            now_ms=time.time_ns() // 1_000_000,
+            ids=ids,
+            now=platform.clock.monotonic(),
+            now_ms=int(platform.clock.time() * 1000),
         )
-        gc.freeze()  # the graph lives as long as the process: no collection need ever walk through it
         self.driver: Driver[events.Event, Any, commands.Command] = Driver(
-            self.core, execute=self.execute, name=f"job {self.job_id}"
+            self.core,
+            execute=self.execute,
+            clock=platform.clock.monotonic,
+            name=f"job {self.job_id}",
         )
         self._deployments = convert.Deployments(
             self.job_graph, graph.edges, self.epoch, dict(self.job_graph.config)
@@ -93,10 +101,9 @@ class RunningJob:
         # As built, of which version of the graph, and until when they will do.
         self._details: tuple[job_master_pb2.JobDetails, int, float] | None = None
         self._progress: asyncio.TimerHandle | None = None
-        self._spool = Spool(Path(start.spool_dir))
-        self._disk = ThreadPoolExecutor(
-            1, thread_name_prefix="spool"
-        )  # one thread: chunks keep their order
+        self._spool = spool
+        # One thread: chunks keep their order.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="spool")
         self._resource_manager_epoch = 0
         self.resource_manager: _ResourceManagerLink = Link(
             name="ResourceManager",
@@ -110,14 +117,16 @@ class RunningJob:
             on_down=lambda cause, for_s: None,  # tasks run on without it
             heartbeat_interval_s=settings.heartbeat_interval_s,
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            channel=platform.transport.channel,
         )
 
     async def run(self) -> None:
         """Until cancelled. Raises what the core raises: a bug, which ends the process."""
+        loop = asyncio.get_running_loop()
         for vertex in self.core.graph.job_graph.vertices:
             for operator in vertex.operators:
                 if operator.coordinator_kind == "collect":
-                    self._disk.submit(self._spool.create, operator.operator_id)
+                    loop.run_in_executor(self._disk, self._spool.create, operator.operator_id)
         self.log.info(
             "job starts",
             job_name=self.job_graph.name,
@@ -127,8 +136,8 @@ class RunningJob:
         self.post(events.JobStarted())
         await asyncio.gather(self.driver.run(), self.resource_manager.run(), self._heartbeats())
 
-    def close(self) -> None:
-        self._disk.submit(self._spool.close)
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._spool.close)
         self._disk.shutdown(wait=True)
 
     # ---- what the service needs
@@ -141,7 +150,7 @@ class RunningJob:
             self._metrics[AttemptId(metrics.attempt_id)] = metrics
 
     def details(self) -> job_master_pb2.JobDetails:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         graph = self.core.graph
         if self._details is not None and not graph.status.terminal:
             details, version, good_until = self._details
@@ -150,12 +159,12 @@ class RunningJob:
             ):
                 return details
         built = job_details(self.core, self._metrics, now)
-        took_s = time.monotonic() - now
+        took_s = self._clock.monotonic() - now
         self._details = (built, graph.version, now + took_s * (1 + _DETAILS_REUSE_FACTOR))
         return built
 
     def samples(self) -> list[tuple[str, dict[str, str], float]]:
-        return list(job_metrics.samples(self.core, socket.gethostname()))
+        return list(job_metrics.samples(self.core, socket.gethostname(), self._clock.time() * 1000))
 
     # ---- commands
 
@@ -203,7 +212,7 @@ class RunningJob:
                 self.resource_manager.send(self._to_resource_manager(declare=declare))
             case commands.ListPaths():
                 asyncio.get_running_loop().run_in_executor(
-                    None, list_files, command.paths, command.watched
+                    None, self._list_paths, command.paths, command.watched
                 ).add_done_callback(lambda listed: self._paths_listed(command, listed))
             case commands.ReportStatus():
                 self._report_status()

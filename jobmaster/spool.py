@@ -71,3 +71,7 @@ class Spool:
         file = self._files.pop(operator_id)
         with suppress(OSError):  # what was buffered does not fit either
             file.close()
+
+
+def open_spool(directory: str) -> Spool:
+    return Spool(Path(directory))

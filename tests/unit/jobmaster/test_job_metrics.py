@@ -18,7 +18,9 @@ def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:
     world.now += 4.0
     world.report(world.executions(), ExecutionState.FAILED, error=ErrorInfo(summary="boom"))
     world.pass_time(1.0)
-    values = {name: value for name, _, value in samples(world.core, "host")}
+    values = {
+        name: value for name, _, value in samples(world.core, "host", world.core.now_ms(world.now))
+    }
     assert values["flink_jobmanager_job_numRestarts"] == 1.0
     assert values["flink_jobmanager_job_restartingTime"] == 1000.0
     details = job_details(world.core, {}, world.now)

@@ -1,0 +1,227 @@
+"""JobMasterProcess: a server for TaskExecutors and a link to the Dispatcher, then one job.
+
+It binds its server and registers at the Dispatcher at once, so that StartJob is all that a job
+waits for. It ends when the Dispatcher has stored the job's terminal status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+import structlog
+
+from firesteel._proto import (
+    common_pb2,
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    job_master_pb2,
+    job_master_pb2_grpc,
+)
+from firesteel.common import metrics
+from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.ids import IdSource
+from firesteel.common.platform import Platform
+from firesteel.common.rpc.link import Link
+from firesteel.common.states import JobStatus
+from jobmaster.core import events
+from jobmaster.core.settings import settings_from
+from jobmaster.details import number
+from jobmaster.paths import PathLister, list_files
+from jobmaster.servicer import JobMasterServicer
+from jobmaster.shell import RunningJob
+from jobmaster.spool import Spool, open_spool
+
+log = structlog.get_logger(__name__)
+
+DISPATCHER_GRACE_S = 60.0  # a Dispatcher away for longer never learns how the job ended
+_GOODBYE_S = 1.0  # at the end: how long TaskExecutors have to read their Goodbye
+
+
+class JobMasterProcess:
+    def __init__(
+        self,
+        conf: Configuration,
+        *,
+        dispatcher_address: str,
+        host: str,
+        platform: Platform,
+        registry: metrics.Registry,
+        metrics_address: str = "",
+        ids: IdSource | None = None,
+        list_paths: PathLister = list_files,
+        open_spool: Callable[[str], Spool] = open_spool,
+        job_built: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`metrics_address`: where `registry` is served, if it is; `list_paths` and `open_spool`:
+        the disk; `job_built` is called once, when the ExecutionGraph is there.
+        """
+        self._conf = conf
+        self._dispatcher_address = dispatcher_address
+        self._host = host
+        self._platform = platform
+        self._registry = registry
+        self.metrics_address = metrics_address
+        self._ids = ids or IdSource()
+        self._list_paths = list_paths
+        self._open_spool = open_spool
+        self._job_built = job_built
+        self.job_master_id = self._ids.next()
+        self.address = ""  # once `start` has returned
+        self._server: grpc.aio.Server | None = None
+        self._servicer = JobMasterServicer()
+        self._job: RunningJob | None = None
+        # The terminal status of a job that never started.
+        self._rejected: dispatcher_pb2.JobStatusChanged | None = None
+        self._over = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._dispatcher: Link[
+            dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster
+        ] = Link(
+            name="Dispatcher",
+            address=dispatcher_address,
+            open_stream=lambda channel, sent: dispatcher_pb2_grpc.DispatcherStub(  # type: ignore[no-untyped-call]
+                channel
+            ).ConnectJobMaster(sent),
+            heartbeat=lambda: dispatcher_pb2.JobMasterToDispatcher(
+                heartbeat=common_pb2.Heartbeat()
+            ),
+            on_up=self._register,
+            on_message=self._from_dispatcher,
+            on_down=self._dispatcher_down,
+            heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
+            heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
+            channel=platform.transport.channel,
+        )
+
+    async def start(self) -> None:
+        """Serves TaskExecutors from now on. Raises AddressTaken."""
+        transport = self._platform.transport
+        self._server = transport.server([job_master_pb2.DESCRIPTOR.services_by_name["JobMaster"]])
+        job_master_pb2_grpc.add_JobMasterServicer_to_server(self._servicer, self._server)  # type: ignore[no-untyped-call]
+        self.address = transport.bind(self._server, self._host, 0)
+        await self._server.start()
+        log.info("serving", address=self.address, dispatcher=self._dispatcher_address)
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._over.set()
+
+    async def run(self) -> None:
+        """Until the job is over and stored, or `stop`. Raises what a part of it raises: a bug."""
+        assert self._server is not None, "start it first"
+        self._start_task(self._dispatcher.run())
+        await self._over.wait()
+        await self._wait_for_goodbyes()
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.stop(0.2)
+        if self._job is not None:
+            await self._job.close()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """For tasks that run as long as the process: if one ends by itself, that is a bug."""
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(lambda _: self._over.set())
+        self._tasks.append(task)
+
+    async def _wait_for_goodbyes(self) -> None:
+        deadline = asyncio.get_running_loop().time() + _GOODBYE_S
+        while self._servicer.open_streams and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+
+    # ---- the Dispatcher
+
+    def _register(self) -> None:
+        register = dispatcher_pb2.JobMasterRegister(
+            job_master_id=self.job_master_id,
+            address=self.address,
+            pid=self._platform.processes.pid,
+            metrics_address=self.metrics_address,
+        )
+        self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(register=register))
+        if self._job is not None:
+            self._report(self._job.status_message())
+        elif self._rejected is not None:
+            self._report(self._rejected)
+
+    def _report(self, status: dispatcher_pb2.JobStatusChanged) -> None:
+        self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(status=status))
+
+    def _from_dispatcher(self, message: dispatcher_pb2.DispatcherToJobMaster) -> None:
+        match message.WhichOneof("message"):
+            case "start":
+                self._start_job(message.start)
+            case "ack" if JobStatus(message.ack.status).globally_terminal:
+                if self._job is None:
+                    self._over.set()
+                else:
+                    self._job.post(events.TerminalStatusStored())
+            case _:
+                pass  # a heartbeat
+
+    def _start_job(self, start: dispatcher_pb2.StartJob) -> None:
+        if self._job is not None or self._rejected is not None:
+            return  # sent twice
+        try:
+            settings = settings_from(self._conf.with_overrides(dict(start.job_graph.config)))
+        except ConfigurationError as error:
+            self._reject(start, str(error))
+            return
+        job = RunningJob(
+            start,
+            settings,
+            sessions=self._servicer.sessions,
+            address=self.address,
+            dispatcher_address=self._dispatcher_address,
+            report=self._report,
+            exit_process=self._over.set,
+            platform=self._platform,
+            ids=self._ids,
+            list_paths=self._list_paths,
+            spool=self._open_spool(start.spool_dir),
+        )
+        self._job_built()
+        self._job = self._servicer.job = job
+        self._registry.add_source(job.samples)
+        self._start_task(job.run())
+
+    def _reject(self, start: dispatcher_pb2.StartJob, why: str) -> None:
+        """FAILED before it began; the reason is reported as any other failure is."""
+        now_ms = int(self._platform.clock.time() * 1000)
+        graph = start.job_graph
+        details = job_master_pb2.JobDetails(
+            job_id=graph.job_id,
+            name=graph.name,
+            status=number(JobStatus.FAILED),
+            timestamps=[
+                job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
+            ],
+            exceptions=[common_pb2.ErrorInfo(summary=why, timestamp_ms=now_ms)],
+            start_ms=now_ms,
+            end_ms=now_ms,
+        )
+        self._rejected = dispatcher_pb2.JobStatusChanged(
+            job_id=graph.job_id,
+            epoch=start.epoch,
+            status=number(JobStatus.FAILED),
+            timestamp_ms=now_ms,
+            final_details=details,
+        )
+        log.error("job rejected", job_id=graph.job_id, cause=why)
+        self._report(self._rejected)
+
+    def _dispatcher_down(self, cause: str, for_s: float) -> None:
+        if for_s < DISPATCHER_GRACE_S:
+            return
+        log.error("the Dispatcher is gone", for_s=round(for_s), cause=cause)
+        if self._job is None:
+            self._over.set()
+        else:
+            self._job.post(events.DispatcherLost())
