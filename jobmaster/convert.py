@@ -16,6 +16,7 @@ from firesteel.common.ids import (
     VertexId,
 )
 from firesteel.common.job_graph import JobEdge
+from firesteel.common.operator_messages import FromOperator, OperatorEvent
 from firesteel.common.rpc.convert import (
     edge_to_proto,
     error_from_proto,
@@ -23,19 +24,9 @@ from firesteel.common.rpc.convert import (
     profile_to_proto,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
-from jobmaster.core.operator_messages import (
-    ChunkAcknowledged,
-    ChunkCollected,
-    OperatorMessage,
-    Resend,
-    SplitAssigned,
-    SplitRequested,
-    SplitsExhausted,
-    WatermarkLimit,
-    WatermarkReported,
-)
 from jobmaster.core.slot_pool import SlotOffer
 
 _STATES = tuple(
@@ -141,49 +132,24 @@ def _state(number: int) -> ExecutionState:
     return _STATES[number]
 
 
-def operator_message(event: tasks_pb2.OperatorEvent) -> OperatorMessage:
-    match event.WhichOneof("event"):
-        case "request_split":
-            return SplitRequested(received=event.request_split.received)
-        case "collect_chunk":
-            return ChunkCollected(
-                sequence=event.collect_chunk.sequence, ipc_stream=event.collect_chunk.ipc_stream
-            )
-        case "report_watermark":
-            return WatermarkReported(
-                watermark_us=event.report_watermark.watermark_us, idle=event.report_watermark.idle
-            )
-        case kind:
-            raise RemoteProtocolError(
-                f"an operator sent an event of kind {kind!r} to its coordinator"
-            )
+def operator_message(event: tasks_pb2.OperatorEvent) -> FromOperator:
+    message = operator_event_from_proto(event).message
+    if not isinstance(message, FromOperator):
+        kind = event.WhichOneof("event")
+        raise RemoteProtocolError(f"an operator sent an event of kind {kind!r} to its coordinator")
+    return message
 
 
 def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_pb2.OperatorEvent:
-    event = tasks_pb2.OperatorEvent(
-        job_id=job_id,
-        operator_id=command.operator_id,
-        subtask=command.subtask,
-        attempt_id=command.attempt_id,
+    return operator_event_to_proto(
+        OperatorEvent(
+            job_id=job_id,
+            operator_id=command.operator_id,
+            subtask=command.subtask,
+            attempt_id=command.attempt_id,
+            message=command.message,
+        )
     )
-    match command.message:
-        case SplitAssigned(number=number, split_json=split_json):
-            event.assign_split.number = number
-            event.assign_split.split_json = split_json
-        case SplitsExhausted():
-            event.no_more_splits.SetInParent()
-        case ChunkAcknowledged(sequence=sequence, error=error):
-            event.collect_ack.sequence = sequence
-            event.collect_ack.error = error
-            event.collect_ack.SetInParent()
-        case WatermarkLimit(limit_us=limit_us):
-            event.align_watermark.limit_us = limit_us
-            event.align_watermark.SetInParent()
-        case Resend():
-            event.resend.SetInParent()
-        case other:
-            raise ValueError(f"{type(other).__name__} goes the other way")
-    return event
 
 
 # Read once, when a session starts; other spark.sql.* values are set in the running session.

@@ -16,8 +16,8 @@ from firesteel.common.ids import (
     TaskExecutorId,
     VertexId,
 )
+from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import JobStatus
-from jobmaster.core.operator_messages import OperatorMessage
 from jobmaster.core.slot_pool import Requirement
 
 

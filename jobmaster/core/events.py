@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
+from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from jobmaster.core.operator_messages import OperatorMessage
 from jobmaster.core.slot_pool import SlotOffer
 
 

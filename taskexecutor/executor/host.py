@@ -19,7 +19,10 @@ import structlog
 
 from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
 from firesteel.common import logs
+from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.common.rpc.convert import error_to_proto, job_graph_from_proto
+from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, error_info
 from taskexecutor.executor import JVM_LOST_EXIT_CODE
@@ -95,8 +98,7 @@ class Host:
                     if (running := self._running(attempt_id)) is not None:
                         running.task.cancel()
             case "operator_event":
-                if (running := self._running(message.operator_event.attempt_id)) is not None:
-                    running.task.handle_event(message.operator_event)
+                self._deliver(operator_event_from_proto(message.operator_event))
             case "analyze":
                 self._start(self._analyze, message.analyze, name="analysis")
             case "release":
@@ -107,6 +109,16 @@ class Host:
     def _running(self, attempt_id: str) -> _Running | None:
         with self._lock:
             return self._tasks.get(attempt_id)
+
+    def _deliver(self, event: OperatorEvent) -> None:
+        if not isinstance(event.message, ToOperator):
+            raise RemoteProtocolError(f"a coordinator sent {type(event.message).__name__}")
+        if (running := self._running(event.attempt_id)) is not None:
+            running.task.handle_event(event.operator_id, event.message)
+
+    def _send_event(self, event: OperatorEvent) -> None:
+        message = operator_event_to_proto(event)
+        self._link.send(executor_pb2.ExecutorToTaskExecutor(operator_event=message))
 
     # -- the slot's job
 
@@ -161,9 +173,7 @@ class Host:
             engine=self._engine,
             create_operator=self._create_operator,
             report_state=self._report_state,
-            send_event=lambda event: self._link.send(
-                executor_pb2.ExecutorToTaskExecutor(operator_event=event)
-            ),
+            send_event=self._send_event,
         )
         try:
             self._configure(submit.config)

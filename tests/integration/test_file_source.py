@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
 from firesteel import Environment
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import MALFORMED_TAG, FileSink, FileSource
 from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError, InvalidProgram, summary_of
@@ -62,7 +62,7 @@ def reader(
 
 def read(harness: OperatorHarness, *files: Path | str) -> list[dict[str, Any]]:
     for number, file in enumerate(files):
-        harness.deliver(tasks_pb2.AssignSplit(number=number, split_json=f'{{"path": "{file}"}}'))
+        harness.deliver(SplitAssigned(number=number, split_json=f'{{"path": "{file}"}}'))
         harness.poll()
     return harness.rows()
 
@@ -351,11 +351,11 @@ def test_a_name_that_looks_like_a_glob_is_one_file(
         harness = reader(
             engine, FileSource(path, format="csv", schema="n INT", malformed=malformed)
         )
-        harness.deliver(tasks_pb2.AssignSplit(number=0, split_json=json.dumps({"path": path})))
+        harness.deliver(SplitAssigned(number=0, split_json=json.dumps({"path": path})))
         harness.poll()
         assert harness.rows() == [{"n": number}], name
         inferred = reader(engine, FileSource(path, format="csv"))
-        inferred.deliver(tasks_pb2.AssignSplit(number=0, split_json=json.dumps({"path": path})))
+        inferred.deliver(SplitAssigned(number=0, split_json=json.dumps({"path": path})))
         inferred.poll()
         assert inferred.rows() == [{"_c0": number}], name
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Environment
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
@@ -64,7 +64,7 @@ def read(harness: OperatorHarness) -> list[dict[str, Any]]:
     for number in range(SPLITS):
         start = START + number * SPLIT
         split = f'{{"start": {start}, "end": {min(start + SPLIT, NUMBERS.stop)}}}'
-        harness.deliver(tasks_pb2.AssignSplit(number=number, split_json=split))
+        harness.deliver(SplitAssigned(number=number, split_json=split))
         harness.poll()
     return harness.rows()
 

@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from firesteel import Environment, Tumbling, Watermarks
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
@@ -245,14 +245,14 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     assert reader.poll() and reader.operator.waiting  # type: ignore[attr-defined]
     for month in (1, 2):
         reader.deliver(
-            tasks_pb2.AssignSplit(
+            SplitAssigned(
                 number=month - 1,
                 split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")}),
             )
         )
         assert reader.poll()
         assert len(reader.sent) == month + 1  # the next split is asked for before this one is read
-    reader.deliver(tasks_pb2.NoMoreSplits())
+    reader.deliver(SplitsExhausted())
     assert not reader.poll()
     latest = int(datetime(2013, 2, 2, 23, tzinfo=UTC).timestamp()) * 1_000_000
     assert reader.watermarks_us[-1] == latest - 3_600_000_000 - 1
@@ -351,7 +351,7 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
         output_schema=partial.output_schema,
     ).open()
     reader.deliver(
-        tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "in" / "1.csv")}))
+        SplitAssigned(number=0, split_json=json.dumps({"path": str(tmp_path / "in" / "1.csv")}))
     )
     with pytest.raises(FiresteelError, match="'time_hour' is null"):
         reader.poll()
@@ -371,7 +371,7 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
     ).open()
     assert reader.poll()
     reader.deliver(
-        tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "a b.csv")}))
+        SplitAssigned(number=0, split_json=json.dumps({"path": str(tmp_path / "a b.csv")}))
     )
     reader.poll()
     assert reader.rows() == [{"sum(n)": 4950}]

@@ -14,9 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from firesteel._proto import tasks_pb2
 from firesteel.common.ids import AttemptId, OperatorId, stable_id
 from firesteel.common.job_graph import Operator
+from firesteel.common.operator_messages import (
+    OperatorEvent,
+    SplitAssigned,
+    SplitsExhausted,
+    ToOperator,
+)
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import ErrorInfo
@@ -110,17 +115,15 @@ def run(
         states.append(state)
         errors.extend([error] if error else [])
 
-    def answer(event: tasks_pb2.OperatorEvent) -> None:
+    def answer(event: OperatorEvent) -> None:
         """The coordinator: one split, then no more."""
         asked.append(event)
-        answered = tasks_pb2.OperatorEvent(operator_id=event.operator_id)
+        answered: ToOperator = SplitsExhausted()
         if len(asked) == 1:
-            answered.assign_split.split_json = '{"start": 0, "end": 1000}'
-        else:
-            answered.no_more_splits.SetInParent()
-        task.handle_event(answered)
+            answered = SplitAssigned(number=0, split_json='{"start": 0, "end": 1000}')
+        task.handle_event(event.operator_id, answered)
 
-    asked: list[tasks_pb2.OperatorEvent] = []
+    asked: list[OperatorEvent] = []
     operators = chain(folder)
     config = TaskConfig(
         job_id=JOB,

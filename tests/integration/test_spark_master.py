@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import SplitAssigned
 from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import SourceSpec, TransformSpec
@@ -132,7 +132,7 @@ def test_files(engine: SparkEngine, tmp_path: Path) -> None:
     )
     harness = OperatorHarness(operator, [], output_schema=SCHEMA, spark=engine.session).open()
     harness.deliver(
-        tasks_pb2.AssignSplit(split_json=json.dumps({"path": str(tmp_path / "1.parquet")}))
+        SplitAssigned(number=0, split_json=json.dumps({"path": str(tmp_path / "1.parquet")}))
     )
     harness.poll()
     assert [row["x"] for row in harness.rows()] == list(range(0, 1_000, 2))

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from firesteel._proto import tasks_pb2
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import JobVertex
+from firesteel.common.operator_messages import WatermarkReported
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
-from jobmaster.core.operator_messages import WatermarkReported
 from jobmaster.testing import job, operator_id, vertex
 from taskexecutor.executor.timing.watermark_alignment import Alignment
 

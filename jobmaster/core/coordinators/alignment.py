@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobGraph, Operator
+from firesteel.common.operator_messages import WatermarkLimit, WatermarkReported
 from jobmaster.core.coordinators.base import BadOptions, UnexpectedMessage
-from jobmaster.core.operator_messages import WatermarkLimit, WatermarkReported
 
 NO_EVENT_TIME_US = -(2**63)
 END_OF_EVENT_TIME_US = 2**63 - 1  # also: no limit

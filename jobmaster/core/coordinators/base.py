@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from firesteel.common.ids import AttemptId
-from jobmaster.core.operator_messages import OperatorMessage
+from firesteel.common.operator_messages import OperatorMessage
 
 
 class BadOptions(Exception):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
+from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
 from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
-from jobmaster.core.operator_messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
 
 
 class CollectCoordinator:

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import Coordinator, create
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
 from jobmaster.core.execution_graph import Execution
-from jobmaster.core.operator_messages import OperatorMessage, Resend, WatermarkReported
 
 Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
 

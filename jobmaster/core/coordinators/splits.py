@@ -8,13 +8,13 @@ import heapq
 from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
-from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
-from jobmaster.core.operator_messages import (
+from firesteel.common.operator_messages import (
     OperatorMessage,
     SplitAssigned,
     SplitRequested,
     SplitsExhausted,
 )
+from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
 
 
 class SplitEnumerator:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, Resend
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 
@@ -27,7 +27,7 @@ class CollectWriter(StreamOperator):
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._next_sequence = 0
-        self._unacknowledged: deque[tasks_pb2.CollectChunk] = deque()
+        self._unacknowledged: deque[ChunkCollected] = deque()
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -52,7 +52,7 @@ class CollectWriter(StreamOperator):
                 writer.write_batch(batch)
         self._gathered, self._gathered_bytes = [], 0
         self._wait_until(WINDOW - 1)
-        chunk = tasks_pb2.CollectChunk(
+        chunk = ChunkCollected(
             sequence=self._next_sequence, ipc_stream=sink.getvalue().to_pybytes()
         )
         self._unacknowledged.append(chunk)
@@ -61,12 +61,12 @@ class CollectWriter(StreamOperator):
 
     def handle_coordinator_event(self, event: Any) -> None:
         match event:
-            case tasks_pb2.CollectAck():
+            case ChunkAcknowledged():
                 if event.error:
                     raise FiresteelError(f"the collected rows could not be kept: {event.error}")
                 while self._unacknowledged and self._unacknowledged[0].sequence <= event.sequence:
                     self._unacknowledged.popleft()
-            case tasks_pb2.Resend():
+            case Resend():
                 for chunk in tuple(self._unacknowledged):
                     self.context.send_to_coordinator(chunk)
             case _:

@@ -6,7 +6,12 @@ import json
 from collections import deque
 from typing import Any
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import (
+    Resend,
+    SplitAssigned,
+    SplitRequested,
+    SplitsExhausted,
+)
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 
@@ -29,18 +34,18 @@ class Splits:
         """For one more, unless that is asked already."""
         if not self._requested and not self.exhausted:
             self._requested = True
-            context.send_to_coordinator(tasks_pb2.RequestSplit(received=self._received))
+            context.send_to_coordinator(SplitRequested(received=self._received))
 
     def handle(self, event: Any, context: RuntimeContext) -> None:
         match event:
-            case tasks_pb2.AssignSplit():
+            case SplitAssigned():
                 if event.number == self._received:
                     self._received += 1
                     self._requested = False
                     self.waiting.append(json.loads(event.split_json))
-            case tasks_pb2.NoMoreSplits():
+            case SplitsExhausted():
                 self._requested, self.exhausted = False, True
-            case tasks_pb2.Resend():
+            case Resend():
                 if self._requested:
                     self._requested = False
                     self.ask(context)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.job_graph import DistributionPattern, JobEdge, JobVertex, Partitioner
+from firesteel.common.operator_messages import OperatorEvent
 from firesteel.common.states import ExecutionState
 from firesteel.elements import StreamElement, StreamEvent
 from firesteel.errors import ErrorInfo
@@ -18,7 +19,7 @@ from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.state import RestoredOperatorState
 
 if TYPE_CHECKING:
-    from firesteel._proto import common_pb2, tasks_pb2
+    from firesteel._proto import common_pb2
 
 InEdge: TypeAlias = tuple[JobEdge, int, Any]  # edge, producers, Locations
 OutEdge: TypeAlias = tuple[JobEdge, int, int]  # edge, consumers, the consumers' max parallelism
@@ -155,7 +156,7 @@ class TaskServices:
     engine: Any  # the slot's SparkEngine
     create_operator: CreateOperator
     report_state: ReportState
-    send_event: Callable[[tasks_pb2.OperatorEvent], None]
+    send_event: Callable[[OperatorEvent], None]
     user_code_roots: Sequence[
         str
     ] = ()  # where the user's files are, so that tracebacks show the user's own frames

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.plan.specs import WatermarkAlignmentSpec
@@ -287,12 +287,12 @@ class ChainNode:
             self.advance_watermark(MAX_WATERMARK)
         self.output.emit_watermark(MAX_WATERMARK)  # even if the operator keeps watermarks to itself
 
-    def handle_coordinator_event(self, event: Any) -> None:
+    def handle_coordinator_event(self, event: ToOperator) -> None:
         alignment = self.alignment
-        if alignment is not None and isinstance(event, tasks_pb2.AlignWatermark):
+        if alignment is not None and isinstance(event, WatermarkLimit):
             alignment.limit(event.limit_us)
             return
-        if alignment is not None and isinstance(event, tasks_pb2.Resend):
+        if alignment is not None and isinstance(event, Resend):
             alignment.report()
         self.operator.handle_coordinator_event(event)
 

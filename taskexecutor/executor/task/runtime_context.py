@@ -9,19 +9,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import FromOperator, OperatorEvent
 from firesteel.operator import TaskCancelled, TaskInfo, TimerService
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import PLAN_EVERY_S, OperatorCounter, OperatorMetrics
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.watermark_alignment import Alignment
-
-# Which field of OperatorEvent carries which message.
-_EVENT_FIELDS: dict[str, str] = {
-    field.message_type.full_name: field.name
-    for field in tasks_pb2.OperatorEvent.DESCRIPTOR.oneofs_by_name["event"].fields
-    if field.message_type is not None
-}
 
 
 class TaskEnvironment:
@@ -33,7 +26,7 @@ class TaskEnvironment:
         info: TaskInfo,
         config: dict[str, str],
         engine: Any,
-        send_event: Callable[[tasks_pb2.OperatorEvent], None],
+        send_event: Callable[[OperatorEvent], None],
         mailbox: Mailbox,
         clock: TaskClock,
     ) -> None:
@@ -146,22 +139,19 @@ class OperatorContext:
         if now_s - metrics.plan_looked_at_s >= PLAN_EVERY_S:
             metrics.plan, metrics.plan_looked_at_s = plan(), now_s
 
-    def send_to_coordinator(self, event: Any) -> None:
-        """`event`: one of the messages that OperatorEvent carries."""
-        name = _EVENT_FIELDS.get(event.DESCRIPTOR.full_name)
-        if name is None:
-            raise TypeError(f"{event.DESCRIPTOR.full_name} is not an operator event")
+    def send_to_coordinator(self, event: FromOperator) -> None:
+        if not isinstance(event, FromOperator):
+            raise TypeError(f"{type(event).__name__} is not an operator event")
         info = self._environment.info
-        message = tasks_pb2.OperatorEvent(
-            job_id=info.job_id,
-            operator_id=self.operator_id,
-            subtask=info.subtask,
-            attempt_id=info.attempt_id,
+        self._environment.send_event(
+            OperatorEvent(
+                job_id=info.job_id,
+                operator_id=self.operator_id,
+                subtask=info.subtask,
+                attempt_id=info.attempt_id,
+                message=event,
+            )
         )
-        field = getattr(message, name)
-        field.CopyFrom(event)
-        field.SetInParent()  # an empty message must be seen as set
-        self._environment.send_event(message)
 
     def request_mail(self, action: Callable[[], None]) -> None:
         self._environment.mailbox.put(action)

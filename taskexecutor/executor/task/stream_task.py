@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 import structlog
 
 from firesteel.common.logs import task_context
+from firesteel.common.operator_messages import ToOperator
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, error_info
 from firesteel.operator import TaskCancelled
@@ -46,7 +47,7 @@ from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
 
 if TYPE_CHECKING:
-    from firesteel._proto import common_pb2, tasks_pb2
+    from firesteel._proto import common_pb2
 
 # A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the master,
 # which will cancel this task. Only if nobody does is the symptom reported.
@@ -126,9 +127,9 @@ class StreamTask:
         for partition in list(self._partitions):
             partition.abort()
 
-    def handle_event(self, event: tasks_pb2.OperatorEvent) -> None:
-        """An operator event from the coordinator, delivered between two elements."""
-        self._mailbox.put(functools.partial(self._deliver, event))
+    def handle_event(self, operator_id: str, message: ToOperator) -> None:
+        """Delivers a message from the operator's coordinator, between two elements."""
+        self._mailbox.put(functools.partial(self._deliver, operator_id, message))
 
     def metrics(self) -> common_pb2.TaskMetrics:
         return self._metrics.read()
@@ -372,17 +373,16 @@ class StreamTask:
 
     # -- what operators ask for
 
-    def _deliver(self, event: tasks_pb2.OperatorEvent) -> None:
-        which = event.WhichOneof("event")
-        node = self._chain.node_of(event.operator_id) if self._chain is not None else None
-        if which is None or node is None:
+    def _deliver(self, operator_id: str, message: ToOperator) -> None:
+        node = self._chain.node_of(operator_id) if self._chain is not None else None
+        if node is None:
             _log.warning(
                 "dropped an event for an operator of another task",
-                operator_id=event.operator_id,
-                event_kind=which,
+                operator_id=operator_id,
+                event_kind=type(message).__name__,
             )
             return
-        node.handle_coordinator_event(getattr(event, which))
+        node.handle_coordinator_event(message)
 
     def _key_group(self, key: object) -> int:
         return key_group(key, self.config.vertex.max_parallelism)

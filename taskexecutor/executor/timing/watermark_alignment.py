@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import WatermarkReported
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.timing.watermarks import ValveEvent
@@ -35,7 +35,7 @@ class Alignment:
     def __init__(
         self,
         spec: WatermarkAlignmentSpec,
-        send: Callable[[tasks_pb2.ReportWatermark], None],
+        send: Callable[[WatermarkReported], None],
         call_at: Callable[[int], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         now_ns: Callable[[], int] = time.monotonic_ns,
@@ -103,7 +103,7 @@ class Alignment:
 
     def report(self) -> None:
         self._unreported, self._reported_us = False, self._watermark_us
-        self._send(tasks_pb2.ReportWatermark(watermark_us=self._watermark_us, idle=self._idle))
+        self._send(WatermarkReported(watermark_us=self._watermark_us, idle=self._idle))
 
     # -- inside
 

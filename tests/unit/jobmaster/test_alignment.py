@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import JobVertex
+from firesteel.common.operator_messages import Resend, WatermarkLimit, WatermarkReported
 from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from firesteel.errors import ErrorInfo
@@ -17,7 +18,6 @@ from jobmaster.core import commands, events
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.coordinators.base import UnexpectedMessage
-from jobmaster.core.operator_messages import Resend, WatermarkLimit, WatermarkReported
 from jobmaster.core.settings import JobSettings
 from jobmaster.testing import World, job, offer, operator_id, vertex
 

@@ -8,10 +8,10 @@ import pytest
 
 from firesteel._proto import tasks_pb2
 from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
+from firesteel.common.operator_messages import WatermarkLimit, WatermarkReported
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from jobmaster import convert
 from jobmaster.core import commands
-from jobmaster.core.operator_messages import WatermarkLimit, WatermarkReported
 
 
 def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:

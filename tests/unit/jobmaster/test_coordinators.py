@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 from firesteel.common.ids import AttemptId
+from firesteel.common.operator_messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    SplitAssigned,
+    SplitRequested,
+    SplitsExhausted,
+)
 from jobmaster.core.coordinators import (
     BadOptions,
     CollectCoordinator,
@@ -19,13 +26,6 @@ from jobmaster.core.coordinators import (
 from jobmaster.core.coordinators.base import Spool as SpoolWanted
 from jobmaster.core.coordinators.base import UnexpectedMessage
 from jobmaster.core.coordinators.splits import SplitEnumerator
-from jobmaster.core.operator_messages import (
-    ChunkAcknowledged,
-    ChunkCollected,
-    SplitAssigned,
-    SplitRequested,
-    SplitsExhausted,
-)
 from jobmaster.paths import PathProblem, list_files
 from jobmaster.spool import Spool, SpoolProblem
 from jobmaster.testing import vertex

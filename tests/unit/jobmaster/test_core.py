@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from firesteel.common.ids import TaskExecutorId
-from firesteel.common.resources import UNKNOWN
-from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.errors import ErrorInfo
-from jobmaster.core import commands, events
-from jobmaster.core.execution_graph import Execution
-from jobmaster.core.operator_messages import (
+from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
     Resend,
     SplitAssigned,
     SplitRequested,
 )
+from firesteel.common.resources import UNKNOWN
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ErrorInfo
+from jobmaster.core import commands, events
+from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slot_pool import Requirement
 from jobmaster.testing import World, job, offer, operator_id, vertex

@@ -16,10 +16,10 @@ import pytest
 from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.operator_messages import SplitAssigned, SplitRequested
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
-from jobmaster.core.operator_messages import SplitAssigned, SplitRequested
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slot_pool import SlotOffer
 from jobmaster.testing import World, job, offer, operator_id, vertex

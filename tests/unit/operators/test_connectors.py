@@ -20,7 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import (
+    ChunkAcknowledged,
+    OperatorEvent,
+    Resend,
+    SplitAssigned,
+    SplitsExhausted,
+)
 from firesteel.connectors import FileSink, PrintSink, SequenceSource
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.operator import TaskCancelled
@@ -266,9 +272,9 @@ def test_rows_are_printed_with_their_subtask() -> None:
 
 
 def acknowledge_what_is_sent(harness: OperatorHarness) -> None:
-    def send(event: tasks_pb2.OperatorEvent) -> None:
+    def send(event: OperatorEvent) -> None:
         harness.sent.append(event)
-        harness.deliver(tasks_pb2.CollectAck(sequence=event.collect_chunk.sequence))
+        harness.deliver(ChunkAcknowledged(sequence=event.message.sequence))
 
     harness.environment.send_event = send
 
@@ -278,13 +284,13 @@ def test_collected_rows_wait_for_their_acknowledgement() -> None:
     for sequence in range(WINDOW):
         harness.process(BATCH)
         harness.flush()
-        assert harness.sent[-1].collect_chunk.sequence == sequence
-    harness.deliver(tasks_pb2.CollectAck(sequence=WINDOW - 1))
+        assert harness.sent[-1].message.sequence == sequence
+    harness.deliver(ChunkAcknowledged(sequence=WINDOW - 1))
     acknowledge_what_is_sent(harness)
     harness.process(BATCH)
     harness.end()  # the window is full: it yields to the mails
     assert len(harness.sent) == WINDOW + 1
-    assert pa.ipc.open_stream(harness.sent[0].collect_chunk.ipc_stream).read_all().num_rows == 2
+    assert pa.ipc.open_stream(harness.sent[0].message.ipc_stream).read_all().num_rows == 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -306,11 +312,9 @@ def test_what_is_collected_comes_out_as_it_was(
             if number in flushes:
                 harness.flush()
         harness.end()
-    chunks = [
-        pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent
-    ]
+    chunks = [pa.ipc.open_stream(event.message.ipc_stream).read_all() for event in harness.sent]
     assert [row for chunk in chunks for row in chunk.to_pylist()] == rows([*first, *second])
-    assert [event.collect_chunk.sequence for event in harness.sent] == list(range(len(chunks)))
+    assert [event.message.sequence for event in harness.sent] == list(range(len(chunks)))
 
 
 def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
@@ -318,13 +322,13 @@ def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
     for _ in range(3):
         harness.process(BATCH)
         harness.flush()
-    harness.deliver(tasks_pb2.CollectAck(sequence=0))
-    harness.deliver(tasks_pb2.Resend())
+    harness.deliver(ChunkAcknowledged(sequence=0))
+    harness.deliver(Resend())
     harness.run_mails()
-    assert [event.collect_chunk.sequence for event in harness.sent] == [0, 1, 2, 1, 2]
+    assert [event.message.sequence for event in harness.sent] == [0, 1, 2, 1, 2]
     assert harness.sent[3] == harness.sent[1]
     acknowledge_what_is_sent(harness)
-    harness.deliver(tasks_pb2.Resend())
+    harness.deliver(Resend())
     harness.end()
 
 
@@ -342,7 +346,7 @@ def test_a_spool_that_cannot_be_written_fails_the_task() -> None:
     harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
     harness.process(BATCH)
     harness.flush()
-    harness.deliver(tasks_pb2.CollectAck(sequence=0, error="the disk is full"))
+    harness.deliver(ChunkAcknowledged(sequence=0, error="the disk is full"))
     with pytest.raises(FiresteelError, match="the disk is full"):
         harness.run_mails()
     harness.close()
@@ -354,9 +358,7 @@ def test_no_rows_have_columns_too(subtask: int) -> None:
     acknowledge_what_is_sent(harness)
     harness.process(BATCH.slice(0, 0))
     harness.end()
-    tables = [
-        pa.ipc.open_stream(event.collect_chunk.ipc_stream).read_all() for event in harness.sent
-    ]
+    tables = [pa.ipc.open_stream(event.message.ipc_stream).read_all() for event in harness.sent]
     assert tables == ([SCHEMA.empty_table()] if subtask == 0 else [])
 
 
@@ -370,7 +372,7 @@ def test_a_large_batch_is_cut_into_messages() -> None:
         )
     )
     harness.end()
-    chunks = [event.collect_chunk.ipc_stream for event in harness.sent]
+    chunks = [event.message.ipc_stream for event in harness.sent]
     assert len(chunks) > 1
     assert all(len(chunk) < 2 * 2**20 for chunk in chunks)
     assert sum(pa.ipc.open_stream(chunk).read_all().num_rows for chunk in chunks) == rows
@@ -381,13 +383,13 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
     assert harness.poll()
     assert harness.operator.waiting  # type: ignore[attr-defined]
     assert len(harness.sent) == 1
-    harness.deliver(tasks_pb2.AssignSplit(split_json='{"start": 0, "end": 150000}'))
+    harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 150000}'))
     assert harness.poll()
     assert len(harness.sent) == 2
-    harness.deliver(tasks_pb2.AssignSplit(number=1, split_json='{"start": 150000, "end": 200000}'))
+    harness.deliver(SplitAssigned(number=1, split_json='{"start": 150000, "end": 200000}'))
     while len(harness.batches) < 4:
         assert harness.poll()
-    harness.deliver(tasks_pb2.NoMoreSplits())
+    harness.deliver(SplitsExhausted())
     assert not harness.poll()
     numbers = [row["n"] for row in harness.rows()]
     assert numbers == list(range(200_000))
@@ -398,18 +400,18 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
 def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_once() -> None:
     harness = OperatorHarness(SequenceReader(SequenceSource(0, 200, "n")), []).open()
     harness.poll()
-    harness.deliver(tasks_pb2.Resend())
+    harness.deliver(Resend())
     harness.poll()
-    assert [event.request_split.received for event in harness.sent] == [0, 0]
+    assert [event.message.received for event in harness.sent] == [0, 0]
     for _ in range(2):  # both requests arrived after all
-        harness.deliver(tasks_pb2.AssignSplit(number=0, split_json='{"start": 0, "end": 100}'))
+        harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 100}'))
     harness.poll()
     harness.poll()
-    harness.deliver(tasks_pb2.Resend())
+    harness.deliver(Resend())
     harness.run_mails()
-    assert [event.request_split.received for event in harness.sent] == [0, 0, 1, 1]
-    harness.deliver(tasks_pb2.NoMoreSplits())
-    harness.deliver(tasks_pb2.Resend())
+    assert [event.message.received for event in harness.sent] == [0, 0, 1, 1]
+    harness.deliver(SplitsExhausted())
+    harness.deliver(Resend())
     assert not harness.poll()
     assert len(harness.sent) == 4
     assert [row["n"] for row in harness.rows()] == list(range(100))
@@ -442,7 +444,7 @@ def test_a_rate_is_divided_over_the_subtasks_and_needs_no_busy_loop() -> None:
     now = 10.0
     reader = SequenceReader(SequenceSource(0, column="n", rate_per_s=2000), clock=lambda: now)
     harness = OperatorHarness(reader, [], parallelism=2).open()
-    harness.deliver(tasks_pb2.AssignSplit(number=0, split_json='{"start": 0, "end": 100000}'))
+    harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 100000}'))
     polls = 0
     while now < 11.0:
         assert harness.poll()

@@ -11,9 +11,14 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Watermarks
-from firesteel._proto import tasks_pb2
 from firesteel.common.ids import stable_id
 from firesteel.common.job_graph import Operator
+from firesteel.common.operator_messages import (
+    OperatorEvent,
+    Resend,
+    WatermarkLimit,
+    WatermarkReported,
+)
 from firesteel.common.states import ExecutionState
 from firesteel.elements import (
     MAX_TIMESTAMP_US,
@@ -46,7 +51,7 @@ class Surroundings:
             now_ns=lambda: self.now_ms * 1_000_000,
         )
 
-    def _send(self, report: tasks_pb2.ReportWatermark) -> None:
+    def _send(self, report: WatermarkReported) -> None:
         self.sent.append((report.watermark_us, report.idle))
 
     def pass_ms(self, ms: int) -> None:
@@ -159,13 +164,11 @@ class Master:
         self._reported = threading.Condition()
         run.on_event = self._on_event
 
-    def _on_event(self, event: tasks_pb2.OperatorEvent) -> None:
-        assert (event.operator_id, event.WhichOneof("event")) == (
-            stable_id(self.name),
-            "report_watermark",
-        )
+    def _on_event(self, event: OperatorEvent) -> None:
+        assert event.operator_id == stable_id(self.name)
+        assert isinstance(event.message, WatermarkReported)
         with self._reported:
-            self._reports.append(event.report_watermark.watermark_us)
+            self._reports.append(event.message.watermark_us)
             self._reported.notify_all()
 
     def next_report(self) -> int:
@@ -179,16 +182,11 @@ class Master:
         """When the answer is there, the mails before it have been handled, and the task has looked
         for input after each.
         """
-        self.run.task.handle_event(
-            tasks_pb2.OperatorEvent(operator_id=stable_id(self.name), resend=tasks_pb2.Resend())
-        )
+        self.run.task.handle_event(stable_id(self.name), Resend())
         return self.next_report()
 
     def allow(self, limit_us: int) -> None:
-        limit = tasks_pb2.AlignWatermark(limit_us=limit_us)
-        self.run.task.handle_event(
-            tasks_pb2.OperatorEvent(operator_id=stable_id(self.name), align_watermark=limit)
-        )
+        self.run.task.handle_event(stable_id(self.name), WatermarkLimit(limit_us=limit_us))
 
 
 def test_a_source_that_is_ahead_is_not_polled() -> None:
@@ -293,9 +291,7 @@ def at(*times_us: int) -> pa.RecordBatch:
 
 
 def reported(harness: OperatorHarness) -> list[tuple[int, bool]]:
-    return [
-        (event.report_watermark.watermark_us, event.report_watermark.idle) for event in harness.sent
-    ]
+    return [(event.message.watermark_us, event.message.idle) for event in harness.sent]
 
 
 def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle() -> None:
@@ -325,7 +321,7 @@ def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle()
     assert harness.elements[1:] == [Watermark(19_999)], (
         "not idle: there may be more, it is only not asked for"
     )
-    harness.deliver(tasks_pb2.AlignWatermark(limit_us=25_000))
+    harness.deliver(WatermarkLimit(limit_us=25_000))
     harness.run_mails()
     assert not harness.stopped
     pass_ms(90)

@@ -8,8 +8,16 @@ import time
 import pyarrow as pa
 import pytest
 
-from firesteel._proto import tasks_pb2
 from firesteel.common.ids import stable_id
+from firesteel.common.operator_messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    OperatorEvent,
+    SplitAssigned,
+    SplitRequested,
+    SplitsExhausted,
+    ToOperator,
+)
 from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition
 from firesteel.operator import SourceOperator, TaskCancelled
@@ -75,10 +83,6 @@ def test_a_sleeping_task_is_handed_a_mail_within_a_millisecond() -> None:
     assert sorted(delays_s)[100] < 0.001
 
 
-def event_for(name: str, **fields: object) -> tasks_pb2.OperatorEvent:
-    return tasks_pb2.OperatorEvent(operator_id=stable_id(name), **fields)  # type: ignore[arg-type]
-
-
 class SplitSource(RecordingSource, SourceOperator):
     """Asks for a split at a time, as file sources do."""
 
@@ -89,7 +93,7 @@ class SplitSource(RecordingSource, SourceOperator):
     def handle_coordinator_event(self, event: object) -> None:
         super().handle_coordinator_event(event)
         self.asked = False
-        if isinstance(event, tasks_pb2.AssignSplit):
+        if isinstance(event, SplitAssigned):
             self.elements.append(batch(int(event.split_json)))
         else:
             self.ended = True
@@ -100,7 +104,7 @@ class SplitSource(RecordingSource, SourceOperator):
             self.output.emit(self.elements.popleft())
         if not self.asked and not self.ended:
             self.asked = True
-            self.context.send_to_coordinator(tasks_pb2.RequestSplit())
+            self.context.send_to_coordinator(SplitRequested(received=0))
         return not self.ended or bool(self.elements)
 
 
@@ -114,20 +118,18 @@ def test_a_source_and_its_coordinator() -> None:
     )
     splits = [1, 2, 3]
 
-    def coordinate(event: tasks_pb2.OperatorEvent) -> None:
-        assert event.WhichOneof("event") == "request_split"
+    def coordinate(event: OperatorEvent) -> None:
+        assert isinstance(event.message, SplitRequested)
         assert (event.operator_id, event.subtask, event.job_id) == (
             stable_id("src"),
             0,
             stable_id("job"),
         )
         if splits:
-            answer = event_for(
-                "src", assign_split=tasks_pb2.AssignSplit(split_json=str(splits.pop(0)))
-            )
+            answer: ToOperator = SplitAssigned(number=0, split_json=str(splits.pop(0)))
         else:
-            answer = event_for("src", no_more_splits=tasks_pb2.NoMoreSplits())
-        threading.Thread(target=run.task.handle_event, args=(answer,)).start()
+            answer = SplitsExhausted()
+        threading.Thread(target=run.task.handle_event, args=(stable_id("src"), answer)).start()
 
     run.on_event = coordinate
     run.start().join()
@@ -143,7 +145,7 @@ def test_an_event_for_somebody_else_is_dropped() -> None:
     journal = Journal()
     run = Run(vertex(operator("src")), {"src": RecordingSource("src", journal, [batch(1)])})
     journal.hooks["src.poll"] = lambda: run.task.handle_event(
-        event_for("stranger", no_more_splits=tasks_pb2.NoMoreSplits())
+        stable_id("stranger"), SplitsExhausted()
     )
     assert run.run().states[-1] is ExecutionState.FINISHED
 
@@ -154,7 +156,7 @@ def test_an_operator_may_wait_for_its_coordinator_in_the_middle_of_a_batch() -> 
     acknowledged: list[object] = []
 
     def collect(op: RecordingOperator, data: pa.RecordBatch, index: int) -> None:
-        op.context.send_to_coordinator(tasks_pb2.CollectChunk(sequence=0, ipc_stream=b"rows"))
+        op.context.send_to_coordinator(ChunkCollected(sequence=0, ipc_stream=b"rows"))
         while not acknowledged:
             op.context.yield_to_mail(1.0)
 
@@ -172,10 +174,10 @@ def test_an_operator_may_wait_for_its_coordinator_in_the_middle_of_a_batch() -> 
     for element in (EndOfData(True), EndOfPartition()):
         producer.emit_event(element)
 
-    def coordinate(event: tasks_pb2.OperatorEvent) -> None:
-        assert event.collect_chunk.ipc_stream == b"rows"
-        answer = event_for("sink", collect_ack=tasks_pb2.CollectAck(sequence=0))
-        threading.Thread(target=run.task.handle_event, args=(answer,)).start()
+    def coordinate(event: OperatorEvent) -> None:
+        assert event.message == ChunkCollected(sequence=0, ipc_stream=b"rows")
+        answer = (stable_id("sink"), ChunkAcknowledged(sequence=0))
+        threading.Thread(target=run.task.handle_event, args=answer).start()
 
     run.on_event = coordinate
     run.start().join()

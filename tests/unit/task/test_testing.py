@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from firesteel._proto import tasks_pb2
+from firesteel.common.operator_messages import SplitRequested, SplitsExhausted
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, StreamStatus
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
@@ -69,16 +69,16 @@ def test_a_source_and_its_coordinator_without_a_task() -> None:
     journal = Journal()
     source = RecordingSource("src", journal, [batch(1)])
     harness = OperatorHarness(source).open()
-    source.context.send_to_coordinator(tasks_pb2.RequestSplit())
-    assert harness.sent[0].WhichOneof("event") == "request_split"
-    harness.deliver(tasks_pb2.NoMoreSplits())
+    source.context.send_to_coordinator(SplitRequested(received=0))
+    assert harness.sent[0].message == SplitRequested(received=0)
+    harness.deliver(SplitsExhausted())
     assert harness.poll()
-    assert "src.handle_coordinator_event(NoMoreSplits)" in journal.calls
+    assert "src.handle_coordinator_event(SplitsExhausted)" in journal.calls
     assert not harness.poll()
     assert harness.timers.current_watermark_us == MIN_TIMESTAMP_US
     harness.end()
     with pytest.raises(TypeError, match="not an operator event"):
-        source.context.send_to_coordinator(tasks_pb2.SubmitTasks())
+        source.context.send_to_coordinator("a message")
 
 
 def test_processing_time_is_the_callers() -> None:

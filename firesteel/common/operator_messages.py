@@ -1,4 +1,9 @@
-"""What operators and their coordinators send each other."""
+"""What operators and their coordinators send each other.
+
+Any message may be lost with a stream that breaks, or arrive twice: so requests are numbered, a
+repeated one changes nothing, and after a reconnect the coordinator asks for what is unanswered
+(`Resend`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequested:
-    """A source subtask has nothing to read. Said again, it is answered the same."""
+    """A source subtask asks for a split. A repeated request gets the same answer."""
 
     received: int  # splits the attempt has had so far: this is the number of the one it asks for
 
@@ -38,7 +43,7 @@ class ChunkAcknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkReported:
-    """How far a source of an alignment group has come. Said again, it changes nothing."""
+    """The progress of a source in a watermark alignment group. Idempotent."""
 
     watermark_us: int  # MIN_TIMESTAMP_US: none yet; MAX_TIMESTAMP_US: it has ended
     idle: bool = False  # the others need not wait for it
@@ -46,23 +51,29 @@ class WatermarkReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkLimit:
-    """A source that has come further reads nothing more until it is told a higher limit."""
+    """A source past this limit reads nothing until it gets a higher one."""
 
     limit_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """Messages may have been lost with a broken stream: say again what was not answered."""
+    """A broken stream may have lost messages: send again what was not answered."""
 
 
-OperatorMessage: TypeAlias = (
-    SplitRequested
-    | SplitAssigned
-    | SplitsExhausted
-    | ChunkCollected
-    | ChunkAcknowledged
-    | WatermarkReported
-    | WatermarkLimit
-    | Resend
+FromOperator: TypeAlias = SplitRequested | ChunkCollected | WatermarkReported
+ToOperator: TypeAlias = (
+    SplitAssigned | SplitsExhausted | ChunkAcknowledged | WatermarkLimit | Resend
 )
+OperatorMessage: TypeAlias = FromOperator | ToOperator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorEvent:
+    """A message with the operator of the task attempt that sends or receives it."""
+
+    job_id: str
+    operator_id: str
+    subtask: int
+    attempt_id: str
+    message: OperatorMessage
