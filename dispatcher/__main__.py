@@ -19,7 +19,7 @@ from firesteel.common import logs
 from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.metrics import Registry, add_process_metrics
 from firesteel.common.process import announce_ready, watch_lifeline
-from firesteel.common.rpc.server import AddressTaken, bind, new_server
+from firesteel.common.rpc.server import bind, new_server
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ def main() -> None:
     logs.configure("dispatcher")
     try:
         asyncio.run(_serve(arguments))
-    except (FiresteelError, AddressTaken) as error:
+    except FiresteelError as error:
         log.error("the Dispatcher cannot go on", reason=str(error))
         sys.exit(1)
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import signal
 import socket
-import sys
 import time
-from pathlib import Path
 
+import click
 import structlog
 
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
-from firesteel.common import logs
-from firesteel.common.config import Configuration, options, parse_definitions
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import Epoch, IdSource
-from firesteel.common.metrics import Registry, add_process_metrics
-from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.resources import ResourceProfile
-from firesteel.common.rpc.server import AddressTaken, bind, new_server
-from firesteel.errors import FiresteelError
+from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.service import ServiceProcess, service_main
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.workers import WorkerSpec
@@ -30,128 +23,74 @@ from resourcemanager.shell import ResourceManagerService
 
 log = structlog.get_logger(__name__)
 
-DESCRIPTION = """\
-Firesteel's ResourceManager: TaskExecutors register their slots here, JobMasters declare how many they need, and free slots
-are matched to them. It also starts TaskExecutors: N at once, which it keeps at N, and more when jobs need them.
-"""
-EXAMPLES = """\
-examples:
-  two TaskExecutors of two slots on this machine, and up to two more on demand:
-      python -m resourcemanager --port 6124 --dir /tmp/firesteel --task-executors 2 \\
-          -D taskmanager.numberOfTaskSlots=2 -D slotmanager.number-of-slots.max=8
-  standalone, TaskExecutors are started by hand:
-      python -m resourcemanager --port 6124 --driver none
-      python -m taskexecutor --resource-manager 127.0.0.1:6124
 
-keys it reads: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots, resourcemanager.taskmanager-timeout,
-resourcemanager.previous-worker.recovery.timeout, slotmanager.requirement-check.delay, heartbeat.interval,
-heartbeat.timeout, metrics.reporter.prom.port; all others are passed on to the TaskExecutors it starts.
-"""
+@service_main("resourcemanager", directory="temporary", port=options.RM_PORT)
+@click.option(
+    "--driver",
+    type=click.Choice(["local", "none"]),
+    default="local",
+    show_default=True,
+    help="What starts TaskExecutors: this process on this machine, or nothing.",
+)
+@click.option(
+    "--task-executors",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Keep N TaskExecutors running.",
+)
+async def main(process: ServiceProcess, driver: str, task_executors: int) -> None:
+    """Firesteel's ResourceManager.
 
+    TaskExecutors register their slots here, JobMasters declare how many they need, and free slots
+    are matched to them. It also starts TaskExecutors: N at once, which it keeps at N, and more when
+    jobs need them.
 
-def main() -> None:
-    watch_lifeline()
-    arguments = _parser().parse_args()
-    logs.configure("resourcemanager")
-    try:
-        asyncio.run(_serve(arguments))
-    except (FiresteelError, AddressTaken) as error:
-        log.error("the ResourceManager cannot go on", reason=str(error))
-        sys.exit(1)
+    Two TaskExecutors of two slots on this machine, and up to two more on demand:
 
+    \b
+        python -m resourcemanager --port 6124 --dir /tmp/firesteel --task-executors 2 \\
+            -D taskmanager.numberOfTaskSlots=2 -D slotmanager.number-of-slots.max=8
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m resourcemanager",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--host", help="interface to listen on (default: taskmanager.bind-host)")
-    parser.add_argument(
-        "--port",
-        type=int,
-        help="port to listen on, 0 for any free one (default: resourcemanager.rpc.port)",
-    )
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        help="for the files and logs of its TaskExecutors (default: a temporary one)",
-    )
-    parser.add_argument(
-        "--driver", choices=("local", "none"), default="local", help="who starts TaskExecutors"
-    )
-    parser.add_argument(
-        "--task-executors",
-        type=_count,
-        default=0,
-        metavar="N",
-        help="keep N TaskExecutors running (default: 0)",
-    )
-    parser.add_argument("--config", type=Path, help="config.yaml")
-    parser.add_argument(
-        "-D",
-        dest="definitions",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="sets a key; repeatable",
-    )
-    return parser
+    Standalone; TaskExecutors are started by hand:
 
+    \b
+        python -m resourcemanager --port 6124 --driver none
+        python -m taskexecutor --resource-manager 127.0.0.1:6124
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of TaskExecutors")
-    return int(text)
-
-
-async def _serve(arguments: argparse.Namespace) -> None:
-    conf = Configuration.load(arguments.config, parse_definitions(arguments.definitions))
-    for warning in conf.warnings:
-        log.warning(warning)
-    if arguments.driver == "none" and arguments.task_executors:
-        raise FiresteelError(
-            "--driver none starts no TaskExecutors: leave out --task-executors, or use --driver local"
+    Keys it reads: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots,
+    resourcemanager.taskmanager-timeout, resourcemanager.previous-worker.recovery.timeout,
+    slotmanager.requirement-check.delay, heartbeat.interval, heartbeat.timeout,
+    metrics.reporter.prom.port; all others are passed on to the TaskExecutors it starts.
+    """
+    if driver == "none" and task_executors:
+        raise click.UsageError(
+            "--driver none starts no TaskExecutors: drop --task-executors, or use --driver local"
         )
-    host = arguments.host or conf.get(options.BIND_HOST)
-    port = conf.get(options.RM_PORT) if arguments.port is None else arguments.port
-
+    conf = process.conf
     server = new_server([resource_manager_pb2.DESCRIPTOR.services_by_name["ResourceManager"]])
-    address = bind(server, host, port)
-    directory = arguments.dir.resolve() if arguments.dir else temporary.make()
+    address = bind(server, process.host, process.port)
     workers: WorkerDriver = NoDriver()
-    if arguments.driver == "local":
-        workers = LocalDriver(directory=directory, arguments=["--host", host, *conf.to_arguments()])
-    core = SlotManager(_settings(conf, arguments.driver, arguments.task_executors), IdSource())
+    if driver == "local":
+        workers = LocalDriver(
+            directory=process.directory, arguments=["--host", process.host, *conf.to_arguments()]
+        )
+    core = SlotManager(_settings(conf, driver, task_executors), IdSource())
     service = ResourceManagerService(core, workers)
     resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-
-    registry = Registry.from_configuration(conf)
     labels = {"host": socket.gethostname()}
-    add_process_metrics(registry, scope="jobmanager", labels=labels)
-    registry.add_source(lambda: service.metrics(labels))
-    metrics_port = registry.serve(host, conf.get(options.METRICS_PORT))
+    process.registry.add_source(lambda: service.metrics(labels))
+    metrics_address = process.serve_metrics(scope="jobmanager", labels=labels)
     await server.start()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.stop)
-    announce_ready(address=address, metrics_port=metrics_port)
-    log.info(
-        "the ResourceManager serves",
-        address=address,
-        metrics_port=metrics_port,
-        directory=str(directory),
-    )
+    process.on_stop(lambda signal_name: service.stop())
+    process.announce_ready(address=address, metrics_address=metrics_address)
     try:
         await service.run(address)
     finally:
         await workers.stop()
         service.close_streams()
         await server.stop(grace=0.5)
-        registry.close()
-        if arguments.dir is None:
-            temporary.remove(directory)
     log.info("the ResourceManager has stopped")
 
 

@@ -12,6 +12,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from firesteel.errors import FiresteelError
+
 log = structlog.get_logger(__name__)
 
 MAX_MESSAGE_BYTES = (
@@ -47,7 +49,7 @@ def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
     return server
 
 
-class AddressTaken(Exception):
+class AddressTaken(FiresteelError):
     """The port is in use by another process."""
 
 

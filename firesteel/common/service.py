@@ -1,0 +1,260 @@
+"""`service_main`: the entry point of a service's process, the same for all of them.
+
+    @service_main("dispatcher", directory="required", port=options.RPC_PORT)
+    @click.option("--resource-manager", required=True, metavar="HOST:PORT", help="...")
+    async def main(process: ServiceProcess, resource_manager: str) -> None:
+        \"\"\"What --help says.\"\"\"
+        ...
+        process.on_stop(lambda signal_name: shell.stop())
+        process.announce_ready(address=address)
+        await shell.run()
+
+    if __name__ == "__main__":
+        main()
+
+It watches the lifeline, parses the command line, sets up logs, loads the configuration and runs
+the function: on an event loop if it is a coroutine function. A bad option or configuration ends
+the process with exit code 2 and one line on stderr; a FiresteelError later with exit code 1 and
+one line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
+
+import click
+import structlog
+
+from firesteel.common import logs
+from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
+from firesteel.common.process import announce_ready, temporary, watch_lifeline
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.common.metrics import Registry
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+DirectoryUse = Literal["none", "required", "temporary"]
+BAD_USAGE = 2
+
+
+class ServiceProcess:
+    """What a service's `main` gets: its configuration, and its hold on the process."""
+
+    def __init__(
+        self, name: str, conf: Configuration, *, host: str, port: int, directory: Path | None
+    ) -> None:
+        self.name = name
+        self.conf = conf
+        self.host = host  # interface to bind
+        self.port = port  # port to bind; 0: any free one
+        self._directory = directory
+        self._registry: Registry | None = None
+
+    @property
+    def directory(self) -> Path:
+        assert self._directory is not None, f"{self.name} declares no --dir"
+        return self._directory
+
+    @property
+    def registry(self) -> Registry:
+        """The metrics of this process. Closed when `main` returns."""
+        if self._registry is None:
+            # Not every process has metrics, and its libraries take a while to import.
+            from firesteel.common.metrics import Registry
+
+            self._registry = Registry.from_configuration(self.conf)
+        return self._registry
+
+    def serve_metrics(self, *, scope: str, labels: Mapping[str, str]) -> str:
+        """Serves the registry, and with it this process's own metrics; returns host:port.
+
+        Raises FiresteelError if every configured port is taken.
+        """
+        from firesteel.common.metrics import add_process_metrics
+
+        add_process_metrics(self.registry, scope=scope, labels=labels)
+        port = self.registry.serve(self.host, self.conf.get(options.METRICS_PORT))
+        return f"{self.host}:{port}"
+
+    def on_stop(self, stop: Callable[[str], None]) -> None:
+        """SIGTERM and SIGINT call `stop` on the event loop, with the signal's name."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number.name)
+
+    def announce_ready(self, **facts: str) -> None:
+        """Reports to the parent process, and in the log, that this service serves."""
+        announce_ready(**facts)
+        log.info("ready", **facts)
+
+    def close(self) -> None:
+        if self._registry is not None:
+            self._registry.close()
+
+
+def service_main(
+    name: str,
+    *,
+    directory: DirectoryUse = "none",
+    port: options.Option[int] | None = None,
+    configuration: Callable[[], Configuration] | None = None,
+) -> Callable[
+    [Callable[Concatenate[ServiceProcess, P], Coroutine[Any, Any, None] | None]], click.Command
+]:
+    """Makes a function the command of a service's process.
+
+    `name` is the process's name in its logs; `{option}` in it stands for an option's value.
+    `directory`: whether there is a --dir, and whether a temporary one replaces it. `port`: the
+    option that --port overrides; without it there is no --port. `configuration`: where the
+    configuration comes from if not from --config and -D.
+    """
+
+    def decorate(
+        main: Callable[Concatenate[ServiceProcess, P], Coroutine[Any, Any, None] | None],
+    ) -> click.Command:
+        @functools.wraps(main)
+        def run(
+            *args: Any,
+            host: str | None,
+            port_number: int | None = None,
+            given_directory: Path | None = None,
+            config: Path | None = None,
+            definitions: tuple[str, ...] = (),
+            **own: Any,
+        ) -> None:
+            logs.configure(name.format(**own))
+            try:
+                if configuration is not None:
+                    conf = configuration()
+                else:
+                    conf = Configuration.load(config, parse_definitions(definitions))
+            except ConfigurationError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                sys.exit(BAD_USAGE)
+            for warning in conf.warnings:
+                log.warning(warning)
+            if port is not None and port_number is None:
+                port_number = conf.get(port)
+            with _directory(name, directory, given_directory) as path:
+                process = ServiceProcess(
+                    name,
+                    conf,
+                    host=host or conf.get(options.BIND_HOST),
+                    port=port_number or 0,
+                    directory=path,
+                )
+                _run(process, functools.partial(main, process, **own))
+
+        command = click.command(
+            cls=_Service,
+            help=inspect.getdoc(main),
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        )
+        return command(_with_options(run, directory, port, configured=configuration is None))
+
+    return decorate
+
+
+class _Service(click.Command):
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        watch_lifeline()
+        return super().main(*args, **kwargs)
+
+
+def _run(process: ServiceProcess, main: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
+    try:
+        if (coroutine := main()) is not None:
+            asyncio.run(coroutine)
+    except ConfigurationError as error:
+        print(f"{process.name}: {error}", file=sys.stderr)
+        sys.exit(BAD_USAGE)
+    except FiresteelError as error:
+        log.error("the process ends", reason=str(error))
+        sys.exit(1)
+    finally:
+        process.close()
+
+
+@contextmanager
+def _directory(name: str, use: DirectoryUse, given: Path | None) -> Iterator[Path | None]:
+    """The directory to work in; a temporary one is removed at the end."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given.resolve()
+    elif use == "temporary":
+        path = temporary.make(name)
+        try:
+            yield path
+        finally:
+            temporary.remove(path)
+    else:
+        yield None
+
+
+def _with_options(
+    run: Callable[..., None],
+    directory: DirectoryUse,
+    port: options.Option[int] | None,
+    *,
+    configured: bool,
+) -> Callable[..., None]:
+    common = [
+        click.option(
+            "--host",
+            metavar="HOST",
+            help="Interface to bind, and address that others reach it by;"
+            f" else {options.BIND_HOST.key}.",
+        )
+    ]
+    if port is not None:
+        common.append(
+            click.option(
+                "--port",
+                "port_number",
+                type=click.IntRange(0, 65535),
+                metavar="PORT",
+                help=f"Port to bind, 0 for any free one; else {port.key}.",
+            )
+        )
+    if directory != "none":
+        common.append(
+            click.option(
+                "--dir",
+                "given_directory",
+                type=click.Path(path_type=Path, file_okay=False),
+                required=directory == "required",
+                metavar="DIR",
+                help="Where it keeps files and logs"
+                + ("." if directory == "required" else "; else a temporary folder."),
+            )
+        )
+    if configured:
+        common += [
+            click.option(
+                "--config",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="A config.yaml; else $FIRESTEEL_CONF_DIR/config.yaml.",
+            ),
+            click.option(
+                "-D",
+                "definitions",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Sets a configuration key. Repeatable.",
+            ),
+        ]
+    for option in reversed(common):
+        run = option(run)
+    return run
