@@ -4,19 +4,19 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-unit lint bench clean
+.PHONY: help setup demo test test-unit lint lock bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## all that is needed: .venv with pinned packages, gRPC stubs, Java 17+ (the others do it first)
+setup: $(READY) ## all that is needed: .venv with the packages of requirements.lock, gRPC stubs, Java 17+ (the others do it first)
 
 # Stubs that somebody removed are made again.
 ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
 ARCHIVED := $(addprefix taskexecutor/executor/spark/jvm/,archive.py warm.py)
-$(READY): pyproject.toml setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
+$(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 
 demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster
@@ -28,10 +28,13 @@ test: $(READY) ## all tests
 test-unit: $(READY) ## the fast ones
 	@$(PYTHON_IN_VENV) -m pytest tests/unit
 
-lint: $(READY) ## ruff, and strict mypy on the cores
+lint: $(READY) ## ruff, and strict mypy
 	@$(PYTHON_IN_VENV) -m ruff check .
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@$(PYTHON_IN_VENV) -m mypy
+
+lock: ## resolve the dependencies anew into requirements.lock
+	@scripts/lock.sh
 
 bench: $(READY) ## all benchmarks, also beside Spark and Flink (20 minutes); one: make bench ONLY=exchange
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with everything that Firesteel needs: Python 3.11+, the pinned packages, the gRPC stubs, Java 17+; and
+# Makes .venv with everything that Firesteel needs: Python 3.11+, the packages of requirements.lock, the gRPC stubs, Java 17+; and
 # archives Spark's classes in ~/.cache/firesteel.
 # Safe to run again at any time; it does only what is missing. PYTHON=... chooses the interpreter.
 set -euo pipefail
@@ -53,9 +53,11 @@ make_venv() {
 }
 
 install_packages() {
-  if [ $venv/.packages -nt pyproject.toml ] && [ $venv/.packages -nt setup.py ]; then return; fi
+  if [ $venv/.packages -nt requirements.lock ] && [ $venv/.packages -nt pyproject.toml ] && [ $venv/.packages -nt setup.py ]; then
+    return
+  fi
   say "installing packages (the first time takes a few minutes)"
-  $python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+  $python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
   touch $venv/.packages $venv/.stubs
 }
 
