@@ -11,9 +11,9 @@ import structlog
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import Epoch, IdSource
-from firesteel.common.resources import ResourceProfile
 from firesteel.common.rpc.server import bind, new_server
 from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.slot_resources import slot_resources
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.workers import WorkerSpec
@@ -113,16 +113,8 @@ def _settings(conf: Configuration, driver: str, task_executors: int) -> Settings
 
 def _worker_spec(conf: Configuration) -> WorkerSpec:
     """What a TaskExecutor of this configuration will bring; the first that registers corrects it."""
-    slots = conf.get(options.TASK_SLOTS)
-    heap_bytes = conf.get(options.SLOT_HEAP)
-    default = ResourceProfile(
-        cpu_cores=(conf.get(options.TM_CPU_CORES) or slots) / slots,
-        heap_bytes=heap_bytes,
-        off_heap_bytes=conf.get(options.SLOT_OFF_HEAP),
-        managed_bytes=int(heap_bytes * conf.get(options.MANAGED_FRACTION)),
-        network_bytes=conf.get(options.SLOT_NETWORK),
-    )
-    return WorkerSpec(slots=slots, total=default * slots, default_slot=default)
+    slots, total, default_slot = slot_resources(conf)
+    return WorkerSpec(slots=slots, total=total, default_slot=default_slot)
 
 
 if __name__ == "__main__":

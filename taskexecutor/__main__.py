@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -11,36 +12,12 @@ import click
 from firesteel.common import logs
 from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.common.ids import TaskExecutorId, random_id
+from firesteel.common.metrics import Registry, add_process_metrics
+from firesteel.common.platform import SYSTEM
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
-from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from firesteel.errors import FiresteelError
-from taskexecutor.core.process_shape import mib, total_and_default
-
-
-def resources_from(conf: Configuration) -> tuple[int, ResourceProfile, ResourceProfile]:
-    """Slots, total resources, default slot. Raises FiresteelError if a slot would be too small for
-    Spark.
-    """
-    slots = conf.get(options.TASK_SLOTS)
-    heap_bytes = conf.get(options.SLOT_HEAP)
-    total, default_slot = total_and_default(
-        slots=slots,
-        process_bytes=conf.get(options.TM_PROCESS_SIZE),
-        cpu_cores=conf.get(options.TM_CPU_CORES),
-        default_slot=ResourceProfile(
-            cpu_cores=1.0,
-            heap_bytes=heap_bytes,
-            off_heap_bytes=conf.get(options.SLOT_OFF_HEAP),
-            managed_bytes=int(heap_bytes * conf.get(options.MANAGED_FRACTION)),
-            network_bytes=conf.get(options.SLOT_NETWORK),
-        ),
-    )
-    if default_slot.heap_bytes < MINIMUM_HEAP_BYTES:
-        raise FiresteelError(
-            f"a slot would have a heap of {mib(default_slot.heap_bytes)}, but Spark needs {mib(MINIMUM_HEAP_BYTES)}; "
-            f"raise {options.TM_PROCESS_SIZE.key} or {options.SLOT_HEAP.key}, or lower {options.TASK_SLOTS.key} ({slots})"
-        )
-    return slots, total, default_slot
+from taskexecutor.configuration import settings_from
+from taskexecutor.core.settings import Settings
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -107,66 +84,57 @@ def main(
     log = logs.configure("taskexecutor")
     try:
         conf = Configuration.load(config, parse_definitions(definitions))
-        slots, total, default_slot = resources_from(conf)
+        settings = settings_from(
+            conf, task_executor_id=TaskExecutorId(random_id()), cores=len(os.sched_getaffinity(0))
+        )
     except FiresteelError as error:
         raise click.ClickException(str(error)) from None
     for warning in conf.warnings:
         log.warning(warning)
-    bound_host = host or conf.get(options.BIND_HOST)
+    made = None
     if directory is None:
-        directory = temporary.make("taskexecutor")
-        try:
-            asyncio.run(
-                _serve(
-                    conf,
-                    resource_manager,
-                    worker_id,
-                    bound_host,
-                    directory,
-                    slots,
-                    total,
-                    default_slot,
-                )
-            )
-        finally:
-            temporary.remove(directory)
-    else:
+        directory = made = temporary.make("taskexecutor")
+    try:
         asyncio.run(
             _serve(
                 conf,
-                resource_manager,
-                worker_id,
-                bound_host,
-                directory.resolve(),
-                slots,
-                total,
-                default_slot,
+                settings,
+                resource_manager=resource_manager,
+                worker_id=worker_id,
+                host=host or conf.get(options.BIND_HOST),
+                directory=directory.resolve(),
             )
         )
+    finally:
+        if made is not None:
+            temporary.remove(made)
 
 
 async def _serve(
     conf: Configuration,
+    settings: Settings,
+    *,
     resource_manager: str,
     worker_id: str,
     host: str,
     directory: Path,
-    slots: int,
-    total: ResourceProfile,
-    default_slot: ResourceProfile,
 ) -> None:
-    from taskexecutor.shell import TaskExecutor
+    from taskexecutor.shell import TaskExecutor  # after bad arguments have been refused
 
+    metrics = Registry.from_configuration(conf)
+    labels = {"host": host, "tm_id": settings.task_executor_id}
+    add_process_metrics(metrics, scope="taskmanager", labels=labels)
+    port = metrics.serve(host, conf.get(options.METRICS_PORT))
     task_executor = TaskExecutor(
         conf,
-        task_executor_id=TaskExecutorId(random_id()),
+        settings,
         resource_manager_address=resource_manager,
         worker_id=worker_id,
         host=host,
         directory=directory,
-        slots=slots,
-        total=total,
-        default_slot=default_slot,
+        metrics=metrics,
+        metrics_address=f"{host}:{port}",
+        platform=SYSTEM,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -174,10 +142,11 @@ async def _serve(
     await task_executor.start()
     announce_ready(
         address=task_executor.address,
-        metrics_address=task_executor.metrics_address,
-        task_executor_id=task_executor.task_executor_id,
+        metrics_address=f"{host}:{port}",
+        task_executor_id=settings.task_executor_id,
     )
     await task_executor.stop(await task_executor.ended)
+    metrics.close()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import xxhash
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.ids import is_id
 from firesteel.common.job_graph import Blob
-from firesteel.common.rpc.server import aio_channel
+from firesteel.common.platform import Platform
 from firesteel.errors import FiresteelError
 
 DOWNLOAD_TIMEOUT_S = 300.0
@@ -26,10 +26,13 @@ class BlobCache:
     that content.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, platform: Platform) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        self._transport = platform.transport
         self._downloads: dict[str, asyncio.Task[Path]] = {}
+
+    def start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
 
     async def get(self, blob: Blob, dispatcher_address: str) -> Path:
         """The blob's file. Raises FiresteelError if it cannot be had, or is not what its hash says."""
@@ -54,7 +57,7 @@ class BlobCache:
         handle, name = tempfile.mkstemp(dir=self._directory, prefix="part-")
         try:
             with os.fdopen(handle, "wb") as file:
-                async with aio_channel(dispatcher_address) as channel:
+                async with self._transport.channel(dispatcher_address) as channel:
                     stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
                     request = dispatcher_pb2.DownloadBlobRequest(hash=blob.hash)
                     async for chunk in stub.DownloadBlob(request, timeout=DOWNLOAD_TIMEOUT_S):

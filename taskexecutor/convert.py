@@ -4,7 +4,6 @@ Protobuf stays at the door.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,10 +30,6 @@ DISPATCHER_ADDRESS = (
 def environment_from(values: Mapping[str, str]) -> Environment:
     spark = tuple(sorted((key, value) for key, value in values.items() if key.startswith("spark.")))
     return Environment(spark=spark, python=values.get(options.PYTHON_EXECUTABLE.key, ""))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 # ---- ResourceManager
@@ -216,7 +211,13 @@ def _cancellation_timeout_s(config: Mapping[str, str], conf: Configuration) -> f
 
 
 def to_job_master(
-    command: commands.ToJobMaster, *, epoch: Epoch, task_executor_id: str, address: str, host: str
+    command: commands.ToJobMaster,
+    *,
+    epoch: Epoch,
+    task_executor_id: str,
+    address: str,
+    host: str,
+    now_ms: int,
 ) -> job_master_pb2.TaskExecutorToJobMaster:
     envelope = job_master_pb2.TaskExecutorToJobMaster(job_id=command.job_id, job_master_epoch=epoch)
     location = f"{host}, TaskExecutor {task_executor_id}"
@@ -240,11 +241,11 @@ def to_job_master(
             envelope.slot_lost.CopyFrom(
                 job_master_pb2.SlotLost(
                     allocation_id=command.allocation_id,
-                    error=_error(command.reason, f"{location}, slot {command.slot_index}"),
+                    error=_error(command.reason, f"{location}, slot {command.slot_index}", now_ms),
                 )
             )
         case commands.ReportTasks():
-            error = _error(command.reason, location) if command.reason else None
+            error = _error(command.reason, location, now_ms) if command.reason else None
             envelope.task_states.CopyFrom(
                 tasks_pb2.TaskStateChanges(
                     job_id=command.job_id,
@@ -253,7 +254,7 @@ def to_job_master(
                             attempt_id=attempt,
                             state=_state(state),
                             error=error,
-                            timestamp_ms=_now_ms(),
+                            timestamp_ms=now_ms,
                         )
                         for attempt, state in command.states
                     ],
@@ -261,7 +262,7 @@ def to_job_master(
             )
         case commands.ReportAnalysisFailed():
             result = tasks_pb2.AnalyzeResult(
-                job_id=command.job_id, error=_error(command.reason, location)
+                job_id=command.job_id, error=_error(command.reason, location, now_ms)
             )
             envelope.analyze_result.CopyFrom(result)
         case commands.RelayToJobMaster():
@@ -285,7 +286,7 @@ def _state(state: ExecutionState) -> Any:
     return common_pb2.ExecutionState.ValueType(state.value)
 
 
-def _error(reason: str, location: str) -> common_pb2.ErrorInfo:
+def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
     """The first line is what users read; what follows (the end of a log) is for whoever looks
     closer.
     """
@@ -293,7 +294,7 @@ def _error(reason: str, location: str) -> common_pb2.ErrorInfo:
         summary=reason.splitlines()[0] if reason else "",
         traceback=reason,
         location=location,
-        timestamp_ms=_now_ms(),
+        timestamp_ms=now_ms,
     )
 
 

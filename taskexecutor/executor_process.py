@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,8 @@ import structlog
 import taskexecutor
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
-from firesteel.common.process import Child, StartFailed, spawn, temporary
+from firesteel.common.platform import Platform, Process
+from firesteel.common.process import StartFailed, temporary
 from taskexecutor.core import commands, events
 from taskexecutor.executor import CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes
@@ -35,7 +36,7 @@ MAX_LOG_BYTES = 16 * 2**20
 class _Running:
     task: asyncio.Task[None]
     slot_index: int
-    child: Child | None = None
+    child: Process | None = None
 
 
 class ExecutorProcesses:
@@ -50,23 +51,30 @@ class ExecutorProcesses:
         directory: Path,
         host: str,
         task_executor_id: str,
-        link_address: str,
         post: Callable[[events.Event], None],
+        platform: Platform,
+        measure: Callable[[Sequence[int]], dict[int, int]] = resident_bytes,
     ) -> None:
         self._conf = conf
         self._directory = directory
         self._host = host
         self._task_executor_id = task_executor_id
-        self._link_address = link_address
+        self._link_address = ""
         self._post = post
+        self._platform = platform
+        self._measure = measure
         self._running: dict[ExecutorId, _Running] = {}
         self._watching: asyncio.Task[None] | None = None
-        shutil.rmtree(directory / "tmp", ignore_errors=True)  # of a former life
-        for folder in ("log", "tmp"):
-            (directory / folder).mkdir(parents=True, exist_ok=True)
-        _sweep()
 
-    def watch_memory(self) -> None:
+    def start(self, *, link_address: str) -> None:
+        """Removes what a former TaskExecutor left in the folder, and watches the memory of the
+        processes to come.
+        """
+        self._link_address = link_address
+        shutil.rmtree(self._directory / "tmp", ignore_errors=True)
+        for folder in ("log", "tmp"):
+            (self._directory / folder).mkdir(parents=True, exist_ok=True)
+        _sweep()
         interval_s = self._conf.get(options.MEMORY_WATCH_INTERVAL)
         if interval_s > 0:
             self._watching = asyncio.create_task(
@@ -80,7 +88,7 @@ class ExecutorProcesses:
         running = self._running.get(executor_id)
         return running is not None and running.child is not None
 
-    def start(self, command: commands.StartProcess) -> None:
+    def run(self, command: commands.StartProcess) -> None:
         task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")
         self._running[command.executor_id] = _Running(task, command.slot_index)
 
@@ -116,7 +124,7 @@ class ExecutorProcesses:
         temp_dir.mkdir(parents=True, exist_ok=True)
         cause = "it was stopped while it started"
         try:
-            child = await spawn(
+            child = await self._platform.processes.spawn(
                 self._argv(command),
                 log_path=log_path,
                 env=self._env(command, temp_dir),
@@ -190,7 +198,7 @@ class ExecutorProcesses:
             if not pids:
                 continue
             try:
-                used = await asyncio.to_thread(resident_bytes, list(pids))
+                used = await asyncio.to_thread(self._measure, list(pids))
             except Exception:
                 log.exception("memory could not be measured")
                 continue

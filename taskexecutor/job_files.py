@@ -24,6 +24,7 @@ import structlog
 
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.platform import Platform
 from firesteel.errors import FiresteelError
 from taskexecutor.blobs import BlobCache
 from taskexecutor.core import commands, events
@@ -47,17 +48,26 @@ class Laid:
 
 class JobFiles:
     def __init__(
-        self, directory: Path, *, python: str, post: Callable[[events.Event], None]
+        self,
+        directory: Path,
+        *,
+        python: str,
+        post: Callable[[events.Event], None],
+        platform: Platform,
     ) -> None:
         self._jobs = directory / "jobs"
         self._installed = directory / "requirements"
-        self._blobs = BlobCache(directory / "blobs")
+        self._blobs = BlobCache(directory / "blobs", platform=platform)
         self._python = python or sys.executable
         self._post = post
         self._preparing: dict[JobId, asyncio.Task[None]] = {}
-        shutil.rmtree(self._jobs, ignore_errors=True)  # of a former life
+
+    def start(self) -> None:
+        """Removes what a former TaskExecutor left in the folder."""
+        shutil.rmtree(self._jobs, ignore_errors=True)
         self._jobs.mkdir(parents=True)
         self._installed.mkdir(parents=True, exist_ok=True)
+        self._blobs.start()
 
     def prepare(self, command: commands.PrepareJobFiles) -> None:
         """Posts JobFilesReady or JobFilesFailed, unless `remove` comes first."""

@@ -19,6 +19,7 @@ from firesteel._proto import (
 )
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
+from firesteel.common.platform import Platform
 from firesteel.common.rpc.link import Link
 from taskexecutor import convert
 from taskexecutor.core import commands, events
@@ -43,6 +44,7 @@ class ResourceManagerStream:
         on_shutdown: Callable[[str], None],
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
+        platform: Platform,
     ) -> None:
         self._registration = registration
         self._post = post
@@ -62,6 +64,7 @@ class ResourceManagerStream:
                 on_down=lambda cause, for_s: self._broken(),
                 heartbeat_interval_s=heartbeat_interval_s,
                 heartbeat_timeout_s=heartbeat_timeout_s,
+                channel=platform.transport.channel,
             )
         )
 
@@ -108,6 +111,7 @@ class JobMasterStream:
         post: Callable[[events.Event], None],
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
+        platform: Platform,
     ) -> None:
         self.job_id = job_id
         self.epoch = epoch
@@ -128,6 +132,7 @@ class JobMasterStream:
             on_down=lambda cause, for_s: self._broken(cause),
             heartbeat_interval_s=heartbeat_interval_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
+            channel=platform.transport.channel,
         )
 
     def _connected(self) -> None:

@@ -21,7 +21,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from firesteel.common.process import spawn
-from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server
 
 
 class Clock(Protocol):
@@ -41,6 +41,9 @@ class Transport(Protocol):
 
     def bind(self, server: grpc.aio.Server, host: str, port: int) -> str:
         """Binds (port 0: any free one); returns host:port. Raises AddressTaken."""
+
+    def bind_unix(self, server: grpc.aio.Server, path: Path) -> str:
+        """Binds to a Unix socket only this user can reach; returns its address, unix:<path>."""
 
 
 class Process(Protocol):
@@ -100,6 +103,7 @@ class _Grpc:
     channel = staticmethod(aio_channel)
     server = staticmethod(new_server)
     bind = staticmethod(bind)
+    bind_unix = staticmethod(bind_unix)
 
 
 class _SystemProcesses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from firesteel.common.resources import ResourceProfile
 
@@ -45,28 +45,6 @@ def fits(shape: ProcessShape, needed: ProcessShape) -> bool:
         and needed.heap_bytes <= shape.heap_bytes <= needed.heap_bytes * HEAP_SLACK
         and needed.cores <= shape.cores <= needed.cores * CORES_SLACK
     )
-
-
-def total_and_default(
-    *, slots: int, process_bytes: int, cpu_cores: float, default_slot: ResourceProfile
-) -> tuple[ResourceProfile, ResourceProfile]:
-    """Resources of the whole TaskExecutor and of a slot nobody has asked for in particular.
-
-    `process_bytes`, `cpu_cores`: as configured, 0 for what the slots' default adds up to. A given
-    process size is divided over the slots in the default profile's proportions.
-    """
-    cores = cpu_cores or slots * default_slot.cpu_cores
-    slot = replace(default_slot, cpu_cores=cores / slots)
-    if process_bytes:
-        scale = process_bytes / slots / default_slot.total_bytes
-        slot = replace(
-            slot,
-            heap_bytes=int(slot.heap_bytes * scale),
-            off_heap_bytes=int(slot.off_heap_bytes * scale),
-            managed_bytes=int(slot.managed_bytes * scale),
-            network_bytes=int(slot.network_bytes * scale),
-        )
-    return slot * slots, slot
 
 
 def mib(size_bytes: int) -> str:

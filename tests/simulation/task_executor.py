@@ -166,6 +166,7 @@ class TaskExecutorProcess(Process):
                 task_executor_id=self.task_executor_id,
                 address=self.address,
                 host=self.name,
+                now_ms=int(self.world.now * 1000),
             )
             link.send(message)
 

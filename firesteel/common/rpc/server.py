@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 import structlog
@@ -84,6 +85,15 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
             address=f"{host}:{bound}",
         )
     return f"{host}:{bound}"
+
+
+def bind_unix(server: grpc.aio.Server, path: Path) -> str:
+    """Binds to a Unix socket only this user can reach; returns its address, unix:<path>."""
+    path.unlink(missing_ok=True)  # left by a process that was killed
+    address = f"unix:{path}"
+    server.add_insecure_port(address)
+    path.chmod(0o600)
+    return address
 
 
 def is_loopback(ip: str) -> bool:

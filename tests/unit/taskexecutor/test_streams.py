@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from firesteel._proto import resource_manager_pb2
+from firesteel.common.platform import SYSTEM
 from firesteel.common.rpc.link import FIRST_PAUSE_S
 from taskexecutor.streams import ResourceManagerStream
 from tests.integration.task_executor_masters import Masters
@@ -24,6 +25,7 @@ async def test_a_stream_that_is_closed_says_what_is_left_and_does_not_come_back(
         on_shutdown=lambda cause: None,
         heartbeat_interval_s=60.0,
         heartbeat_timeout_s=60.0,
+        platform=SYSTEM,
     )
     stream.link.start()
     await masters.resource_manager.next("register")

@@ -11,9 +11,10 @@ import pytest
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
+from firesteel.common.platform import SYSTEM
 from firesteel.common.rpc.server import aio_channel
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
-from taskexecutor.link_server import LinkServer
+from taskexecutor.servicer import ExecutorLinkServicer
 
 READY = executor_pb2.ExecutorToTaskExecutor(ready=executor_pb2.ExecutorReady())
 
@@ -22,11 +23,12 @@ class Links:
     def __init__(self, directory: Path) -> None:
         self.broken: list[str] = []
         self.received: list[str] = []
-        self.server = LinkServer(
+        self.server = ExecutorLinkServicer(
             directory,
             expected=lambda executor_id: executor_id == "known",
             received=self._receive,
             broken=self.broken.append,
+            platform=SYSTEM,
         )
 
     def _receive(
