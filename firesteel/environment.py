@@ -195,11 +195,11 @@ class Environment:
 
         Raises JobFailed (the user's traceback first) or JobCanceled.
         """
-        from firesteel.client import client, execution_context
+        from firesteel.client import execution, execution_context
 
         context = execution_context.current() or execution_context.ExecutionContext.embedded()
         graph = self.job_graph(job_name, overrides=context.overrides)
-        return client.execute(
+        return execution.run_job(
             graph, context.with_files(self._files, self._archives, self._requirements)
         )
 

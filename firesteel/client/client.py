@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -50,10 +50,6 @@ from firesteel.errors import (
     PayloadTooLarge,
     SubmissionRejected,
 )
-
-if TYPE_CHECKING:
-    from firesteel.client.execution import JobResult
-    from firesteel.client.execution_context import ExecutionContext
 
 CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 30.0
@@ -279,13 +275,6 @@ def raise_unless_finished(details: JobDetails) -> None:
         )
     if details.status is JobStatus.CANCELED:
         raise JobCanceled(details.job_id, details.name)
-
-
-def execute(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
-    """Runs a job as the context says; what `Environment.execute` calls."""
-    from firesteel.client.execution import run_job
-
-    return run_job(job_graph, context)
 
 
 # ---- connecting

@@ -46,15 +46,16 @@ class JobResult:
         return self._connected().fetch_results(self.job_id, self._collecting(sink))
 
     def print_timing(self) -> None:
-        """Where the time went, for people."""
+        """Prints where the time went."""
         if self.details is None:
             print(
                 f"Job {self.job_id} runs detached; `firesteel show {self.job_id}` shows where its time goes."
             )
             return
-        from firesteel.client.cli.render import console, timing
+        # Rich takes a while to import, and few programs need it.
+        from firesteel.client.render import console, timing
 
-        console().print(timing(self))
+        console().print(timing(self.details, parts_s=self.parts_s(), duration_s=self.duration_s))
 
     def parts_s(self) -> dict[str, float]:
         """How long each part of the job took, in order: seconds by name."""

@@ -70,3 +70,59 @@ def _shortest(value: float, units: tuple[tuple[str, float], ...]) -> str:
         units[-1],
     )
     return f"{value / factor:g} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """`250 ms`, `12.3 s`, `4 min 05 s`, `2 h 30 min`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def size(size_bytes: int) -> str:
+    """`100 B`, `1.5 MiB`."""
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def mib(size_bytes: float) -> str:
+    """`1,408 MiB`: sizes that are compared with each other share one unit."""
+    return f"{size_bytes / MIB:,.0f} MiB"
+
+
+def count(number: float) -> str:
+    """`1,131`, `12.3 M`: at most nine characters."""
+    if number < 10_000_000:
+        return f"{number:,.0f}"
+    for unit in ("M", "G", "T"):
+        number /= 1000_000 if unit == "M" else 1000
+        if number < 1000:
+            break
+    return f"{number:.1f} {unit}"
+
+
+def short_count(number: float) -> str:
+    """`1,131`, `65.5 k`, `4.0 M`: at most seven characters."""
+    if number < 10_000:
+        return f"{number:,.0f}"
+    return f"{number / 1e3:.1f} k" if number < 999_950 else f"{number / 1e6:.1f} M"
+
+
+def rate(per_s: float) -> str:
+    """`980/s`, `35 k/s`, `1.2 M/s`."""
+    if per_s < 10_000:
+        return f"{per_s:,.0f}/s"
+    return f"{per_s / 1e6:.1f} M/s" if per_s >= 1e6 else f"{per_s / 1e3:.0f} k/s"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 slot`, `2 slots`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -81,8 +81,8 @@ def start(
 def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: float) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from firesteel.client.cli.render import console
     from firesteel.client.cluster import wait_for_slots
+    from firesteel.client.render import console
 
     columns = (
         BarColumn(),
@@ -116,7 +116,7 @@ def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Pa
 @directory_option
 def status(directory: Path | None) -> None:
     """Shows the cluster's processes, slots and jobs."""
-    from firesteel.client.cli import render
+    from firesteel.client import render
     from firesteel.client.client import Client
 
     where = ClusterDirectory(directory or default_directory())

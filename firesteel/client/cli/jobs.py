@@ -107,7 +107,7 @@ def cancel(job: str, address: str | None) -> None:
 @address_option
 def show(job: str, full: bool, address: str | None) -> None:
     """Shows a job's vertices, subtasks, attempts, slots and counters, and what went wrong in it."""
-    from firesteel.client.cli import render
+    from firesteel.client import render
 
     with connect(address) as client:
         details = client.job_details(resolve_job(client, job))

@@ -16,8 +16,9 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from firesteel.client.cli import render
+from firesteel.client import render
 from firesteel.client.job_details import JobDetails, TaskMetrics, Vertex
+from firesteel.common import units
 from firesteel.common.states import ExecutionState
 
 PACE_WINDOW_S = 3.0  # rates are those of the last few seconds
@@ -229,7 +230,7 @@ def _counts(vertex: Vertex, paces: Mapping[str, render.Pace]) -> str:
         (metrics.records_out, "out", pace.records_out_per_s),
     )
     counts = [
-        f"{n:,} records {word}" + (f" at {render.rate(per_s)}" if per_s else "")
+        f"{n:,} records {word}" + (f" at {units.rate(per_s)}" if per_s else "")
         for n, word, per_s in counted
         if n
     ]

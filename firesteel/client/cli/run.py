@@ -163,7 +163,7 @@ def info(
     Which operators are chained into one vertex, which of them run on Spark, how vertices are
     connected.
     """
-    from firesteel.client.cli import render
+    from firesteel.client import render
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.execution_context import ExecutionContext
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from firesteel.client.cli import render
+from firesteel.client import render
 from firesteel.client.cli.jobs import job_line
 from firesteel.client.cli.progress import Paces, PlainDisplay
 from firesteel.client.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
@@ -25,6 +25,7 @@ from firesteel.client.job_details import (
     TaskMetrics,
     Vertex,
 )
+from firesteel.common import units
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
@@ -201,14 +202,14 @@ def test_rates_are_those_of_the_last_seconds_and_at_the_end_of_the_whole_job() -
     ],
 )
 def test_amounts_stay_short(count: float, text: str) -> None:
-    assert render.amount(count) == text
+    assert units.count(count) == text
 
 
 @pytest.mark.parametrize(
     ("per_s", "text"), [(0.4, "0/s"), (1234, "1,234/s"), (56_789, "57 k/s"), (2_340_000, "2.3 M/s")]
 )
 def test_rates_stay_short(per_s: float, text: str) -> None:
-    assert render.rate(per_s) == text
+    assert units.rate(per_s) == text
 
 
 def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
@@ -268,7 +269,7 @@ def test_the_live_table_shows_status_states_and_counts() -> None:
     [(0.0123, "12 ms"), (12.34, "12.3 s"), (61, "1 min 01 s"), (3661, "1 h 01 min")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert render.duration(seconds) == text
+    assert units.duration(seconds) == text
 
 
 def test_metrics_add_up() -> None:

@@ -1,0 +1,20 @@
+"""Jobs, plans and clusters as tables and text for the terminal."""
+
+from firesteel.client.render.cluster_report import cluster
+from firesteel.client.render.job_plan import plan
+from firesteel.client.render.job_progress import Pace, mostly, progress, states_text
+from firesteel.client.render.job_report import job
+from firesteel.client.render.job_timing import timing
+from firesteel.client.render.tables import console
+
+__all__ = [
+    "Pace",
+    "cluster",
+    "console",
+    "job",
+    "mostly",
+    "plan",
+    "progress",
+    "states_text",
+    "timing",
+]

@@ -1,0 +1,83 @@
+"""A JobGraph before it runs: what `firesteel info` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from firesteel.client.render.tables import (
+    one_plan_text,
+    operator_text,
+)
+from firesteel.common.job_graph import JobGraph, JobVertex
+from firesteel.common.units import counted
+from firesteel.plan.fusion import fused
+
+
+def plan(graph: JobGraph) -> Iterator[RenderableType]:
+    """A JobGraph: one branch per vertex with its chain, then what comes in."""
+    tasks = sum(vertex.parallelism for vertex in graph.vertices)
+    counts = f"{counted(len(graph.vertices), 'vertex', 'vertices')}, {counted(tasks, 'task')}, {counted(_slots(graph), 'slot')} needed"
+    yield Text.assemble("Job ", (graph.name, "bold"), f": {counts}")
+    names = {
+        vertex.vertex_id: f"[{number}] {vertex.name}"
+        for number, vertex in enumerate(graph.vertices, 1)
+    }
+    for vertex in graph.vertices:
+        tree = Tree(Text(names[vertex.vertex_id], style="bold"), guide_style="dim")
+        tree.add(_placement(vertex))
+        chain = tree.add(Text(_chain(graph, vertex)))
+        for group in fused(graph, vertex):
+            branch = (
+                chain.add(Text(one_plan_text(len(group)), style="cyan"))
+                if 1 < len(group) < len(vertex.operators)
+                else chain
+            )
+            for operator in (vertex.operators[index] for index in group):
+                branch.add(
+                    operator_text(
+                        operator.name, operator.kind, operator.uid, operator.runs_on_spark
+                    )
+                )
+        for edge in (e for e in graph.edges if e.target_vertex_id == vertex.vertex_id):
+            how = edge.partitioner.name + (
+                f" by {', '.join(edge.key_columns)}" if edge.key_columns else ""
+            )
+            kind = f"{edge.pattern.name}, {edge.result_type.name.lower()}"
+            tag = f", side output {edge.side_output_tag}" if edge.side_output_tag else ""
+            tree.add(Text(f"from {names[edge.source_vertex_id]}: {how} ({kind}{tag})"))
+        yield tree
+
+
+def _chain(graph: JobGraph, vertex: JobVertex) -> str:
+    count = len(vertex.operators)
+    if count == 1:
+        return "one operator"
+    return f"chain of {count} operators" + (
+        ", one plan on Spark" if len(fused(graph, vertex)) == 1 else ""
+    )
+
+
+def _placement(vertex: JobVertex) -> Text:
+    parts = [f"parallelism {vertex.parallelism} (max {vertex.max_parallelism})"]
+    parts.append(f"slot sharing group {vertex.slot_sharing_group}")
+    if vertex.co_location_group:
+        parts.append(f"co-location group {vertex.co_location_group}")
+    if vertex.resource_group:
+        parts.append(f"resource group {vertex.resource_group}")
+    if not vertex.resources.unknown:
+        parts.append(str(vertex.resources))
+    return Text(", ".join(parts))
+
+
+def _slots(graph: JobGraph) -> int:
+    """A slot sharing group needs as many slots as its highest parallelism (spec 002)."""
+    needed: dict[str, int] = {}
+    for vertex in graph.vertices:
+        needed[vertex.slot_sharing_group] = max(
+            needed.get(vertex.slot_sharing_group, 0), vertex.parallelism
+        )
+    return sum(needed.values())

@@ -1,0 +1,198 @@
+"""All that is known of a job: what `firesteel show` prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+from rich.tree import Tree
+
+from firesteel.client.job_details import Attempt, JobDetails, TaskMetrics, Vertex
+from firesteel.client.render.tables import (
+    PLAIN_WIDTH,
+    clock,
+    new_table,
+    one_plan_text,
+    operator_text,
+    state_text,
+)
+from firesteel.common.units import count, duration, short_count, size
+from firesteel.errors import ErrorInfo
+
+_WIDE = 115  # from here on tables have all their columns
+
+
+def job(
+    details: JobDetails, *, full: bool = False, width: int = PLAIN_WIDTH
+) -> Iterator[RenderableType]:
+    """All that `show` shows, errors first. `width`: columns of the terminal; narrow ones get fewer
+    of the table's.
+    """
+    head = Text.assemble(
+        "Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status)
+    )
+    if details.waiting_for:
+        head.append(f", waiting for {details.waiting_for}", style="yellow")
+    yield head
+    end_ms = details.end_ms or time.time() * 1000
+    yield (
+        f"Started {clock(details.start_ms)}, "
+        + (f"ended {clock(details.end_ms)}, " if details.end_ms else "")
+        + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
+    )
+    for number, (error, tasks) in enumerate(_distinct(details.exceptions)):
+        yield ""
+        yield exception(
+            error, full=full, title="Error" if number == 0 else "Earlier error", also_in=tasks
+        )
+    for number, vertex in enumerate(details.vertices, 1):
+        yield ""
+        yield Text(f"[{number}] {vertex.name}", style="bold")
+        yield _of_vertex(vertex, details.vertices, full=full)
+        if vertex.subtasks:
+            yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2), expand=False)
+
+
+def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
+    """Errors with the other tasks that had the very same."""
+    found: dict[tuple[str, str], tuple[ErrorInfo, list[str]]] = {}
+    for error in errors:
+        _, tasks = found.setdefault((error.summary, error.user_traceback), (error, []))
+        if error is not found[error.summary, error.user_traceback][0]:
+            tasks.append(error.task_name or error.location or "the job")
+    return list(found.values())
+
+
+def exception(
+    error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Sequence[str] = ()
+) -> RenderableType:
+    """The user's traceback first: it is what they can mend."""
+    parts: list[RenderableType] = [
+        Text(f"{title} in {error.task_name}:" if error.task_name else f"{title}:", style="bold red")
+    ]
+    parts.append(Text(error.user_traceback.rstrip() or error.summary))
+    if error.user_traceback and error.summary not in error.user_traceback:
+        parts.append(Text(error.summary))
+    parts.append(
+        Text(" on ".join(filter(None, [clock(error.timestamp_ms), error.location])), style="dim")
+    )
+    if also_in:
+        parts.append(Text(f"The same in {', '.join(also_in)}.", style="dim"))
+    if full and error.traceback:
+        parts += [
+            Text("The whole traceback:", style="dim"),
+            Text(error.traceback.rstrip(), style="dim"),
+        ]
+    return Group(*parts)
+
+
+_Cells = dict[str, Callable[[TaskMetrics], str]]  # by column
+
+
+def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
+    """What each attempt has done, and below it where its time went."""
+    done: _Cells = {
+        "Records in": lambda m: count(m.records_in),
+        "Records out": lambda m: count(m.records_out),
+    }
+    if wide:
+        done["Bytes in"], done["Bytes out"] = (
+            lambda m: size(m.bytes_in),
+            lambda m: size(m.bytes_out),
+        )
+    attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
+    if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
+        done["Late"] = lambda m: count(m.late_records_dropped)
+    if any(attempt.metrics.aligning_ms for _, attempt in attempts):  # a part of the idle time
+        done["Aligning"] = lambda m: _share(m.aligning_ms, m)
+    spent = _time_spent([attempt.metrics for _, attempt in attempts], wide=wide)
+    first = new_table("Task", "Attempt" if wide else "#", "State", "Slot", *done, right=done)
+    second = new_table("Task", *spent, right=spent)
+    for subtask, attempt in attempts:
+        name, number, metrics = (
+            f"{subtask.index + 1}/{vertex.parallelism}",
+            f"#{attempt.number}",
+            attempt.metrics,
+        )
+        cells = (cell(metrics) for cell in done.values())
+        first.add_row(name, number, state_text(attempt.state), _slot(attempt, wide=wide), *cells)
+        if _whole_ms(metrics) > 0:
+            second.add_row(
+                f"{name} {number}" if attempt.number else name,
+                *(cell(metrics) for cell in spent.values()),
+            )
+    return Group(first, second) if second.row_count else first
+
+
+def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
+    """Shares of an attempt's time, and how it was cut into bundles; no columns for kinds of work
+    that there were not.
+    """
+    cells: _Cells = {"Time": lambda m: duration(_whole_ms(m) / 1000)} if wide else {}
+    for name, part_ms in _WORK.items():
+        if any(map(part_ms, metrics)):
+            cells[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
+    cells["Busy"], cells["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
+    cells["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
+    if any(m.bundles for m in metrics):
+        cells["Bundles"] = lambda m: short_count(m.bundles)
+        cells["Last"] = lambda m: short_count(m.last_bundle_records)
+        cells["Mean"] = lambda m: short_count(m.bundle_records / max(1, m.bundles))
+    return cells
+
+
+_WORK: dict[str, Callable[[TaskMetrics], float]] = {
+    "Spark": lambda m: m.spark_ms,
+    "Python": lambda m: m.python_ms,
+    "Exchange": lambda m: m.exchange_ms,
+}
+
+
+def _whole_ms(metrics: TaskMetrics) -> float:
+    return metrics.busy_ms + metrics.idle_ms + metrics.back_pressured_ms
+
+
+def _share(part_ms: float, metrics: TaskMetrics) -> str:
+    whole_ms = _whole_ms(metrics)
+    return f"{part_ms / whole_ms:.0%}" if whole_ms > 0 else "-"
+
+
+def _slot(attempt: Attempt, *, wide: bool) -> str:
+    if not attempt.task_executor_id:
+        return "-"
+    return f"{attempt.host} " * wide + f"{attempt.task_executor_id[:8]}/{attempt.slot_index}"
+
+
+def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tree:
+    """Where it runs, what it consumes, and its chain."""
+    numbers = {other.vertex_id: f"[{number}]" for number, other in enumerate(vertices, 1)}
+    parts = [f"parallelism {vertex.parallelism} (max {vertex.max_parallelism})"]
+    parts.append(f"slot sharing group {vertex.slot_sharing_group or 'default'}")
+    if vertex.input_vertex_ids:
+        parts.append(
+            f"reads from {', '.join(numbers[vertex_id] for vertex_id in vertex.input_vertex_ids)}"
+        )
+    tree = Tree(Text(", ".join(parts)), guide_style="dim")
+    for group in _groups([operator.group for operator in vertex.operators]):
+        members = [vertex.operators[index] for index in group]
+        branch = tree
+        if len(members) > 1:
+            branch = tree.add(Text(one_plan_text(len(members)), style="cyan"))
+        for operator in members:
+            leaf = branch.add(
+                operator_text(operator.name, operator.kind, operator.uid, operator.runs_on_spark)
+            )
+            if full and operator.plan:
+                leaf.add(Text(operator.plan, style="dim"))
+    return tree
+
+
+def _groups(numbers: Sequence[int]) -> list[list[int]]:
+    """Indices by group, in the order of the groups' first members."""
+    groups: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        groups.setdefault(number, []).append(index)
+    return list(groups.values())

@@ -1,0 +1,83 @@
+"""What all renderings are made of: the console, tables, states, times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from firesteel.client.job_details import Vertex
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.units import counted
+
+STATE_STYLES = {
+    "RUNNING": "green",
+    "FINISHED": "bold green",
+    "FAILED": "bold red",
+    "FAILING": "red",
+    "CANCELED": "yellow",
+    "CANCELING": "yellow",
+    "CANCELLING": "yellow",
+}
+
+
+PLAIN_WIDTH = 160  # of tables that go into a file or a pipe
+
+
+def console() -> Console:
+    made = Console(highlight=False, markup=False)  # names are the user's: no part of them is markup
+    return made if made.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
+
+
+def state_text(state: ExecutionState | JobStatus) -> Text:
+    return Text(state.name, style=STATE_STYLES.get(state.name, ""))
+
+
+def clock(ms: int) -> str:
+    return time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(ms / 1000)) if ms else "-"
+
+
+def new_table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str] = ()) -> Table:
+    """`gives_way`: the columns that a narrow terminal takes from (see `_cut`); all others keep
+    their width.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in set(right) else "left",
+            no_wrap=column not in set(gives_way),
+            overflow="fold",
+        )
+    return table
+
+
+def cut(text: str) -> Text:
+    """Ends in an ellipsis where there is no room for more, instead of going on in the next line."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def vertex_names(vertices: Iterable[Vertex]) -> RenderableType:
+    """What the numbers of vertices stand for."""
+    return Text("\n").join(
+        Text(f"[{number}] {vertex.name} ({counted(vertex.parallelism, 'task')})")
+        for number, vertex in enumerate(vertices, 1)
+    )
+
+
+def one_plan_text(operators: int) -> str:
+    return f"one plan on Spark of {operators} operators"
+
+
+def operator_text(name: str, kind: str, uid: str, runs_on_spark: bool) -> Text:
+    text = Text(name)
+    if kind and kind not in name:
+        text.append(f"  {kind}", "dim")
+    if runs_on_spark:
+        text.append("  on Spark", style="cyan")
+    if uid and uid != name:
+        text.append(f"  uid {uid}", style="dim")
+    return text
