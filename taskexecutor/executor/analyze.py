@@ -74,7 +74,7 @@ INFERRED_FORMATS = ("csv", "json")
 def analyze(graph: JobGraph, engine: SparkEngine) -> list[tasks_pb2.OperatorSchema]:
     """One message per operator of the graph. Raises on the first thing that is wrong, naming it."""
     analysis = _Analysis(graph, engine)
-    with engine.telling_of_its_end():
+    with engine.raising_spark_lost():
         for vertex in graph.vertices:
             for index in range(len(vertex.operators)):
                 analysis.visit(vertex, index)
