@@ -1,8 +1,7 @@
 """What each operator of a program does, as plain data.
 
 The API builds specs, they are pickled into the JobGraph and unpickled in slots, where
-`taskexecutor.executor` makes the operator that carries one out. Of Firesteel, specs import the
-bases of connectors only.
+`taskexecutor.executor` makes the operator that carries one out. Specs import nothing of Firesteel.
 """
 
 from __future__ import annotations

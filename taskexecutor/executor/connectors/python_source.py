@@ -24,8 +24,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from firesteel.connectors import PythonSource
-from firesteel.connectors.python_source import PartitionPlan
+from firesteel.connectors import PartitionPlan, PythonSource
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, SourceOperator, StreamOperator

@@ -40,11 +40,11 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
 
 def test_without_an_archive_there_is_nothing_to_use(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert archive.archived_start() is None
+    assert archive.prepared() is None
     archive.folder().mkdir(parents=True)
-    assert archive.archived_start() is None
+    assert archive.prepared() is None
     (archive.folder() / "classes.jsa").touch()
-    found = archive.archived_start()
+    found = archive.prepared()
     assert found is not None and found.jars == archive.folder() / "jars"
 
 
