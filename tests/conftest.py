@@ -77,7 +77,7 @@ def _processes(mark: str) -> list[psutil.Process]:
                 and "resource_tracker" not in _command(process)
             ):
                 found.append(process)
-        except psutil.Error:  # gone meanwhile, or another user's
+        except (psutil.Error, ProcessLookupError):  # gone meanwhile, or another user's
             continue
     return found
 

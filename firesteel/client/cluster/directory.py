@@ -1,11 +1,8 @@
-"""The folder of a cluster on this machine: who runs it, where its services are, and whether it is
-still there.
-"""
+"""The folder of a cluster on this machine: its lock, its state file and its logs."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -18,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from firesteel.common.process import temporary
+from firesteel.common.process.lock_file import LockFile
 from firesteel.errors import FiresteelError
 
-CLUSTER_ID = (
-    "FIRESTEEL_CLUSTER_ID"  # in the environment of every process of a cluster, down to the JVMs
-)
+# In the environment of every process of a cluster, down to the JVMs.
+CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"
 
 
 class ClusterExists(FiresteelError):
@@ -54,34 +51,31 @@ def default_directory() -> Path:
 class ClusterDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
-        self._lock: int | None = None
+        self._lock = LockFile(self.path / "lock")
+        self._acquired = False
 
     @property
     def logs(self) -> Path:
         return self.path / "logs"
 
     def acquire(self) -> None:
-        """Takes the folder for this process until it ends, however it ends. Raises ClusterExists."""
+        """Takes the folder for this process, until the process ends. Raises ClusterExists."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock.acquire()
         except BlockingIOError:
-            pid = os.pread(lock, 20, 0).decode().strip() or "unknown"
-            os.close(lock)
+            pid = self._lock.path.read_text().strip() or "unknown"
             raise ClusterExists(
                 f"a cluster already runs on {self.path} (supervisor pid {pid});"
                 f" stop it with `firesteel cluster stop --dir {self.path}`, or choose another --dir"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        self._lock = lock
+        self._lock.write_text(f"{os.getpid()}\n")
+        self._acquired = True
 
     def sweep(self) -> None:
-        """Removes what TaskExecutors of the folder's former clusters have left; of the last week's,
-        all but their logs.
+        """Removes the files that TaskExecutors of former clusters left; keeps logs for a week.
 
-        For whoever has acquired the folder.
+        The folder must be acquired.
         """
         now_s = time.time()
         for folder in self.path.glob("worker-*"):
@@ -92,24 +86,14 @@ class ClusterDirectory:
                 shutil.rmtree(left, ignore_errors=True)
 
     def release(self) -> None:
-        if self._lock is not None:
+        if self._acquired:
             (self.path / "cluster.json").unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = None
+            self._lock.release()
+            self._acquired = False
 
     def is_held(self) -> bool:
         """Whether a supervisor runs on the folder now."""
-        try:
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        return self._lock.is_held()
 
     def write(self, state: ClusterState) -> None:
         unfinished = self.path / "cluster.json.part"
@@ -120,7 +104,8 @@ class ClusterDirectory:
         """Raises NoCluster."""
         if not self.is_held():
             raise NoCluster(
-                f"no cluster runs on {self.path}; start one with `firesteel cluster start --dir {self.path}`"
+                f"no cluster runs on {self.path};"
+                f" start one with `firesteel cluster start --dir {self.path}`"
             )
         try:
             return ClusterState(**json.loads((self.path / "cluster.json").read_text()))
@@ -130,8 +115,9 @@ class ClusterDirectory:
             ) from None
 
     def stop(self, *, timeout_s: float = 20.0) -> ClusterState:
-        """Asks the supervisor to end, and returns when every process of the cluster is gone. Raises
-        NoCluster.
+        """Stops the supervisor; returns when every process of the cluster has ended.
+
+        Raises NoCluster.
         """
         state = self.read()
         with contextlib.suppress(ProcessLookupError):
@@ -144,9 +130,7 @@ class ClusterDirectory:
 
 
 def end_processes(cluster_id: str, *, timeout_s: float) -> None:
-    """Waits until no process of the cluster is left; half-way, those that remain are ended with
-    SIGKILL.
-    """
+    """Waits until no process of the cluster is left; half-way, those that remain get SIGKILL."""
     begin = time.monotonic()
     while left := list(processes_of(cluster_id)):
         waited_s = time.monotonic() - begin
@@ -161,7 +145,7 @@ def end_processes(cluster_id: str, *, timeout_s: float) -> None:
 
 
 def processes_of(cluster_id: str) -> Iterator[psutil.Process]:
-    """All live processes of the cluster, whoever their parents are now."""
+    """All live processes of the cluster, whatever their parents are."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,9 +1,8 @@
 """Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, and keeps them
 running.
 
-Every process of the cluster hangs on the supervisor's lifeline: when it ends, however it ends, they
-all do. A dead Dispatcher or ResourceManager is started again on its old port, so whoever spoke to
-it just reconnects.
+Every process of the cluster holds the supervisor's lifeline, so they all end when it does. A dead
+Dispatcher or ResourceManager is restarted on its old port, where its peers reconnect.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import structlog
 
 import firesteel
 from firesteel.client.cluster.directory import CLUSTER_ID, ClusterDirectory, ClusterState
+from firesteel.common.backoff import Backoff
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import random_id
 from firesteel.common.process import Child, StartFailed, spawn
@@ -27,11 +27,9 @@ from firesteel.common.process import Child, StartFailed, spawn
 log = structlog.get_logger(__name__)
 
 STOP_GRACE_S = 5.0
-RESTART_PAUSE_S = (
-    0.1,
-    10.0,
-)  # first and longest pause before a service that keeps dying is started again
-STEADY_S = 10.0  # a service that lived this long begins with the first pause again
+FIRST_RESTART_PAUSE_S = 0.1
+LONGEST_RESTART_PAUSE_S = 10.0
+STEADY_S = 10.0  # the backoff of a service that lived this long starts over
 
 
 class Supervisor:
@@ -52,9 +50,7 @@ class Supervisor:
         os.environ[CLUSTER_ID] = self.cluster_id
 
     async def start(self) -> ClusterState:
-        """Returns when both services serve; the TaskExecutors are still warming up then. Raises
-        StartFailed.
-        """
+        """Returns when both services serve, while the TaskExecutors warm up. Raises StartFailed."""
         started = await asyncio.gather(
             self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True
         )
@@ -85,27 +81,26 @@ class Supervisor:
         await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._children.values()))
 
     async def _keep(self, service: str) -> None:
-        """Starts the service again whenever it ends."""
-        pause_s, longest_s = RESTART_PAUSE_S
+        """Restarts the service whenever it ends."""
+        backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while True:
             started = time.monotonic()
             code = await self._children[service].wait()
             if time.monotonic() - started > STEADY_S:
-                pause_s = RESTART_PAUSE_S[0]
-            while True:
-                log.error(
-                    "a service has ended and is started again",
-                    service=service,
-                    exit_code=code,
-                    pause_s=pause_s,
-                )
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
-                try:
-                    await self._spawn(service)
-                    break
-                except (StartFailed, OSError) as error:
-                    log.error("a service could not be started", service=service, reason=str(error))
+                backoff.reset()
+            await self._restart(service, code, backoff)
+
+    async def _restart(self, service: str, exit_code: int, backoff: Backoff) -> None:
+        """Tries until the service has started."""
+        while True:
+            pause_s = backoff.next()
+            log.error("restarting a service", service=service, exit_code=exit_code, pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+            try:
+                await self._spawn(service)
+                return
+            except (StartFailed, OSError) as error:
+                log.error("a service did not start", service=service, reason=str(error))
 
     async def _spawn(self, service: str) -> None:
         child = await spawn(
@@ -119,20 +114,13 @@ class Supervisor:
     def _arguments(self, service: str) -> Sequence[str]:
         common = ["--host", self._host, "--dir", str(self._directory.path)]
         if service == "resourcemanager":
-            own = [
-                "--port",
-                str(self._resource_manager_port),
-                "--task-executors",
-                str(self._task_executors),
-            ]
+            port, own = self._resource_manager_port, ["--task-executors", str(self._task_executors)]
         else:
-            own = [
-                "--port",
-                str(self._dispatcher_port),
-                "--resource-manager",
-                self._resource_manager_address,
-            ]
-        return [*common, *own]
+            port, own = (
+                self._dispatcher_port,
+                ["--resource-manager", self._resource_manager_address],
+            )
+        return [*common, "--port", str(port), *own]
 
     @property
     def _dispatcher_address(self) -> str:
@@ -150,8 +138,6 @@ def free_port(host: str) -> int:
 
 
 def import_path() -> str:
-    """PYTHONPATH under which the services are found, also when Firesteel runs from its sources and
-    not installed.
-    """
+    """A PYTHONPATH on which the services are found, even if Firesteel runs from its sources."""
     home = str(Path(firesteel.__file__).resolve().parent.parent)
     return os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -6,13 +6,18 @@ The child's side and the two pipes between them are in `firesteel.common.process
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import select
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from firesteel.common.process.exits import log_tail
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
@@ -78,52 +83,133 @@ async def spawn(
 
     Raises StartFailed, naming the command, the exit code and the end of its log.
     """
-    ready_read, ready_write = os.pipe()
-    lifeline_read = lifeline_for_children(lifeline)
+    with _starting(log_path, env, lifeline_for_children(lifeline)) as start:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=start.log_file,
+            stderr=start.log_file,
+            cwd=cwd,
+            env=start.env,
+            pass_fds=start.pass_fds,
+            process_group=0,
+        )
+    child = Child(process, argv, log_path)
     try:
-        log_file = open(log_path, "ab") if log_path else None  # noqa: SIM115 - closed below, the child has its own
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
-                cwd=cwd,
-                env={
-                    **(os.environ if env is None else env),
-                    READY_FD: str(ready_write),
-                    LIFELINE_FD: str(lifeline_read),
-                },
-                pass_fds=(ready_write, lifeline_read),
-                process_group=0,
-            )
-        finally:
-            if log_file:
-                log_file.close()
+        line = await asyncio.wait_for(_read_line(start.ready_read), ready_timeout_s)
+        if not line:
+            raise _ended_before_ready(argv, await child.wait(), log_path)
+        child.ready = json.loads(line)
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+        raise _not_ready(argv, ready_timeout_s, log_path) from None
+    except BaseException:
+        child.kill()
+        raise
+    return child
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingChild:
+    """A process started without an event loop. `ready` is what it announced."""
+
+    process: subprocess.Popen[bytes]
+    ready: Mapping[str, str]
+
+    def stop(self, grace_s: float = 10.0) -> int:
+        """SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
+        return _stop_blocking(self.process, grace_s)
+
+
+def spawn_blocking(
+    argv: Sequence[str],
+    *,
+    log_path: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    lifeline: int | None = None,
+    ready_timeout_s: float = 60.0,
+) -> BlockingChild:
+    """As `spawn`, for a caller without an event loop; the process gets a session of its own.
+
+    `lifeline`: the read end of a pipe whose other end the caller keeps; None: the process outlives
+    its starter.
+    """
+    with _starting(log_path, env, lifeline) as start:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=start.log_file,
+            stderr=start.log_file,
+            cwd=cwd,
+            env=start.env,
+            pass_fds=start.pass_fds,
+            start_new_session=True,  # Ctrl-C in the terminal is not for it
+        )
+    try:
+        line = _read_line_blocking(start.ready_read, ready_timeout_s)
+        if not line:
+            raise _ended_before_ready(argv, process.wait(), log_path)
+        return BlockingChild(process, json.loads(line))
+    except TimeoutError:
+        _stop_blocking(process)
+        raise _not_ready(argv, ready_timeout_s, log_path) from None
+    except BaseException:
+        _stop_blocking(process)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a child inherits, and where it announces that it is ready."""
+
+    ready_read: int
+    pass_fds: tuple[int, ...]
+    env: dict[str, str]
+    log_file: BinaryIO | None
+
+
+@contextlib.contextmanager
+def _starting(
+    log_path: Path | None, env: Mapping[str, str] | None, lifeline: int | None
+) -> Iterator[_Start]:
+    """Closes, at the end, what only the child needs; after a failure, all of it."""
+    child_env = dict(os.environ if env is None else env)
+    child_env.pop(LIFELINE_FD, None)
+    ready_read, ready_write = os.pipe()
+    pass_fds = (ready_write,) if lifeline is None else (ready_write, lifeline)
+    child_env[READY_FD] = str(ready_write)
+    if lifeline is not None:
+        child_env[LIFELINE_FD] = str(lifeline)
+    try:
+        with contextlib.ExitStack() as stack:
+            log_file = stack.enter_context(open(log_path, "ab")) if log_path else None
+            yield _Start(ready_read, pass_fds, child_env, log_file)
     except BaseException:
         os.close(ready_read)
         raise
     finally:
         os.close(ready_write)
-    child = Child(process, argv, log_path)
+
+
+def _stop_blocking(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> int:
+    process.terminate()
     try:
-        line = await asyncio.wait_for(_read_line(ready_read), ready_timeout_s)
-        if not line:
-            code = await child.wait()
-            raise StartFailed(
-                f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}"
-            )
-        child.ready = json.loads(line)
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-        raise StartFailed(
-            f"{_shown(argv)} was not ready within {ready_timeout_s:g} s{_and_log(log_path)}"
-        ) from None
-    except BaseException:
-        child.kill()
-        raise
-    return child
+        return process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        _signal_group(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+def _ended_before_ready(argv: Sequence[str], code: int, log_path: Path | None) -> StartFailed:
+    return StartFailed(
+        f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}"
+    )
+
+
+def _not_ready(argv: Sequence[str], timeout_s: float, log_path: Path | None) -> StartFailed:
+    return StartFailed(f"{_shown(argv)} was not ready within {timeout_s:g} s{_and_log(log_path)}")
 
 
 def _signal_group(pid: int, number: int) -> None:
@@ -143,6 +229,22 @@ async def _read_line(fd: int) -> bytes:
         return await reader.readline()
     finally:
         transport.close()
+
+
+def _read_line_blocking(fd: int, timeout_s: float) -> bytes:
+    """A line, or what came before EOF. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    line = b""
+    with os.fdopen(fd, "rb"):
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise TimeoutError
+            data = os.read(fd, 65536)
+            if not data:
+                break
+            line += data
+    return line
 
 
 def _shown(argv: Sequence[str]) -> str:

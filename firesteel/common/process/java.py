@@ -54,7 +54,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _major_version(home: Path) -> int | None:
-    """From the file that every JDK and JRE has: running `java -version` would cost a JVM's start."""
+    """Read from the release file that every JDK and JRE has: `java -version` would start a JVM."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:

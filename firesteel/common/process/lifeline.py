@@ -43,7 +43,7 @@ def announce_ready(**facts: Any) -> None:
 
 
 def watch_lifeline() -> None:
-    """Ends this process and its group when the holder of the lifeline dies. Call first in `main`."""
+    """Ends this process and its group when the holder of the lifeline dies. Call it first."""
     if ready := os.environ.get(READY_FD):
         # A helper that held it would hide our death from the process that waits for it.
         os.set_inheritable(int(ready), False)

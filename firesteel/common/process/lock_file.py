@@ -1,0 +1,59 @@
+"""Lock files: held by a process for as long as it lives, however it ends.
+
+The operating system releases the lock with the descriptor. So a process that can take it knows for
+certain that the previous owner is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class LockFile:
+    """An exclusive lock on the file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, *, create: bool = True) -> None:
+        """Raises BlockingIOError if another process holds it.
+
+        Without `create`, raises FileNotFoundError if there is no such file; a symbolic link is
+        never followed.
+        """
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        descriptor = os.open(self.path, flags, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def is_held(self) -> bool:
+        """Whether any process holds it now."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def write_text(self, text: str) -> None:
+        """Replaces the content, for the process that holds the lock: its pid, for example."""
+        assert self._descriptor is not None, f"{self.path} is not held"
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text.encode(), 0)
