@@ -34,6 +34,7 @@ def generate() -> None:
     names = sorted(f"firesteel/_proto/{path.name}" for path in (HERE / "proto").glob("*.proto"))
     if protoc.main([*arguments, *names]) != 0:
         raise SystemExit("the gRPC stubs could not be generated; protoc's message is above")
+    (STUBS / "__init__.py").write_text('"""The messages and services of proto/; generated."""\n')
 
 
 class BuildProto(Command):

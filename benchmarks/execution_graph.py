@@ -12,8 +12,7 @@ from typing import Any
 
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph
-from jobmaster.core.execution_graph import ExecutionGraph, build
-from jobmaster.core.slot_sharing import share_slots
+from jobmaster.core.execution_graph import ExecutionGraph, build, share_slots
 from jobmaster.testing import job, vertex
 
 PARALLELISM = 10_000

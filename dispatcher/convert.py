@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import grpc
 
@@ -66,11 +67,46 @@ def status_from_proto(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResults:
+    job_id: JobId
+    epoch: int
+    operator_id: str
+    generation: int  # increases with every restart of the job, under whichever JobMaster
+    index: int
+    ipc_stream: bytes  # empty: only begins the generation
+
+
+def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
+    if not is_id(request.job_id) or not is_id(request.operator_id):
+        raise BadMessage(
+            f"a JobMaster sent rows of job {request.job_id[:80]!r}, operator {request.operator_id[:80]!r};"
+            " expected 32 hex characters each"
+        )
+    if not 0 <= request.restart < 2**32 or not 0 < request.epoch < 2**31 or request.index < 0:
+        raise BadMessage(
+            f"a JobMaster sent chunk {request.index} of restart {request.restart} under epoch {request.epoch}"
+        )
+    return AppendResults(
+        job_id=JobId(request.job_id),
+        epoch=request.epoch,
+        operator_id=request.operator_id,
+        generation=request.epoch << 32 | request.restart,
+        index=request.index,
+        ipc_stream=request.ipc_stream,
+    )
+
+
+def status_to_proto(status: JobStatus) -> str:
+    """The name of the enum's value, which its constructors take."""
+    return f"JOB_{status.name}"
+
+
 def overview_to_proto(job: Job) -> dispatcher_pb2.JobOverview:
     return dispatcher_pb2.JobOverview(
         job_id=job.job_id,
         name=job.name,
-        status=job.status.value,
+        status=status_to_proto(job.status),
         start_ms=job.start_ms,
         end_ms=job.end_ms,
         tasks_by_state=job.tasks_by_state,
@@ -134,7 +170,7 @@ def details_without_master(
     return job_master_pb2.JobDetails(
         job_id=job.job_id,
         name=job.name,
-        status=job.status.value,
+        status=status_to_proto(job.status),
         timestamps=timestamps,
         vertices=_vertices(graph) if graph is not None else (),
         exceptions=exceptions,

@@ -1,6 +1,4 @@
-"""The gRPC servicer of proto/dispatcher.proto: checks what comes in, asks the shell, and says
-clearly what is wrong.
-"""
+"""The gRPC servicer of proto/dispatcher.proto: checks requests, asks the shell, answers errors."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
 from dispatcher.core.commands import Refusal
 from dispatcher.core.core import Job, unknown_job
 from dispatcher.core.events import JobMasterDisconnected
-from dispatcher.results import follow
+from dispatcher.results import ChunkOutOfOrder, ResultsNotWritten, follow
 from dispatcher.shell import Shell, wait_for_change
 from firesteel._proto import (
     common_pb2,
@@ -31,25 +29,23 @@ from firesteel._proto import (
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.config import options
 from firesteel.common.ids import JobId, is_id
-from firesteel.common.rpc.server import aio_channel
 from firesteel.common.states import JobStatus
 from firesteel.errors import PayloadTooLarge
 
 log = structlog.get_logger(__name__)
 
-WATCH_COALESCE_S = 0.05  # changes that come together are told together
-WATCH_REFRESH_S = 0.5  # at least this often: record counts move without any state changing
+WATCH_COALESCE_S = 0.05  # changes within this time are sent together
+WATCH_REFRESH_S = 0.5  # at least this often: record counts move without a change of state
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
+class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._connections = itertools.count(1)
-        self._resource_manager: grpc.aio.Channel | None = None
 
     # ---- jobs
 
@@ -139,17 +135,23 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                 grpc.StatusCode.NOT_FOUND,
                 f"the rows of job {job.job_id} are gone: {self._shell.forgotten_why}",
             )
-        path = self._shell.spool(job.job_id) / f"{request.operator_id}.chunks"
 
         async def wait() -> None:
             await self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S)
             await self._unless_stopping(context)
 
-        chunks = follow(
-            path, max(0, request.offset), ended=lambda: job.status.globally_terminal, wait=wait
-        )
-        async for index, chunk in chunks:
-            yield dispatcher_pb2.ResultChunk(index=index, ipc_stream=chunk)
+        async for chunk in follow(
+            self._shell.results,
+            job.job_id,
+            request.operator_id,
+            offset=request.offset,
+            of_generation=request.generation,
+            ended=lambda: job.status.globally_terminal,
+            wait=wait,
+        ):
+            yield dispatcher_pb2.ResultChunk(
+                generation=chunk.generation, index=chunk.index, ipc_stream=chunk.ipc_stream
+            )
 
     async def _unless_stopping(self, context: _Context) -> None:
         if self._shell.stopping:
@@ -236,10 +238,9 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
             jobs_canceled=core.count(JobStatus.CANCELED),
             jobs_failed=core.count(JobStatus.FAILED),
         )
-        if self._resource_manager is None:
-            self._resource_manager = aio_channel(self._shell.resource_manager)
+        channel = self._shell.channel(self._shell.resource_manager)
         try:
-            asked = ResourceManagerStub(self._resource_manager).GetOverview(
+            asked = ResourceManagerStub(channel).GetOverview(  # type: ignore[no-untyped-call]
                 resource_manager_pb2.ResourceOverviewRequest(), timeout=RESOURCE_MANAGER_TIMEOUT_S
             )
             overview.resources.CopyFrom(await asked)
@@ -254,33 +255,29 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> AsyncIterator[dispatcher_pb2.DispatcherToJobMaster]:
         connection = next(self._connections)
         outgoing = self._shell.open_stream(connection)
+        heartbeat = dispatcher_pb2.DispatcherToJobMaster(heartbeat=common_pb2.Heartbeat())
         interval_s = self._shell.conf.get(options.HEARTBEAT_INTERVAL)
         reading = asyncio.create_task(self._read(aiter(messages), connection))
+        reading.add_done_callback(lambda _: outgoing.put_nowait(None))
         try:
-            while not reading.done():
-                sending = asyncio.create_task(outgoing.get())
-                await asyncio.wait(
-                    {reading, sending}, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if sending.done():
-                    if (message := sending.result()) is None:
-                        return  # this Dispatcher stops
-                    yield message
-                else:
-                    sending.cancel()
-                    if not reading.done():
-                        yield dispatcher_pb2.DispatcherToJobMaster(heartbeat=common_pb2.Heartbeat())
-            if (error := reading.exception()) is not None:
+            while True:
+                try:
+                    message = await asyncio.wait_for(outgoing.get(), interval_s)
+                except TimeoutError:
+                    message = heartbeat
+                if message is None:  # the JobMaster has ended the stream, or this Dispatcher stops
+                    break
+                yield message
+            if reading.done() and (error := reading.exception()) is not None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            reading.cancel()
             self._shell.close_stream(connection)
             self._shell.post(JobMasterDisconnected(connection=connection))
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self, messages: Any, connection: int) -> None:
-        """Posts what the JobMaster says; returns when it ends the stream or has been silent too
-        long.
-        """
+        """Posts the JobMaster's messages; returns when it ends the stream or is silent too long."""
         timeout_s = self._shell.conf.get(options.HEARTBEAT_TIMEOUT)
         registered = False
         while True:
@@ -307,6 +304,28 @@ class DispatcherService(dispatcher_pb2_grpc.DispatcherServicer):
                     raise convert.BadMessage(
                         f"expected a JobMaster's registration first, but it sent {other}"
                     )
+
+    async def AppendResults(
+        self, request: dispatcher_pb2.AppendResultsRequest, context: _Context
+    ) -> dispatcher_pb2.AppendResultsResponse:
+        try:
+            chunk = convert.append_results_from_proto(request)
+        except convert.BadMessage as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        job = self._shell.core.jobs.get(chunk.job_id)
+        if job is None or job.epoch != chunk.epoch or job.status.globally_terminal:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"job {chunk.job_id} is over, or another JobMaster than that of epoch {chunk.epoch} has it",
+            )
+        try:
+            await self._shell.append_results(chunk)
+        except ChunkOutOfOrder as error:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+        except ResultsNotWritten as error:
+            log.error("collected rows cannot be kept", job_id=chunk.job_id, reason=str(error))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        return dispatcher_pb2.AppendResultsResponse()
 
 
 async def _refuse(context: _Context, refusal: Refusal | None) -> None:

@@ -1,26 +1,24 @@
-"""Runs the Dispatcher's core: carries its commands out, and posts what comes of them back to it."""
+"""Runs the Dispatcher's core: carries its commands out and posts their results back to it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import os
-import shutil
-import signal
 import sys
-import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import grpc
 import sqlalchemy as sa
 import structlog
+import tenacity
 
 from dispatcher import convert
 from dispatcher.blob_store import BlobStore
+from dispatcher.convert import AppendResults
 from dispatcher.core.commands import (
     Acknowledge,
     Answer,
@@ -45,13 +43,14 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
+from dispatcher.results import ResultStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.driver import Driver
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
-from firesteel.common.process import Child, StartFailed, log_tail, spawn
-from firesteel.common.rpc.server import aio_channel
+from firesteel.common.platform import SYSTEM, Platform, Process
+from firesteel.common.process import StartFailed, log_tail
 from firesteel.common.states import JobStatus
 
 log = structlog.get_logger(__name__)
@@ -60,82 +59,106 @@ Outgoing: TypeAlias = (
     "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None: the stream ends
 )
 
-JOB_MASTER_TIMEOUT_S = 3.0  # for one question to a JobMaster
-STORE_RETRY_S = (0.2, 5.0)  # first and longest pause while the job store cannot be written
+T = TypeVar("T")
+
+JOB_MASTER_TIMEOUT_S = 3.0  # for one call to a JobMaster
+STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
+STORE_RETRY_MAX_S = 5.0
+CHANNELS_MAX = 64
 
 
 class Shell:
-    """`address` is this Dispatcher's own, as JobMasters are to reach it; set before `run`."""
+    """Owns the core, the streams to JobMasters and their processes; stores are given to it.
+
+    `address` is the Dispatcher's own, as JobMasters reach it.
+    """
 
     def __init__(
         self,
         *,
         conf: Configuration,
-        directory: Path,
+        address: str,
         resource_manager: str,
         store: JobStore,
+        blobs: BlobStore,
+        results: ResultStore,
+        log_directory: Path,
         registry: Registry,
         host: str,
+        platform: Platform = SYSTEM,
     ) -> None:
-        now = time.monotonic()
         self.conf = conf
-        self.directory = directory
+        self.address = address
         self.resource_manager = resource_manager
-        self.address = ""
-        self.blobs = BlobStore(directory / "blobs", conf.get(options.BLOB_LIMIT))
+        self.blobs = blobs
+        self.results = results
+        self.platform = platform
+        now = platform.clock.monotonic()
         self.core = DispatcherCore(
             spares=conf.get(options.JOBMASTER_SPARES),
             history=conf.get(options.JOB_HISTORY),
-            wall_offset_s=time.time() - now,
+            wall_offset_s=platform.clock.time() - now,
             jobs=store.jobs(),
             forgotten=store.forgotten(),
             now=now,
         )
-        self.stopping = False  # whoever waits for a change is told, and is to go
+        self.stopping = False
         self.store_problem = ""  # set while the job store cannot be written
         self._store = store
+        # One thread each: writes keep their order.
         self._store_thread = ThreadPoolExecutor(1, "job-store")
+        self._results_thread = ThreadPoolExecutor(1, "results")
         self._driver: Driver[Event, Record, Command] = Driver(
-            self.core, execute=self._execute, persist=self._persist, name="dispatcher"
+            self.core,
+            execute=self._execute,
+            persist=self._persist,
+            clock=platform.clock.monotonic,
+            name="dispatcher",
         )
         self._requests: dict[int, asyncio.Future[Refusal | None]] = {}
         self._request_numbers = itertools.count(1)
         self._process_numbers = itertools.count(1)
         self._streams: dict[int, Outgoing] = {}
         self._watchers: dict[JobId, set[asyncio.Event]] = {}
-        self._graphs: dict[str, job_graph_pb2.JobGraph] = {}  # of jobs not started yet
+        self._graphs: dict[str, job_graph_pb2.JobGraph] = {}  # of jobs that have not started yet
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, Process] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._log_directory = log_directory
         self._running_jobs = registry.gauge("flink_jobmanager_numRunningJobs", {"host": host})
         self._stale_reports = registry.gauge(
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
         )
-        (directory / "logs").mkdir(parents=True, exist_ok=True)
-        (directory / "spool").mkdir(parents=True, exist_ok=True)
 
     async def run(self) -> None:
-        """Until `stop`, or until the job store was taken over by another Dispatcher (raises
-        Fenced).
-        """
+        """Until `stop`. Raises Fenced once another Dispatcher has taken over the job store."""
+        self._log_directory.mkdir(parents=True, exist_ok=True)
         await self._in_store(self._store.drop_unused_graphs)
         self._start_task(self._drop_blobs())
-        for command in self.core.start(time.monotonic()).commands:
+        for command in self.core.start(self.platform.clock.monotonic()).commands:
             self._execute(command)
         await self._driver.run()
 
     def stop(self) -> None:
-        """JobMasters and their jobs go on: they hang on the cluster's lifeline, not on this
-        process.
-        """
+        """JobMasters and their jobs go on: their lifeline is the cluster's, not this process's."""
         self._driver.stop()
         self.stopping = True
         for stream in self._streams.values():
             stream.put_nowait(None)
         for change in itertools.chain(*self._watchers.values()):
             change.set()
-        for task in self._tasks:
+
+    async def close(self) -> None:
+        """After `run`: ends what still runs, and waits for it."""
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close(grace=None)
+        self._channels.clear()
+        self._store_thread.shutdown()
+        self._results_thread.shutdown()
 
     def post(self, event: Event) -> None:
         self._driver.post(event)
@@ -145,7 +168,7 @@ class Shell:
     async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
         blob_hashes = [blob.hash for blob in graph.blobs]
         graph_id = await self._in_store(
-            self._store.put_graph, graph.SerializeToString(deterministic=True), blob_hashes
+            lambda: self._store.put_graph(graph.SerializeToString(deterministic=True), blob_hashes)
         )
         self._graphs[graph_id] = graph
         refusal = await self._ask(
@@ -160,12 +183,13 @@ class Shell:
     async def cancel(self, job_id: JobId) -> Refusal | None:
         return await self._ask(lambda request: CancelJob(request=request, job_id=job_id))
 
-    async def _ask(self, event: Any) -> Refusal | None:
+    async def _ask(self, event: Callable[[int], Event]) -> Refusal | None:
         request = next(self._request_numbers)
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
         try:
             self.post(event(request))
-            return await answer
+            refusal: Refusal | None = await answer
+            return refusal
         finally:
             self._requests.pop(request, None)
 
@@ -199,8 +223,8 @@ class Shell:
             return convert.details_without_master(
                 job, None, failure=f"why is forgotten: {self.forgotten_why}" if failed else ""
             )
-        while (ending := await self._in_store(self._store.ending, job.job_id)) is None:
-            await asyncio.sleep(STORE_RETRY_S[0])  # decided, but the store cannot be written
+        while (ending := await self._in_store(lambda: self._store.ending(job.job_id))) is None:
+            await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but the store cannot be written
         final_details, failure = ending
         if final_details is not None:
             return job_master_pb2.JobDetails.FromString(final_details)
@@ -210,7 +234,7 @@ class Shell:
         process = self.core.process_of(job)
         if process is None or not job.confirmed:
             return None
-        stub: Any = job_master_pb2_grpc.JobMasterStub(self._channel(process.address))
+        stub: Any = self._job_master(process.address)
         try:
             request = job_master_pb2.JobDetailsRequest(job_id=job.job_id)
             details: job_master_pb2.JobDetails = await stub.GetJobDetails(
@@ -227,15 +251,13 @@ class Shell:
             return None
 
     async def changed(self, job_id: JobId, *, timeout_s: float) -> None:
-        """Returns at the job's next change, at the latest after `timeout_s`."""
+        """Returns at the job's next change, or after `timeout_s`."""
         with self.watch(job_id) as change:
             await wait_for_change(change, timeout_s)
 
     @contextlib.contextmanager
     def watch(self, job_id: JobId) -> Iterator[asyncio.Event]:
-        """An event that is set at every change of the job. Clear it before looking at the job, not
-        after.
-        """
+        """An event that every change of the job sets. Clear it before looking at the job."""
         event = asyncio.Event()
         self._watchers.setdefault(job_id, set()).add(event)
         try:
@@ -246,8 +268,19 @@ class Shell:
             if not watchers:
                 self._watchers.pop(job_id, None)
 
-    def spool(self, job_id: JobId) -> Path:
-        return self.directory / "spool" / job_id
+    # ---- collected results
+
+    async def append_results(self, chunk: AppendResults) -> None:
+        """Returns once the chunk is written. Raises ChunkOutOfOrder or ResultsNotWritten."""
+        key = chunk.job_id, chunk.operator_id, chunk.generation
+        await self._in_thread(
+            self._results_thread,
+            lambda: (
+                self.results.append(*key, chunk.index, chunk.ipc_stream)
+                if chunk.ipc_stream
+                else self.results.begin(*key)
+            ),
+        )
 
     # ---- streams of JobMasters
 
@@ -280,7 +313,7 @@ class Shell:
             case AskToCancel():
                 self._start_task(self._ask_to_cancel(command))
             case Acknowledge():
-                ack = dispatcher_pb2.StatusAck(status=command.status.value)
+                ack = dispatcher_pb2.StatusAck(status=convert.status_to_proto(command.status))
                 self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(ack=ack))
             case NotifyWatchers():
                 self._running_jobs.set(self.core.running())
@@ -288,18 +321,14 @@ class Shell:
                 for watcher in self._watchers.get(command.job_id, ()):
                     watcher.set()
             case DropResults():
-                self._start_task(asyncio.to_thread(shutil.rmtree, self.spool(command.job_id), True))
-                self._start_task(self._drop_blobs())
+                self._start_task(self._drop_results(command.job_id))
             case _:
                 assert_never(command)
 
     async def _run_process(self) -> None:
         """One JobMaster process from its start to its end."""
-        log_path = (
-            self.directory
-            / "logs"
-            / f"jobmaster-{self._store.epoch}-{next(self._process_numbers)}.log"
-        )
+        number = next(self._process_numbers)
+        log_path = self._log_directory / f"jobmaster-{self._store.epoch}-{number}.log"
         argv = [
             sys.executable,
             "-m",
@@ -309,7 +338,7 @@ class Shell:
             *self.conf.to_arguments(),
         ]
         try:
-            child = await spawn(argv, log_path=log_path, lifeline="inherit")
+            child = await self.platform.processes.spawn(argv, log_path=log_path, lifeline="inherit")
         except (StartFailed, OSError) as error:
             log.error("a JobMaster process did not start", reason=str(error))
             self.post(ProcessStartFailed(reason=str(error)))
@@ -322,16 +351,22 @@ class Shell:
         self.post(ProcessExited(pid=child.pid, exit_code=code, log_tail=log_tail(log_path)))
         self._prune_logs()
 
+    async def _drop_results(self, job_id: JobId) -> None:
+        await self._in_thread(self._results_thread, lambda: self.results.drop(job_id))
+        await self._drop_blobs()
+
     async def _drop_blobs(self) -> None:
         needed = await self._in_store(self._store.needed_blobs)
-        dropped = await asyncio.to_thread(self.blobs.drop_unneeded, needed, time.time())
+        dropped = await asyncio.to_thread(
+            self.blobs.drop_unneeded, needed, self.platform.clock.time()
+        )
         if dropped:
-            log.info("files that no job needs any more were deleted", files=len(dropped))
+            log.info("deleted files that no job needs any more", files=len(dropped))
 
     def _prune_logs(self) -> None:
         """Logs of JobMasters are kept as long as jobs are, roughly."""
         logs = sorted(
-            (self.directory / "logs").glob("jobmaster-*.log"), key=lambda path: path.stat().st_mtime
+            self._log_directory.glob("jobmaster-*.log"), key=lambda path: path.stat().st_mtime
         )
         for path in logs[: -2 * self.conf.get(options.JOB_HISTORY)]:
             path.unlink(missing_ok=True)
@@ -341,10 +376,7 @@ class Shell:
         if (child := self._children.get(pid)) is not None:
             child.kill()
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(
-                pid, signal.SIGKILL
-            )  # one that an earlier Dispatcher of this machine had started
+        self.platform.processes.kill(pid)  # started by an earlier Dispatcher on this machine
 
     async def _start_job(self, command: StartJob) -> None:
         graph = await self._graph(command.graph_id)
@@ -355,19 +387,18 @@ class Shell:
                 graph_id=command.graph_id,
             )
             return
-        spool = self.spool(command.job_id)
-        spool.mkdir(parents=True, exist_ok=True)
         start = dispatcher_pb2.StartJob(
             job_graph=graph,
             epoch=command.epoch,
             resource_manager_address=self.resource_manager,
-            spool_dir=str(spool),
+            spool_dir=str(self.results.path(command.job_id, "", 0).parent),
+            dispatcher_address=self.address,
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))
         self._graphs.pop(command.graph_id, None)
 
     async def _ask_to_cancel(self, command: AskToCancel) -> None:
-        stub: Any = job_master_pb2_grpc.JobMasterStub(self._channel(command.address))
+        stub: Any = self._job_master(command.address)
         try:
             await stub.CancelJob(
                 job_master_pb2.CancelJobRequest(job_id=command.job_id), timeout=JOB_MASTER_TIMEOUT_S
@@ -383,38 +414,48 @@ class Shell:
     # ---- the store
 
     async def _persist(self, records: Sequence[Record]) -> None:
-        """Tries until it is done: the core has decided, so nothing may be carried out before it is
-        stored.
+        """Tries until it succeeds: the core has decided, and nothing is carried out before it is
+        stored. A commit whose answer was lost is tried again like any other; the store finds its
+        own rows.
         """
-        pause_s, longest_s = STORE_RETRY_S
-        while True:
-            try:
-                await self._in_store(self._store.persist, records)
-                self.store_problem = ""
-                return
-            except sa.exc.OperationalError as error:  # a full disk, a database that restarts
-                self.store_problem = str(error.orig).splitlines()[0]
-                log.error(
-                    "the job store cannot be written; trying again", reason=self.store_problem
-                )
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(
+                (sa.exc.OperationalError, sa.exc.InterfaceError)
+            ),  # a full disk, a database that restarts
+            wait=tenacity.wait_exponential(multiplier=STORE_RETRY_FIRST_S, max=STORE_RETRY_MAX_S),
+            before_sleep=self._store_failed,
+            sleep=asyncio.sleep,
+        ):
+            with attempt:
+                await self._in_store(lambda: self._store.persist(records))
+        self.store_problem = ""
+
+    def _store_failed(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        self.store_problem = str(getattr(error, "orig", error)).splitlines()[0]
+        log.error("the job store cannot be written; trying again", reason=self.store_problem)
 
     async def _graph(self, graph_id: str) -> job_graph_pb2.JobGraph | None:
         if (graph := self._graphs.get(graph_id)) is not None:
             return graph
-        stored = await self._in_store(self._store.graph, graph_id)
+        stored = await self._in_store(lambda: self._store.graph(graph_id))
         return None if stored is None else job_graph_pb2.JobGraph.FromString(stored)
 
-    async def _in_store(self, function: Any, *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._store_thread, function, *args)
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        return await self._in_thread(self._store_thread, work)
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
+    async def _in_thread(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+    def _job_master(self, address: str) -> job_master_pb2_grpc.JobMasterStub:
+        return job_master_pb2_grpc.JobMasterStub(self.channel(address))  # type: ignore[no-untyped-call]
+
+    def channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
-            if len(self._channels) >= 64:  # of JobMasters long gone
+            if len(self._channels) >= CHANNELS_MAX:  # to JobMasters that are long gone
                 oldest = next(iter(self._channels))
                 self._start_task(self._channels.pop(oldest).close(grace=JOB_MASTER_TIMEOUT_S))
-            self._channels[address] = aio_channel(address)
+            self._channels[address] = self.platform.transport.channel(address)
         return self._channels[address]
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:

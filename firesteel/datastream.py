@@ -13,11 +13,10 @@ import pyarrow as pa
 from firesteel import stateful
 from firesteel.common.job_graph import Partitioner
 from firesteel.common.resources import ResourceProfile
-from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink
+from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
 from firesteel.operator import StreamOperator
-from firesteel.plan.sinks import add_sink
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
     CoMapInArrowSpec,
@@ -26,6 +25,7 @@ from firesteel.plan.specs import (
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
+    SinkSpec,
     Spec,
     TransformSpec,
     side_output_tags,
@@ -321,9 +321,22 @@ class DataStream(_Configurable):
 
     # -- sinks
 
-    def sink_to(self, sink: Any, *, name: str | None = None, uid: str = "") -> DataStreamSink:
-        """Ends the stream in a sink of firesteel.connectors."""
-        return DataStreamSink(self._environment, add_sink(self, sink, name, uid))
+    def sink_to(self, sink: Sink, *, name: str | None = None, uid: str = "") -> DataStreamSink:
+        """Ends the stream in a sink, of firesteel.connectors or your own."""
+        if not isinstance(sink, Sink):
+            raise InvalidProgram(
+                f"sink_to() takes a Sink, such as FileSink or CollectSink, not {type(sink).__name__}"
+            )
+        sink = sink.resolved()
+        title = name or f"Sink: {sink.name}"
+        written = self._add(title, SinkSpec(sink=sink), uid=uid)
+        if (committer := sink.global_committer) is not None:
+            messages = written._partitioned(Partitioner.REBALANCE)
+            committed = messages._add(
+                f"{title} commit", SinkSpec(sink=committer), uid=f"{uid}-commit" if uid else ""
+            )
+            committed._configured().parallelism = 1
+        return DataStreamSink(self._environment, written._configured())
 
     def foreach_batch(
         self, function: Callable[[DataFrame, int], None], *, name: str | None = None, uid: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,10 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import JobId, random_id
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import ResourceProfile
-from firesteel.connectors import FileSource, PartitionPlan, PythonSource, SequenceSource
+from firesteel.connectors import SequenceSource, Source
+from firesteel.connectors.source import SparkRead
 from firesteel.datastream import DataStream, _positive, _Upstream
 from firesteel.errors import InvalidProgram
-from firesteel.plan.coordinators import alignment_of, coordinator_of
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -47,7 +46,7 @@ class Environment:
 
     def from_source(
         self,
-        source: FileSource | SequenceSource | PythonSource,
+        source: Source,
         *,
         watermarks: Watermarks | None = None,
         name: str | None = None,
@@ -56,85 +55,66 @@ class Environment:
         """A stream of what `source` reads. With `watermarks` it has event time.
 
         Watermarks of a FileSource's column are found where it is read, all others by an operator of
-        its own behind the source.
+        their own behind the source.
         """
-        if not isinstance(source, FileSource | SequenceSource | PythonSource):
+        if not isinstance(source, Source):
             raise InvalidProgram(
-                f"from_source() takes a FileSource, SequenceSource or PythonSource, not {type(source).__name__}"
+                "from_source() takes a Source, such as FileSource or PythonSource, "
+                f"not {type(source).__name__}"
             )
         if watermarks is not None and not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
-        if isinstance(source, PythonSource):
-            stream = self._python_source(
-                source, f"Source: {name or uid or source.name}", uid, watermarks is not None
-            )
-        else:
-            source = resolved(source)
-            in_source = (
-                watermarks
-                if watermarks is not None and _found_where_read(source, watermarks)
-                else None
-            )
-            stream = self._coordinated_source(
-                source, in_source, f"Source: {name or uid or type(source).__name__}", uid
-            )
-            if in_source is not None:
-                return stream
+        source = source.resolved()
+        title = f"Source: {name or uid or source.name}"
         if watermarks is None:
-            return stream
-        assigner = watermarks.assigner_spec(
-            held=isinstance(source, PythonSource) and not source.is_simple
-        )
+            return self._source(source, title, uid)
+        if source.finds_event_time and watermarks.function is None:
+            return self._source(source, title, uid, watermarks)
+        planner = source.planner(marked=True)
+        stream = self._source(source, title, uid, planner=planner)
         assigned = stream._assign_watermarks(
-            watermarks, assigner, "Watermarks", f"{uid}-watermarks" if uid else ""
+            watermarks,
+            watermarks.assigner_spec(held=planner is not None),
+            "Watermarks",
+            f"{uid}-watermarks" if uid else "",
         )
-        node = assigned._configured()
-        node.follows_producer = True
-        node.coordinator_kind, node.coordinator_options_json = alignment_of(watermarks.alignment)
+        assigned._configured().follows_producer = True
         assigned._node = stream._node  # uid(), name() and side_output() are the source's
         return assigned
 
-    def _coordinated_source(
+    def _source(
         self,
-        source: FileSource | SequenceSource,
-        watermarks: Watermarks | None,
+        source: Source,
         title: str,
         uid: str,
+        watermarks: Watermarks | None = None,
+        planner: Source | None = None,
     ) -> DataStream:
-        alignment = None if watermarks is None else watermarks.alignment
+        """`watermarks`: those that the source finds itself."""
+        planner = planner or source.planner(marked=False)
+        planning = None
+        if planner is not None:
+            planning = self._graph.add_node(f"{title} plan", SourceSpec(source=planner), inputs=0)
+            planning.parallelism = planner.parallelism
+            planning.uid = f"{uid}-plan" if uid else ""
         spec = SourceSpec(
             source=source,
             watermarks=None if watermarks is None else watermarks.spec(),
-            alignment=alignment,
+            alignment=None if watermarks is None else watermarks.alignment,
             side_output_tags=source.side_output_tags,
         )
-        node = self._graph.add_node(title, spec, inputs=0)
-        node.runs_on_spark = isinstance(source, FileSource)
+        node = self._graph.add_node(title, spec, inputs=0 if planning is None else 1)
+        node.parallelism = source.parallelism
+        node.runs_on_spark = source.spark_read is SparkRead.ALWAYS
         node.uid = uid
-        node.coordinator_kind, node.coordinator_options_json = coordinator_of(source, alignment)
-        time_columns = frozenset({watermarks.column}) if watermarks is not None else frozenset()
-        return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
-
-    def _python_source(
-        self, source: PythonSource, title: str, uid: str, has_event_time: bool
-    ) -> DataStream:
-        spec = SourceSpec(source=source)
-        if source.is_simple:
-            node = self._graph.add_node(title, spec, inputs=0)
-            node.parallelism = 1
-        else:
-            plan = PartitionPlan(source, marked=has_event_time)
-            planner = self._graph.add_node(f"{title} plan", SourceSpec(source=plan), inputs=0)
-            planner.parallelism = 1
-            planner.uid = f"{uid}-plan" if uid else ""
-            node = self._graph.add_node(title, spec, inputs=1)
+        if planning is not None:
             self._graph.add_edge(
                 StreamEdge(
-                    source=planner, target=node, target_input=0, partitioner=Partitioner.REBALANCE
+                    source=planning, target=node, target_input=0, partitioner=Partitioner.REBALANCE
                 )
             )
-        node.uid = uid
-        return DataStream(self, (_Upstream(node=node),), time_columns=frozenset(), node=node)
+        time_columns = frozenset({watermarks.column}) if watermarks is not None else frozenset()
+        return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
 
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
         """The numbers start <= n < end."""
@@ -220,34 +200,6 @@ class Environment:
                 f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first"
             )
         return self._resource_groups[group]
-
-
-def _found_where_read(source: FileSource | SequenceSource, watermarks: Watermarks) -> bool:
-    """Spark finds the latest time of each file; whatever the idleness, a FileSource is idle when it
-    has read all there is.
-    """
-    if watermarks.function is not None:
-        return False
-    return isinstance(source, FileSource) or (
-        watermarks.idle_us is None and watermarks.alignment is None
-    )
-
-
-def absolute_path(path: str) -> str:
-    """Relative paths mean the folder the program runs in, not that of whichever slot opens them.
-    URIs stay as they are.
-    """
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-def resolved(source: FileSource | SequenceSource) -> FileSource | SequenceSource:
-    match source:
-        case FileSource():
-            if not source.paths:
-                raise InvalidProgram("FileSource has no path; name at least one file or glob")
-            return source.at(map(absolute_path, source.paths))
-        case SequenceSource():
-            return source
 
 
 def _existing(path: str, where: str) -> str:

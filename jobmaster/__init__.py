@@ -1,8 +1,8 @@
 """The JobMaster: one process per job; everything that decides about the job lives here (spec 003).
 
-Where to read: `core.py` ties the parts together (events in, commands out); `execution_graph/` is
-the job's parallel form and its states; `slot_sharing.py` and `slot_pool.py` say which slots the job
-needs and has; `scheduler.py` when what is deployed; `failover/` what a failure leads to;
-`coordinators/` hand out splits and collect results. None of these does I/O. `service.py`,
-`spool.py`, `convert.py`, `details.py` and `__main__.py` are the shell.
+Where to read: `core/core.py` ties the parts together (events in, commands out); `core/phases/` has
+a file per phase of the job; `core/execution_graph/` the job's parallel form and its states;
+`core/slots/` the slots that it has and needs; `core/scheduler.py` what is deployed when;
+`core/failover/` what a failure leads to; `core/coordinators/` hand out splits and collect results.
+`shell.py` carries the core's commands out, `process.py` is the process around both.
 """

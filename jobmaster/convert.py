@@ -27,7 +27,7 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
-from jobmaster.core.slot_pool import SlotOffer
+from jobmaster.core.slots.slot import SlotOffer
 
 _STATES = tuple(
     ExecutionState

@@ -74,7 +74,9 @@ def _vertex(
             for subtask in job_vertex.vertices
         ],
         input_vertex_ids=list(
-            dict.fromkeys(result.edge.source_vertex_id for result in job_vertex.inputs)
+            dict.fromkeys(
+                result.edge.source_vertex_id for result in core.graph.inputs_of(vertex.vertex_id)
+            )
         ),
     )
 

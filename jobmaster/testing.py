@@ -28,7 +28,7 @@ from jobmaster.core import commands, events
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
-from jobmaster.core.slot_pool import SlotOffer
+from jobmaster.core.slots.slot import SlotOffer
 
 SLOT_PROFILE = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * 2**20, off_heap_bytes=768 * 2**20)
 START_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ from taskexecutor.core.settings import Settings
 
 
 def settings_from(conf: Configuration, *, task_executor_id: TaskExecutorId, cores: int) -> Settings:
-    """`cores`: of this machine. Raises FiresteelError if a slot is too small for Spark."""
+    """`cores`: of this machine. Raises ConfigurationError if a slot is too small for Spark."""
     slots, total, default_slot = slot_resources(conf)
     interval_s, timeout_s = (
         conf.get(options.HEARTBEAT_INTERVAL),

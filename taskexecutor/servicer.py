@@ -57,7 +57,6 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
         self._folder = self._directory / "link"
         if len(bytes(self._folder / "socket")) > MAX_SOCKET_PATH_BYTES:
             self._folder = temporary.make("link")
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         address = self._transport.bind_unix(self._server, self._folder / "socket")
         await self._server.start()
         return address

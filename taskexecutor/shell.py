@@ -55,7 +55,8 @@ class TaskExecutor:
         platform: Platform,
         ids: IdSource | None = None,
     ) -> None:
-        self.address = ""
+        self.address = ""  # known once started
+        self.metrics_address = metrics_address
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # with why
         self.core = TaskExecutorCore(settings, ids or IdSource())
         self._conf = conf
@@ -63,7 +64,6 @@ class TaskExecutor:
         self._worker_id = worker_id
         self._host = host
         self._metrics = metrics
-        self._metrics_address = metrics_address
         self._platform = platform
         self._driver: Driver[events.Event, object, commands.Command] = Driver(
             self.core,
@@ -270,7 +270,7 @@ class TaskExecutor:
             total=profile_to_proto(self._settings.total),
             default_slot=profile_to_proto(self._settings.default_slot),
             slots=convert.slot_statuses(self.core.table.statuses()),
-            metrics_address=self._metrics_address,
+            metrics_address=self.metrics_address,
         )
 
     def _slot_samples(self) -> Iterator[Sample]:

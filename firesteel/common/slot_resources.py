@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
 from firesteel.common.units import MIB
-from firesteel.errors import FiresteelError
 
 
 class SlotResources(NamedTuple):
@@ -18,7 +17,7 @@ class SlotResources(NamedTuple):
 
 
 def slot_resources(conf: Configuration) -> SlotResources:
-    """Raises FiresteelError if a slot is too small for Spark.
+    """Raises ConfigurationError if a slot is too small for Spark.
 
     taskmanager.memory.process.size, if set, is divided over the slots in the proportions that the
     options of a single slot have.
@@ -42,7 +41,7 @@ def slot_resources(conf: Configuration) -> SlotResources:
             network_bytes=int(slot.network_bytes * scale),
         )
     if slot.heap_bytes < MINIMUM_HEAP_BYTES:
-        raise FiresteelError(
+        raise ConfigurationError(
             f"a slot would have a heap of {slot.heap_bytes / MIB:,.0f} MiB, but Spark needs "
             f"{MINIMUM_HEAP_BYTES / MIB:,.0f} MiB; raise {options.TM_PROCESS_SIZE.key} or "
             f"{options.SLOT_HEAP.key}, or lower {options.TASK_SLOTS.key} ({slots})"

@@ -1,53 +1,70 @@
-"""What an operator's coordinator in the JobMaster needs to know, in JSON: nothing of it is ever
-unpickled there.
+"""Which operators have a coordinator in the JobMaster, and its options: JSON, because nothing of a
+program is ever unpickled there.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
-from firesteel.connectors import FileSource, SequenceSource
+from firesteel.connectors.source import CoordinatorOptions, SparkRead
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import WatermarkAlignmentSpec
-
-SPLIT_ROWS = 1_000_000  # of a sequence whose program does not say
-RATED_SPLIT_S = (
-    0.1  # a split of a rate-limited sequence is what all subtasks together emit in this time
+from firesteel.plan.specs import (
+    AssignWatermarksSpec,
+    SinkSpec,
+    SourceSpec,
+    WatermarkAlignmentSpec,
 )
+from firesteel.plan.stream_graph import StreamGraph, StreamNode
+
+ALIGNMENT = CoordinatorOptions("alignment")  # of an operator that is only in an alignment group
 
 
-def coordinator_of(source: Any, alignment: WatermarkAlignmentSpec | None = None) -> tuple[str, str]:
-    """The coordinator's kind and options: its enumerator hands the source's splits to the readers."""
-    kind, options = _enumerator(source)
-    return kind, json.dumps({**options, **_alignment(alignment)})
-
-
-def alignment_of(alignment: WatermarkAlignmentSpec | None) -> tuple[str, str]:
-    """The coordinator's kind and options of an operator that needs one for its alignment group
-    only.
+def assign_coordinators(graph: StreamGraph, chains: Sequence[Sequence[StreamNode]]) -> None:
+    """Decides, in a resolved graph, which sources Spark reads, and gives the operators that need
+    them their coordinators.
     """
-    return ("", "") if alignment is None else ("alignment", json.dumps(_alignment(alignment)))
+    for chain in chains:
+        for node in chain:
+            match node.spec:
+                case SourceSpec(source=source, alignment=alignment):
+                    if source.spark_read is SparkRead.IF_FOLLOWED:
+                        node.runs_on_spark = _only_spark_follows(graph, chain)
+                    coordinator = source.coordinator(
+                        node.parallelism or 1, read_by_spark=node.runs_on_spark
+                    )
+                    _assign(node, coordinator, alignment)
+                case AssignWatermarksSpec(alignment=alignment) if alignment is not None:
+                    _assign(node, ALIGNMENT, alignment)
+                case SinkSpec(sink=sink):
+                    _assign(node, sink.coordinator, None)
+                case _:
+                    pass
 
 
-def _alignment(alignment: WatermarkAlignmentSpec | None) -> dict[str, Any]:
-    return {} if alignment is None else {"alignment": asdict(alignment)}
+def _only_spark_follows(graph: StreamGraph, chain: Sequence[StreamNode]) -> bool:
+    consumers = [edge.target for edge in graph.edges if edge.source is chain[0]]
+    return (
+        len(consumers) == 1
+        and consumers[0] in chain
+        and consumers[0].runs_on_spark
+        and consumers[0].inputs == 1
+    )
 
 
-def _enumerator(source: Any) -> tuple[str, dict[str, Any]]:
-    match source:
-        case FileSource():
-            options: dict[str, Any] = {"paths": list(source.paths), "format": source.format}
-            if source.watch_s is not None:
-                options["watch_s"] = source.watch_s
-            return "file-source", options
-        case SequenceSource():
-            rows = source.split_rows or SPLIT_ROWS
-            if (
-                source.rate_per_s is not None
-            ):  # small enough for all subtasks to have their part of a short sequence too
-                rows = max(1, min(rows, int(source.rate_per_s * RATED_SPLIT_S)))
-            return "sequence-source", {"start": source.start, "end": source.end, "split_rows": rows}
-        case _:
-            raise InvalidProgram(f"{type(source).__name__} is not a source that can be coordinated")
+def _assign(
+    node: StreamNode,
+    coordinator: CoordinatorOptions | None,
+    alignment: WatermarkAlignmentSpec | None,
+) -> None:
+    if coordinator is None:
+        return
+    options = dict(coordinator.options)
+    if alignment is not None:
+        options["alignment"] = asdict(alignment)
+    try:
+        node.coordinator_options_json = json.dumps(options)
+    except (TypeError, ValueError) as error:
+        raise InvalidProgram(f"operator {node}: its splits are not JSON: {error}") from error
+    node.coordinator_kind = coordinator.kind

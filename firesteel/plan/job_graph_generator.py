@@ -11,7 +11,7 @@ from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, P
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
-from firesteel.plan.sequences import generate_on_spark
+from firesteel.plan.coordinators import assign_coordinators
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 
 
@@ -36,7 +36,7 @@ def build_job_graph(
         default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
     )
     grouped = chains(graph, enabled=chaining_enabled)
-    generate_on_spark(graph, grouped)
+    assign_coordinators(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}
     place: dict[StreamNode, tuple[VertexId, int]] = {}
     vertices = []

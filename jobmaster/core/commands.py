@@ -18,7 +18,7 @@ from firesteel.common.ids import (
 )
 from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import JobStatus
-from jobmaster.core.slot_pool import Requirement
+from jobmaster.core.slots.slot import Requirement
 
 
 class TaskToDeploy(NamedTuple):

@@ -26,13 +26,19 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
-from jobmaster.core.execution_graph import Execution, ExecutionGraph, InvalidJobGraph, build
+from jobmaster.core.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    InvalidJobGraph,
+    build,
+    share_slots,
+)
 from jobmaster.core.failover.exceptions import ExceptionHistory
 from jobmaster.core.scheduler import EagerScheduling, Scheduler, SchedulingStrategy
 from jobmaster.core.settings import JobSettings
-from jobmaster.core.slot_pool import Slot, SlotOffer, SlotPool
-from jobmaster.core.slot_sharing import share_slots
-from jobmaster.core.slot_wait import SlotWait
+from jobmaster.core.slots.pool import SlotPool
+from jobmaster.core.slots.slot import Slot, SlotOffer
+from jobmaster.core.slots.wait import SlotWait
 from jobmaster.core.task_executors import TaskExecutors
 from jobmaster.core.tasks import Tasks, execution_fields
 
@@ -126,7 +132,7 @@ class JobMasterCore:
             return ""
         if self._restart_at is not None:
             return f"its restart (in {max(0.0, self._restart_at - now):.0f} s)"
-        if slots := self._slot_wait.for_people(now):
+        if slots := self._slot_wait.describe(now):
             return slots
         if self._analyzing is not None:
             return "the analysis of its plan"
@@ -183,7 +189,7 @@ class JobMasterCore:
                 self._declare(force=True)
             case events.ResourcesShort():
                 if event.sequence == self._declared:
-                    self._slot_wait.told(event)
+                    self._slot_wait.explain(event.explanation)
             case events.JobStarted():
                 self._start(now)
             case events.CancelRequested():
@@ -238,7 +244,9 @@ class JobMasterCore:
             return
         if self.scheduler.waiting:
             self._deploy_when_ready(now)
-        self._slot_wait.note(bool(self.scheduler.waiting) and not self.scheduler.has_all_slots, now)
+        self._slot_wait.update(
+            now, missing=bool(self.scheduler.waiting) and not self.scheduler.has_all_slots
+        )
         self._declare()
         reported = (self.graph.status, self.graph.version)
         if reported[0] is not self._reported[0]:
@@ -527,7 +535,7 @@ class JobMasterCore:
         )
         for task_executor_id in self.task_executors.all():
             self.task_executors.remove(task_executor_id)
-        self._slot_wait.note(False, now)
+        self._slot_wait.update(now, missing=False)
 
     # ---- what is told to whom
 

@@ -11,7 +11,7 @@ from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecut
 from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from jobmaster.core.slot_pool import SlotOffer
+from jobmaster.core.slots.slot import SlotOffer
 
 
 class TaskUpdate(NamedTuple):

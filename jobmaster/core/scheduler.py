@@ -21,8 +21,8 @@ from jobmaster.core.execution_graph import (
     ExecutionVertex,
     IntermediateResult,
 )
-from jobmaster.core.slot_pool import Slot, SlotPool
-from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup
+from jobmaster.core.slots.pool import SlotPool
+from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
 
 class SchedulingStrategy(Protocol):
@@ -123,7 +123,7 @@ class Scheduler:
             )
             batch[1][vertex_id] = None
         located: dict[VertexId, tuple[ResultLocations, ...]] = {
-            vertex_id: tuple(locate(result) for result in self._graph.by_id[vertex_id].inputs)
+            vertex_id: tuple(locate(result) for result in self._graph.inputs_of(vertex_id))
             for vertex_id in dict.fromkeys(v for _, vertices in batches.values() for v in vertices)
         }
         return [

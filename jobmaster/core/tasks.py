@@ -15,8 +15,9 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core.commands import CancelTasks, Command, Log
 from jobmaster.core.events import TaskUpdate
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
-from jobmaster.core.execution_graph.execution import DEPLOYED
-from jobmaster.core.slot_pool import Slot, SlotPool
+from jobmaster.core.execution_graph.vertex import DEPLOYED
+from jobmaster.core.slots.pool import SlotPool
+from jobmaster.core.slots.slot import Slot
 
 _S = ExecutionState
 # How far a deployed task is; reports that do not lead forward are late or doubled.
@@ -76,7 +77,7 @@ class Tasks:
             vertex.current
             for slot in slots
             if slot.last_group is not None
-            for vertex in slot.last_group.vertices
+            for vertex in self._graph.vertices_in(slot.last_group)
             if vertex.current.slot is slot and vertex.current.state in DEPLOYED
         ]
 

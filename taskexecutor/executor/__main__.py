@@ -34,13 +34,14 @@ def main() -> None:
     conf = Configuration(json.loads(os.environ.pop(CONFIG_VARIABLE, "{}")))
 
     from taskexecutor.executor.spark.jvm.engine import SparkEngine
+    from taskexecutor.executor.spark.warm_up import start_warm
 
     engine = SparkEngine()
     failures: list[BaseException] = []
 
     def start_engine() -> None:
         try:
-            engine.start(conf.spark(), cores=arguments.cores, heap_bytes=arguments.heap)
+            start_warm(engine, conf.spark(), cores=arguments.cores, heap_bytes=arguments.heap)
         except BaseException as error:
             failures.append(error)
 

@@ -20,14 +20,9 @@ import pyarrow as pa
 
 from firesteel._proto import tasks_pb2
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
-from firesteel.connectors import (
-    CORRUPT_RECORD,
-    MALFORMED_TAG,
-    FileSource,
-    PartitionPlan,
-    PythonSource,
-    SequenceSource,
-)
+from firesteel.connectors import MALFORMED_TAG, FileSource, PythonSource, SequenceSource
+from firesteel.connectors.file_source import CORRUPT_RECORD
+from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import FiresteelError, summary_of
 from firesteel.plan.specs import (
     AggregateExpression,
@@ -79,7 +74,7 @@ INFERRED_FORMATS = ("csv", "json")
 def analyze(graph: JobGraph, engine: SparkEngine) -> list[tasks_pb2.OperatorSchema]:
     """One message per operator of the graph. Raises on the first thing that is wrong, naming it."""
     analysis = _Analysis(graph, engine)
-    with engine.telling_of_its_end():
+    with engine.raising_spark_lost():
         for vertex in graph.vertices:
             for index in range(len(vertex.operators)):
                 analysis.visit(vertex, index)

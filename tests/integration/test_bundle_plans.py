@@ -28,6 +28,7 @@ from taskexecutor.executor.spark.bundles import BundleWay, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.spark.warm_up import start_warm
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 CALLS = itertools.count()
@@ -47,7 +48,9 @@ ROWS = st.lists(
 @pytest.fixture(scope="module")
 def engine() -> Iterator[SparkEngine]:
     engine = SparkEngine()
-    engine.start({"spark.sql.session.timeZone": "Asia/Kolkata"}, cores=1, heap_bytes=512 * 2**20)
+    start_warm(
+        engine, {"spark.sql.session.timeZone": "Asia/Kolkata"}, cores=1, heap_bytes=512 * 2**20
+    )
     yield engine
     engine.stop()
 

@@ -14,6 +14,7 @@ import pytest
 from taskexecutor.executor.spark.bundles import collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.warm_up import start_warm
 
 ROWS = 4_000_000
 PARTITIONS = 8
@@ -22,7 +23,7 @@ PARTITIONS = 8
 @pytest.fixture(scope="module")
 def engine() -> Iterator[SparkEngine]:
     engine = SparkEngine()
-    engine.start({}, cores=2, heap_bytes=512 * 2**20)
+    start_warm(engine, {}, cores=2, heap_bytes=512 * 2**20)
     yield engine
     engine.stop()
 

@@ -25,6 +25,7 @@ from taskexecutor.executor.spark import ranges
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept import keep
 from taskexecutor.executor.spark.source_stage import SparkSourceStage
+from taskexecutor.executor.spark.warm_up import start_warm
 
 START, SPLIT, SPLITS = -500, 2_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
@@ -34,7 +35,7 @@ CALLS = itertools.count()
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 core", "2 cores"])
 def engine(request: pytest.FixtureRequest) -> Iterator[SparkEngine]:
     engine = SparkEngine()
-    engine.start({}, cores=request.param, heap_bytes=512 * 2**20)
+    start_warm(engine, {}, cores=request.param, heap_bytes=512 * 2**20)
     yield engine
     engine.stop()
 

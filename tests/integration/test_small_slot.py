@@ -16,6 +16,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.spark.warm_up import start_warm
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
 ROWS = 200_000
@@ -23,7 +24,7 @@ ROWS = 200_000
 
 def test_the_smallest_heap_filters_groups_and_sorts() -> None:
     engine = SparkEngine()
-    engine.start({}, cores=1, heap_bytes=MINIMUM_HEAP_BYTES)
+    start_warm(engine, {}, cores=1, heap_bytes=MINIMUM_HEAP_BYTES)
     try:
         numbers = np.arange(ROWS)
         batch = pa.record_batch([pa.array(numbers), pa.array(numbers.astype(str))], schema=SCHEMA)
@@ -52,11 +53,12 @@ IDLE = """
 import sys
 from taskexecutor.executor.__main__ import _import_what_tasks_need
 from taskexecutor.executor.host import Host
-from taskexecutor.executor.spark.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.warm_up import start_warm
 
 _import_what_tasks_need()
 engine = SparkEngine()
-engine.start({}, cores=1)
+start_warm(engine, {}, cores=1)
 engine.stop()
 print(*sorted(name for name in sys.modules if "." not in name))
 """

@@ -38,6 +38,7 @@ from firesteel.testing import Journal, MemoryExchange, RecordingOperator
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators import build
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.warm_up import start_warm
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.task.runs import JOB, SCHEMA, vertex
 
@@ -49,7 +50,7 @@ NAMES = ("source+filter", "before", "double+triple", "after", "sink")
 @pytest.fixture(scope="module")
 def engine() -> Iterator[SparkEngine]:
     engine = SparkEngine()
-    engine.start({}, cores=1, heap_bytes=512 * 2**20)
+    start_warm(engine, {}, cores=1, heap_bytes=512 * 2**20)
     yield engine
     engine.stop()
 

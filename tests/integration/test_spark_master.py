@@ -27,6 +27,7 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
 from taskexecutor.executor.spark.source_stage import SparkSourceStage
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.spark.warm_up import start_warm
 
 START_S = 120.0
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -94,7 +95,7 @@ def engine(master: str) -> Iterator[SparkEngine]:
         "spark.cores.max": "1",
         "spark.driver.host": "127.0.0.1",
     }
-    engine.start(conf, cores=1, heap_bytes=256 * 2**20)
+    start_warm(engine, conf, cores=1, heap_bytes=256 * 2**20)
     yield engine
     engine.stop()
 

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.slot_resources import slot_resources
 from firesteel.common.units import MIB
-from firesteel.errors import FiresteelError
 
 
 def test_resources_add_up_from_the_default_slot() -> None:
@@ -31,6 +30,6 @@ def test_a_given_process_size_is_divided_over_the_slots() -> None:
 def test_slots_too_small_for_spark_are_an_error_that_names_the_keys() -> None:
     values = {"taskmanager.numberOfTaskSlots": "16", "taskmanager.memory.process.size": "2g"}
     with pytest.raises(
-        FiresteelError, match=r"Spark needs 192 MiB; raise taskmanager.memory.process.size"
+        ConfigurationError, match=r"Spark needs 192 MiB; raise taskmanager.memory.process.size"
     ):
         slot_resources(Configuration(values))

@@ -1,7 +1,8 @@
 """What each operator of a program does, as plain data.
 
 The API builds specs, they are pickled into the JobGraph and unpickled in slots, where
-`taskexecutor.executor` makes the operator that carries one out. Specs import nothing of Firesteel.
+`taskexecutor.executor` makes the operator that carries one out. Of Firesteel, specs import the
+bases of connectors only.
 """
 
 from __future__ import annotations

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from firesteel.connectors.sink import Sink
+from firesteel.connectors.source import Source
 from firesteel.plan.specs.watermarks import WatermarkAlignmentSpec, WatermarkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
-    """`source` is the connector's description, such as firesteel.connectors.FileSource."""
+    """What `Environment.from_source` was given, and what the source does beside reading."""
 
-    source: Any
+    source: Source
     watermarks: WatermarkSpec | None = None
     alignment: WatermarkAlignmentSpec | None = None
     side_output_tags: frozenset[str] = frozenset()
@@ -20,6 +21,6 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """`sink` is the connector's description, such as firesteel.connectors.FileSink."""
+    """What `DataStream.sink_to` was given."""
 
-    sink: Any
+    sink: Sink

@@ -3,10 +3,10 @@
 """
 
 from jobmaster.core.execution_graph.build import InvalidJobGraph, build
-from jobmaster.core.execution_graph.execution import Execution
 from jobmaster.core.execution_graph.graph import ExecutionGraph
 from jobmaster.core.execution_graph.result import IntermediateResult, IntermediateResultPartition
-from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
+from jobmaster.core.execution_graph.slot_sharing import share_slots
+from jobmaster.core.execution_graph.vertex import Execution, ExecutionJobVertex, ExecutionVertex
 
 __all__ = [
     "Execution",
@@ -17,4 +17,5 @@ __all__ = [
     "IntermediateResultPartition",
     "InvalidJobGraph",
     "build",
+    "share_slots",
 ]

@@ -9,7 +9,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
 from jobmaster.core.execution_graph.graph import ExecutionGraph
 from jobmaster.core.execution_graph.result import IntermediateResult
-from jobmaster.core.execution_graph.vertex import INDEX, ExecutionJobVertex, ExecutionVertex
+from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
 
 
 class InvalidJobGraph(Exception):
@@ -25,23 +25,19 @@ def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
     created = (ExecutionState.CREATED, now_ms)
     attempts = graph.attempts
     for vertex in job_graph.vertices:
-        job_vertex = ExecutionJobVertex(graph, vertex)
+        job_vertex = ExecutionJobVertex(vertex, graph.counts)
         for subtask in range(vertex.parallelism):
             attempt_id = AttemptId(ids.next())
             execution_vertex = ExecutionVertex(job_vertex, subtask, attempt_id, created)
             job_vertex.vertices.append(execution_vertex)
             attempts[attempt_id] = execution_vertex.current
-        job_vertex.counts[INDEX[ExecutionState.CREATED]] = vertex.parallelism
+        job_vertex.counts[ExecutionState.CREATED.value] = vertex.parallelism
         graph.vertices.append(job_vertex)
         graph.by_id[vertex.vertex_id] = job_vertex
-    graph.counts[INDEX[ExecutionState.CREATED]] = graph.live = len(attempts)
+    graph.counts.by_state[ExecutionState.CREATED.value] = graph.counts.live = len(attempts)
     for edge in job_graph.edges:
-        result = IntermediateResult(
-            edge, graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id]
-        )
-        result.producer.outputs.append(result)
-        result.consumer.inputs.append(result)
-        graph.results.append(result)
+        producer, consumer = graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id]
+        graph.add_result(IntermediateResult(edge, producer, consumer))
     graph.transition(JobStatus.CREATED, now_ms)
     return graph
 
@@ -58,8 +54,8 @@ def check(job_graph: JobGraph) -> None:
     for vertex in job_graph.vertices:
         if not 1 <= vertex.parallelism <= vertex.max_parallelism:
             raise InvalidJobGraph(
-                f"vertex {vertex.name!r} has parallelism {vertex.parallelism}; it must be between 1 and its max "
-                f"parallelism {vertex.max_parallelism}"
+                f"vertex {vertex.name!r} has parallelism {vertex.parallelism}; it must be between "
+                f"1 and its max parallelism {vertex.max_parallelism}"
             )
         if not vertex.operators:
             raise InvalidJobGraph(f"vertex {vertex.name!r} has no operators")

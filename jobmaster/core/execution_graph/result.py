@@ -1,14 +1,13 @@
 """IntermediateResult and its partitions: what one vertex produces for another along one JobEdge.
 
-Edges between subtasks are never stored. Who reads from whom follows from the pattern: everybody
-from everybody (ALL_TO_ALL), or a run of neighbours (POINTWISE). So a result costs O(producers), not
+Edges between subtasks are never stored. Which subtask reads from which follows from the pattern:
+all from all (ALL_TO_ALL), or a run of neighbours (POINTWISE). So a result costs O(producers), not
 O(producers x consumers).
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from firesteel.common.job_graph import (
     DistributionPattern,
@@ -18,9 +17,7 @@ from firesteel.common.job_graph import (
     pointwise_producers,
 )
 from firesteel.common.states import ExecutionState
-
-if TYPE_CHECKING:
-    from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
+from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
 
 
 class PartitionState(Enum):

@@ -1,27 +1,85 @@
-"""ExecutionVertex (a subtask) and ExecutionJobVertex (all subtasks of a JobVertex)."""
+"""Subtasks: Execution (one attempt to run one), ExecutionVertex (one subtask) and
+ExecutionJobVertex (all subtasks of a JobVertex).
+
+Spec 002: "An ExecutionVertex has a current Execution, and prior Executions". They refer to each
+other, so they are one module.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import JobVertex
-from firesteel.common.states import ExecutionState
-from jobmaster.core.execution_graph.execution import IS_TERMINAL, Execution
+from firesteel.common.states import TASK_TRANSITIONS, ExecutionState, check_task_transition
+from firesteel.errors import ErrorInfo
+from jobmaster.core.execution_graph.counts import IS_TERMINAL, STATES, JobCounts
+from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
-if TYPE_CHECKING:
-    from jobmaster.core.execution_graph.graph import ExecutionGraph
-    from jobmaster.core.execution_graph.result import IntermediateResult
-    from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup
+_S = ExecutionState
+CREATED = _S.CREATED
+# TASK_TRANSITIONS by number.
+_LEGAL = tuple(tuple(new in TASK_TRANSITIONS[old] for new in STATES) for old in STATES)
 
-STATES = tuple(ExecutionState)
-INDEX = {state: index for index, state in enumerate(STATES)}
+# The slot's process is, or may be, busy with an attempt in these states: ending it takes a message.
+DEPLOYED = frozenset({_S.DEPLOYING, _S.INITIALIZING, _S.RUNNING, _S.CANCELING})
+
+_AGGREGATE_ORDER = (
+    _S.FAILED, _S.CANCELING, _S.CANCELED, _S.CREATED, _S.SCHEDULED, _S.RECONCILING,
+    _S.DEPLOYING, _S.INITIALIZING, _S.RUNNING, _S.FINISHED,
+)  # fmt: skip
+
+
+class Execution:
+    """State, history and place of one attempt. Only the core changes it.
+
+    There are as many of these as subtasks, so it is as small as it can be.
+    """
+
+    __slots__ = ("attempt", "attempt_id", "error", "slot", "state", "timestamps", "vertex")
+
+    def __init__(
+        self,
+        vertex: ExecutionVertex,
+        attempt: int,
+        attempt_id: AttemptId,
+        created: tuple[ExecutionState, int],
+    ) -> None:
+        self.vertex = vertex
+        self.attempt = attempt
+        self.attempt_id = attempt_id
+        self.state = CREATED
+        self.timestamps = [created]  # (state, wall clock in ms), in order
+        self.slot: Slot | None = None  # set when it is deployed; remains, to show where it ran
+        self.error: ErrorInfo | None = None  # FAILED only
+
+    @property
+    def terminal(self) -> bool:
+        return IS_TERMINAL[self.state._value_]
+
+    def transition(self, state: ExecutionState, now_ms: int) -> None:
+        """Moves to `state` and counts it. Raises IllegalTransition with the attempt's story."""
+        old = self.state
+        if not _LEGAL[old._value_][state._value_]:
+            check_task_transition(self.story(), old, state)
+        self.state = state
+        self.timestamps.append((state, now_ms))
+        self.vertex.job_vertex.count(old, state)
+
+    @property
+    def name(self) -> str:
+        """ "vertex (2/4)#0": subtask 2 of 4, first attempt."""
+        job_vertex = self.vertex.job_vertex
+        subtask = f"{self.vertex.subtask + 1}/{len(job_vertex.vertices)}"
+        return f"{job_vertex.vertex.name} ({subtask})#{self.attempt}"
+
+    def story(self) -> str:
+        steps = ", ".join(f"{state.name} at {at_ms}" for state, at_ms in self.timestamps)
+        slot = self.slot
+        place = f" in slot {slot.allocation_id} of {slot.task_executor_id}" if slot else ""
+        return f"{self.name} [{self.attempt_id}]{place} ({steps})"
 
 
 class ExecutionVertex:
-    """One subtask: its current Execution and the prior ones. Its edges are its ExecutionJobVertex'
-    results' business.
-    """
+    """One subtask: its current Execution and the prior ones. The edges belong to the graph."""
 
     __slots__ = ("current", "group", "job_vertex", "prior", "subtask")
 
@@ -36,14 +94,12 @@ class ExecutionVertex:
         self.subtask = subtask
         self.current = Execution(self, 0, attempt_id, created)
         self.prior: list[Execution] | None = None  # oldest first; a list only once there is one
-        self.group: ExecutionSlotSharingGroup | None = (
-            None  # set by slot sharing: whose slot it runs in
-        )
+        self.group: ExecutionSlotSharingGroup | None = None  # set by slot sharing
 
     def new_attempt(self, attempt_id: AttemptId, created: tuple[ExecutionState, int]) -> Execution:
         """Starts over; the current attempt must have ended."""
         if not self.current.terminal:
-            raise ValueError(f"a new attempt while the old one lives: {self.current.story()}")
+            raise ValueError(f"a new attempt while the old one runs: {self.current.story()}")
         if self.prior is None:
             self.prior = []
         self.prior.append(self.current)
@@ -59,47 +115,34 @@ class ExecutionVertex:
 
 
 class ExecutionJobVertex:
-    """All subtasks of one JobVertex, with counts per state that are kept up to date step by step."""
+    """All subtasks of one JobVertex, with incrementally updated counts per state."""
 
-    __slots__ = ("counts", "graph", "inputs", "outputs", "vertex", "vertices")
+    __slots__ = ("_job_counts", "counts", "vertex", "vertices")
 
-    def __init__(self, graph: ExecutionGraph, vertex: JobVertex) -> None:
-        self.graph = graph
+    def __init__(self, vertex: JobVertex, job_counts: JobCounts) -> None:
         self.vertex = vertex
         self.vertices: list[ExecutionVertex] = []  # by subtask
-        self.inputs: list[IntermediateResult] = []  # in the order of the JobGraph's edges
-        self.outputs: list[IntermediateResult] = []
-        self.counts = [0] * len(STATES)  # current executions per state, by INDEX
+        self.counts = [0] * len(STATES)  # current executions, by the state's number
+        self._job_counts = job_counts
 
     @property
     def parallelism(self) -> int:
         return len(self.vertices)
 
     def count(self, old: ExecutionState, new: ExecutionState) -> None:
-        """An execution went from `old` to `new`: O(1), however many there are."""
-        old_index, new_index = old._value_, new._value_  # their places in STATES
+        """An execution went from `old` to `new`."""
+        old_index, new_index = old._value_, new._value_
         self.counts[old_index] -= 1
         self.counts[new_index] += 1
-        graph = self.graph
-        graph.counts[old_index] -= 1
-        graph.counts[new_index] += 1
-        graph.live += IS_TERMINAL[old_index] - IS_TERMINAL[new_index]
-        graph.version += 1
+        job = self._job_counts
+        job.by_state[old_index] -= 1
+        job.by_state[new_index] += 1
+        job.live += IS_TERMINAL[old_index] - IS_TERMINAL[new_index]
+        job.version += 1
 
     @property
     def aggregate_state(self) -> ExecutionState:
         """The state of the vertex as a whole: the worst news first, else the least advanced of its
         subtasks.
         """
-        counts = self.counts
-        for state in _AGGREGATE_ORDER:
-            if counts[INDEX[state]]:
-                return state
-        return ExecutionState.CREATED
-
-
-_S = ExecutionState
-_AGGREGATE_ORDER = (
-    _S.FAILED, _S.CANCELING, _S.CANCELED, _S.CREATED, _S.SCHEDULED, _S.RECONCILING,
-    _S.DEPLOYING, _S.INITIALIZING, _S.RUNNING, _S.FINISHED,
-)  # fmt: skip
+        return next((s for s in _AGGREGATE_ORDER if self.counts[s._value_]), CREATED)

@@ -10,9 +10,9 @@ from firesteel.connectors import (
     ForeachBatchSink,
     PostgresSink,
     PrintSink,
-    PythonCommit,
     PythonSink,
 )
+from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 

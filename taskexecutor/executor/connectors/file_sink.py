@@ -51,7 +51,7 @@ class FileWriter(StreamOperator):
         self._complete: list[_PartFile] = []
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = self._gathered_rows = 0
-        self._limit_bytes, self._interval_s = sink.rolling_size_bytes, sink.rolling_interval_s
+        self._limit_bytes, self._interval_s = sink.rolling_size_bytes, sink.commit_interval_s
         self._group_bytes = min(GROUP_BYTES, self._limit_bytes or GROUP_BYTES)
         self._deadline_ms: int | None = (
             None  # of what has been gathered and written since the last file was completed

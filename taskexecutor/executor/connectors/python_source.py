@@ -24,7 +24,8 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from firesteel.connectors import PartitionPlan, PythonSource
+from firesteel.connectors import PythonSource
+from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, SourceOperator, StreamOperator

@@ -7,7 +7,8 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from firesteel.connectors import PartitionPlan, PythonSource, SequenceSource
+from firesteel.connectors import PythonSource, SequenceSource
+from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (

@@ -17,13 +17,12 @@ import structlog
 
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundles import local_frame, writing
-from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, momentarily
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 BUNDLE_ROWS = 100_000  # where a slot has several cores, more go to all of them, by a job
 _PART_BYTES = 16 * 2**20  # of a bundle that are in the JVM at a time, unless a row has more
@@ -157,7 +156,7 @@ class BundlePlans:
             schema=to_arrow(kept.frame.schema),
             rdd=rdd,
             root=root.id(),
-            values=self._engine.values(),
+            values=self._engine.session_properties(),
             bytes=jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B")),
             partition=jvm.org.apache.spark.rdd.ParallelCollectionPartition,
             read_arrow=jvm.PythonSQLUtils.readArrowStreamFromFile,
@@ -171,7 +170,7 @@ class BundlePlans:
         nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical
         )
-        with momentarily(
+        with temporary_conf(
             self._session, {_LOCAL_RELATION_LIMIT: "0b"}
         ):  # or its rows would be part of the plan
             return local_frame(self._session, [nothing], self._spark_schema.json())

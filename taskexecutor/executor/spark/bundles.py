@@ -59,7 +59,9 @@ class BundleWay:
         self._spark_schema_json = self._spark_schema.json()
         self._canonical = to_arrow(self._spark_schema)
         # Executors on other machines cannot read our shared memory.
-        self._parquet = fits_parquet(schema) and session.sparkContext.master.startswith("local")
+        self._parquet = fits_parquet(schema) and str(session.sparkContext.master).startswith(
+            "local"
+        )
 
     @contextlib.contextmanager
     def dataframe(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFrame]:

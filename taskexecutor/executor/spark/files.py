@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from firesteel.connectors import CORRUPT_RECORD, MALFORMED_TAG, FileSource
+from firesteel.connectors import MALFORMED_TAG, FileSource
+from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from taskexecutor.executor.spark.plans import observed

@@ -93,7 +93,7 @@ def keep(
 
 
 @contextmanager
-def momentarily(session: Any, values: Mapping[str, str]) -> Iterator[None]:
+def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
     """Settings of the session. Plans that other tasks make meanwhile may get them, too: they must
     do no harm there.
     """

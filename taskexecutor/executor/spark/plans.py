@@ -105,11 +105,11 @@ def partial_window_aggregate(
             missing = sql.raise_error(
                 f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}"
             )
-            time_us = sql.coalesce(
+            present_us = sql.coalesce(
                 sql.expr(_time_us(spec.time_column, spec.time_shift_us)), missing.cast("bigint")
             )
             session = sql.session_window(
-                sql.timestamp_micros(time_us), f"{spec.window.gap_us} microseconds"
+                sql.timestamp_micros(present_us), f"{spec.window.gap_us} microseconds"
             )
             grouping.append(session.alias(_SESSION))
             times = [f"{_SESSION}.start AS {WINDOW_START}", f"{_SESSION}.end AS {WINDOW_END}"]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from firesteel.connectors import SequenceSource
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, momentarily
+from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class RangePlans:
         self.frame = kept.frame
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
-        with momentarily(session, _map_settings(self._map_bits)):  # the code is generated here
+        with temporary_conf(session, _map_settings(self._map_bits)):  # the code is generated here
             self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
         return True
 

@@ -1,20 +1,75 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from dispatcher.results import ResultReader, follow
+import pytest
+
+from dispatcher.results import (
+    Chunk,
+    ChunkOutOfOrder,
+    ChunkReader,
+    ResultsNotWritten,
+    ResultStore,
+    follow,
+)
+
+JOB, SINK = "1" * 32, "2" * 32
+FIRST, SECOND = 2**32, 2**32 + 1  # generations
 
 
-def chunk(content: bytes) -> bytes:
-    return len(content).to_bytes(8, "little") + content
+@pytest.fixture
+def results(tmp_path: Path) -> ResultStore:
+    return ResultStore(tmp_path)
+
+
+def append(results: ResultStore, index: int, chunk: bytes, generation: int = FIRST) -> None:
+    results.append(JOB, SINK, generation, index, chunk)
+
+
+def read(
+    results: ResultStore,
+    *,
+    offset: int = 0,
+    of_generation: int = 0,
+    meanwhile: tuple[object, ...] = (),
+) -> list[Chunk]:
+    """What a client gets of a job that ends after the steps of `meanwhile`."""
+    steps = list(meanwhile)
+
+    async def wait() -> None:
+        steps.pop(0)()  # type: ignore[operator]
+
+    async def collect() -> list[Chunk]:
+        chunks = follow(
+            results,
+            JOB,
+            SINK,
+            offset=offset,
+            of_generation=of_generation,
+            ended=lambda: not steps,
+            wait=wait,
+        )
+        return [chunk async for chunk in chunks]
+
+    return asyncio.run(collect())
+
+
+def chunks_of(generation: int, *contents: bytes, first: int = 0) -> list[Chunk]:
+    return [
+        Chunk(generation=generation, index=index, ipc_stream=content)
+        for index, content in enumerate(contents, first)
+    ]
 
 
 def test_a_chunk_is_there_when_it_is_complete(tmp_path: Path) -> None:
-    path = tmp_path / "spool"
-    reader = ResultReader(path)
+    path = tmp_path / "chunks"
+    reader = ChunkReader(path)
     assert reader.next() is None
-    written = chunk(b"one") + chunk(b"") + chunk(b"three")
+    written = b"".join(len(c).to_bytes(8, "little") + c for c in (b"one", b"", b"three"))
     chunks = []
     for end in range(len(written) + 1):
         path.write_bytes(written[:end])
@@ -23,31 +78,99 @@ def test_a_chunk_is_there_when_it_is_complete(tmp_path: Path) -> None:
     assert chunks == [(11, b"one"), (19, b""), (32, b"three")]
 
 
-def test_following_from_an_offset_ends_with_the_job(tmp_path: Path) -> None:
-    path = tmp_path / "spool"
-    path.write_bytes(chunk(b"zero") + chunk(b"one"))
-    to_come = [chunk(b"two"), chunk(b"thr")[:-1], b"r" + chunk(b"four")]
-    ended = False
-
-    async def wait() -> None:
-        nonlocal ended
-        with path.open("ab") as file:
-            file.write(to_come.pop(0))
-        ended = not to_come
-
-    async def collect() -> list[tuple[int, bytes]]:
-        return [item async for item in follow(path, 1, ended=lambda: ended, wait=wait)]
-
-    assert asyncio.run(collect()) == [(1, b"one"), (2, b"two"), (3, b"thr"), (4, b"four")]
+def test_following_from_an_offset_ends_with_the_job(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    append(results, 1, b"one")
+    later = (lambda: append(results, 2, b"two"), lambda: append(results, 3, b"three"))
+    assert read(results, offset=1, meanwhile=later) == chunks_of(
+        FIRST, b"one", b"two", b"three", first=1
+    )
 
 
-def test_a_job_that_ended_without_results(tmp_path: Path) -> None:
-    async def collect() -> list[tuple[int, bytes]]:
-        return [
-            item
-            async for item in follow(
-                tmp_path / "none", 3, ended=lambda: True, wait=asyncio.Event().wait
-            )
-        ]
+def test_a_job_that_ended_without_results(results: ResultStore) -> None:
+    assert read(results, offset=3) == []
 
-    assert asyncio.run(collect()) == []
+
+def test_a_chunk_that_is_sent_again_is_kept_once(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    append(results, 0, b"zero")
+    append(results, 1, b"one")
+    append(results, 0, b"zero")
+    assert read(results) == chunks_of(FIRST, b"zero", b"one")
+
+
+def test_a_chunk_before_which_one_is_missing_is_refused(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    with pytest.raises(ChunkOutOfOrder, match="chunk 2 of operator .* came before chunk 1"):
+        append(results, 2, b"two")
+
+
+def test_a_restarted_dispatcher_goes_on_after_the_last_complete_chunk(tmp_path: Path) -> None:
+    before = ResultStore(tmp_path)
+    append(before, 0, b"zero")
+    with before.path(JOB, SINK, FIRST).open("ab") as file:
+        file.write((100).to_bytes(8, "little") + b"cut off")
+    after = ResultStore(tmp_path)
+    append(after, 0, b"zero")
+    append(after, 1, b"one")
+    assert read(after) == chunks_of(FIRST, b"zero", b"one")
+
+
+def test_rows_of_a_job_that_starts_over_come_once(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    append(results, 1, b"one")
+    append(results, 0, b"zero again", SECOND)
+    assert read(results) == chunks_of(SECOND, b"zero again")
+    with pytest.raises(ChunkOutOfOrder, match="older than"):
+        append(results, 2, b"late", FIRST)
+
+
+def test_rows_are_gone_when_a_job_starts_over_and_sends_none(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    results.begin(JOB, SINK, SECOND)
+    assert read(results) == []
+
+
+def test_a_reader_meets_the_new_generation_at_its_first_chunk(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+
+    def start_over() -> None:
+        append(results, 0, b"zero again", SECOND)
+        append(results, 1, b"one", SECOND)
+
+    assert read(results, meanwhile=(start_over,)) == [
+        *chunks_of(FIRST, b"zero"),
+        *chunks_of(SECOND, b"zero again", b"one"),
+    ]
+
+
+def test_a_reader_that_returns_with_an_older_generation_starts_over(results: ResultStore) -> None:
+    append(results, 0, b"zero", SECOND)
+    append(results, 1, b"one", SECOND)
+    assert read(results, offset=1, of_generation=FIRST) == chunks_of(SECOND, b"zero", b"one")
+    assert read(results, offset=1, of_generation=SECOND) == chunks_of(SECOND, b"one", first=1)
+
+
+def test_what_is_dropped_is_gone(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    results.drop(JOB)
+    assert read(results) == []
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_chunk_that_cannot_be_written_leaves_the_file_as_it_was(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    with files_of_at_most(50), pytest.raises(ResultsNotWritten, match="cannot be written"):
+        append(results, 1, b"x" * 100)
+    assert results.path(JOB, SINK, FIRST).stat().st_size == 12
+    append(results, 1, b"one")
+    assert read(results) == chunks_of(FIRST, b"zero", b"one")

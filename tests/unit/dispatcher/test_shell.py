@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dispatcher.blob_store import BlobStore
 from dispatcher.core.records import JobAdded, JobEnded
 from dispatcher.job_store import JobStore
+from dispatcher.results import ResultStore
 from dispatcher.shell import Shell
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
@@ -26,23 +28,28 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
     store.close()
 
 
-def shell_of(store: JobStore, tmp_path: Path) -> Shell:
+@pytest.fixture
+async def shell(store: JobStore, tmp_path: Path) -> AsyncIterator[Shell]:
     conf = Configuration.load()
-    return Shell(
+    store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
+    shell = Shell(
         conf=conf,
-        directory=tmp_path,
+        address="",
         resource_manager="",
         store=store,
+        blobs=BlobStore(tmp_path / "blobs", 1000),
+        results=ResultStore(tmp_path / "spool"),
+        log_directory=tmp_path / "logs",
         registry=Registry.from_configuration(conf),
         host="here",
     )
+    yield shell
+    await shell.close()
 
 
 async def test_an_end_is_never_told_without_its_reason(
-    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: JobStore, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
-    shell = shell_of(store, tmp_path)
     job = shell.core.jobs[JOB]
     look_up = store.graph
 

@@ -18,7 +18,7 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
-from jobmaster.core.slot_pool import Requirement
+from jobmaster.core.slots.slot import Requirement
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState

@@ -21,7 +21,7 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.settings import JobSettings
-from jobmaster.core.slot_pool import SlotOffer
+from jobmaster.core.slots.slot import SlotOffer
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState

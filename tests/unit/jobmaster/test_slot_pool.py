@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from firesteel.common.ids import IdSource, TaskExecutorId
+from firesteel.common.job_graph import JobVertex
 from firesteel.common.resources import UNKNOWN, ResourceProfile
-from jobmaster.core.execution_graph import InvalidJobGraph, build
-from jobmaster.core.slot_pool import Requirement, SlotPool
-from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup, share_slots
+from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
+from jobmaster.core.slots.pool import SlotPool
+from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Requirement
 from jobmaster.testing import SLOT_PROFILE, job, offer, vertex
 
 ONE, OTHER = TaskExecutorId("te-1"), TaskExecutorId("te-2")
@@ -18,8 +19,12 @@ SMALL = ResourceProfile(cpu_cores=1.0, heap_bytes=100)
 LARGE = ResourceProfile(cpu_cores=2.0, heap_bytes=500)
 
 
-def groups_of(*vertices: object) -> list[ExecutionSlotSharingGroup]:
-    return share_slots(build(job(*vertices), IdSource(b"test"), 0))  # type: ignore[arg-type]
+def graph_of(*vertices: JobVertex) -> ExecutionGraph:
+    return build(job(*vertices), IdSource(b"test"), 0)
+
+
+def groups_of(*vertices: JobVertex) -> list[ExecutionSlotSharingGroup]:
+    return share_slots(graph_of(*vertices))
 
 
 def pool_with(groups: list[ExecutionSlotSharingGroup]) -> SlotPool:
@@ -29,8 +34,8 @@ def pool_with(groups: list[ExecutionSlotSharingGroup]) -> SlotPool:
 
 
 def test_a_job_needs_as_many_slots_as_its_highest_parallelism() -> None:
-    groups = groups_of(vertex("a", 4), vertex("b", 3), vertex("c", 1))
-    assert [len(group.vertices) for group in groups] == [3, 2, 2, 1]
+    graph = graph_of(vertex("a", 4), vertex("b", 3), vertex("c", 1))
+    assert [len(graph.vertices_in(group)) for group in share_slots(graph)] == [3, 2, 2, 1]
 
 
 def test_other_sharing_and_resource_groups_have_their_own_slots() -> None:
@@ -55,10 +60,10 @@ def test_a_shared_slot_has_the_sum_of_the_profiles_it_holds() -> None:
 
 
 def test_co_located_vertices_share_every_slot() -> None:
-    groups = groups_of(
+    graph = graph_of(
         vertex("a", 2, co_location_group="loop"), vertex("b", 2, co_location_group="loop")
     )
-    assert all(len(group.vertices) == 2 for group in groups)
+    assert all(len(graph.vertices_in(group)) == 2 for group in share_slots(graph))
 
 
 def test_co_location_across_slot_sharing_groups_is_refused() -> None:

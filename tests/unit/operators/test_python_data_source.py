@@ -31,7 +31,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from firesteel import Environment, Watermarks
 from firesteel.common.job_graph import JobGraph, Operator
-from firesteel.connectors import PartitionPlan, PythonCommit, PythonSink, PythonSource
+from firesteel.connectors import PythonSink, PythonSource
+from firesteel.connectors.python_sink import PythonCommit
+from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.operator import TaskCancelled

@@ -40,11 +40,11 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
 
 def test_without_an_archive_there_is_nothing_to_use(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert archive.prepared() is None
+    assert archive.archived_start() is None
     archive.folder().mkdir(parents=True)
-    assert archive.prepared() is None
+    assert archive.archived_start() is None
     (archive.folder() / "classes.jsa").touch()
-    found = archive.prepared()
+    found = archive.archived_start()
     assert found is not None and found.jars == archive.folder() / "jars"
 
 

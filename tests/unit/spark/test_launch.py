@@ -1,21 +1,83 @@
-"""What stands in for PySpark's test helpers."""
+"""Waiting for a JVM, played by a process with a thread named like the JVM's compiler."""
 
 from __future__ import annotations
 
-import importlib
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-from taskexecutor.executor.spark.jvm.launch import _TEST_HELPERS, _TestHelpers
+import pytest
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.jvm import launch
+from taskexecutor.executor.spark.jvm.launch import GatewayServer, await_gateway
+
+# Names a thread as the JVM does, waits until its priority is lowered, and writes the gateway's file
+# when it is asked to.
+_JVM = """
+import os, pathlib, struct, sys, threading, time
+path = pathlib.Path(sys.argv[1])
+def compile():
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("C2 CompilerThre")
+    while os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == 0:
+        time.sleep(0.001)
+    print("lowered", flush=True)
+threading.Thread(target=compile).start()
+sys.stdin.readline()
+secret = b"secret"
+path.with_suffix(".tmp").write_bytes(struct.pack(">ii", 4711, len(secret)) + secret)
+path.with_suffix(".tmp").rename(path)
+sys.stdin.readline()
+"""
 
 
-def test_the_test_helpers_are_imported_when_they_are_wanted(monkeypatch) -> None:
-    helpers = _TestHelpers(_TEST_HELPERS)
-    monkeypatch.setitem(sys.modules, _TEST_HELPERS, helpers)
-    assert importlib.import_module(_TEST_HELPERS).have_numpy
-    assert sys.modules[_TEST_HELPERS] is helpers
+@pytest.fixture
+def gateway_file(tmp_path: Path) -> Path:
+    return tmp_path / "gateway"
 
-    from pyspark.testing.utils import assertDataFrameEqual, have_numpy
 
-    assert assertDataFrameEqual.__module__ == _TEST_HELPERS
-    assert sys.modules[_TEST_HELPERS] is not helpers
-    assert have_numpy
+@pytest.fixture
+def jvm(gateway_file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _JVM, str(gateway_file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def test_the_compiler_is_looked_for_until_it_is_found(
+    jvm: subprocess.Popen[bytes], gateway_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+    lower = launch.lower_compiler_priority
+
+    def lower_and_let_go_on(pid: int) -> bool:
+        found.append(lower(pid))
+        if found[-1]:
+            assert jvm.stdin is not None
+            jvm.stdin.write(b"\n")
+            jvm.stdin.flush()
+        return found[-1]
+
+    monkeypatch.setattr(launch, "lower_compiler_priority", lower_and_let_go_on)
+    assert await_gateway(jvm, gateway_file) == GatewayServer(4711, "secret")
+    assert found.count(True) == 1
+    assert found[-1]
+    assert jvm.stdout is not None
+    assert jvm.stdout.readline() == b"lowered\n"
+
+
+def test_other_processes_have_no_compiler() -> None:
+    assert not launch.lower_compiler_priority(os.getpid())
+
+
+def test_a_jvm_that_ends_while_it_starts_is_an_error(gateway_file: Path) -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process,
+        pytest.raises(FiresteelError, match="ended with code 3 while it started"),
+    ):
+        await_gateway(process, gateway_file)

@@ -25,7 +25,8 @@ from firesteel import CoProcessFunction, Environment
 from firesteel.common.ids import AttemptId, stable_id
 from firesteel.common.job_graph import JobGraph, JobVertex
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import PartitionPlan, PythonSource
+from firesteel.connectors import PythonSource
+from firesteel.connectors.python_source import PartitionPlan
 from firesteel.datastream import DataStream
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator

@@ -1,13 +1,12 @@
-"""What every slot's JVM would do anew, done once per machine: classes parsed and verified, a few
-jars put right.
+"""Work that every slot's JVM would repeat at its start, done once per machine.
 
-`python -m taskexecutor.executor.spark.jvm.archive` makes it (about half a minute; `make setup`
-does). Engines use it if it is there and start as usual, at twice the cost, if it is not. It
-consists of
+`python -m taskexecutor.executor.spark.jvm.archive` prepares it in about half a minute (`make setup`
+runs it). Engines use it if it exists; otherwise they start as usual, in twice the time. It consists
+of
 
-* the class data archive, recorded from one warm-up. The JVM itself checks that it fits its version
-  and the jars, and ignores it otherwise;
-* copies of the jars that no archive can hold or that make every start dearer (see `_LEFT_OUT`).
+* a class data archive, recorded from one warm-up. The JVM checks that it matches its version and
+  the jars, and ignores it otherwise;
+* copies of the jars that cannot be archived or that slow down every start (see `_LEFT_OUT`).
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ from firesteel.common.process.java import java_home
 from taskexecutor.executor.spark.jvm.launch import class_path, jvm_options, spark_home
 
 COMMAND = "python -m taskexecutor.executor.spark.jvm.archive"
-_MODULE = "taskexecutor.executor.spark.jvm.archive"
-_UNUSED_S = 30 * 86_400  # by the time of the last read, as well as the file system keeps it
+_RECORDER = "taskexecutor.executor.spark.record_archive"
+_WARM_UP = Path(__file__).parents[1] / "warm_up.py"
+_UNUSED_S = 30 * 86_400  # since the last read, as far as the file system records that
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-# Or the JVM moves the archive to a random address, which writes into nearly every page of it: none
-# would be shared.
+# Otherwise the JVM relocates the archive to a random address, which dirties nearly all of its pages:
+# none would be shared.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
 
-# What the copies of these jars go without. Classes of signed jars are checked at every start and
-# never archived. MLlib's extension of every session starts Scala's reflection to register two
-# functions: see `mllib`, which does it when needed.
+# Jar -> the members that its copy omits. Classes of signed jars are verified at every start and
+# never archived. MLlib's session extension needs Scala's reflection to register two functions:
+# `mllib` does that on demand.
 _LEFT_OUT = {
     "janino-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
     "commons-compiler-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
@@ -51,15 +51,15 @@ _LEFT_OUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a start makes use of."""
+class ArchivedStart:
+    """How to start a JVM with an archive; without arguments: without one."""
 
-    options: tuple[str, ...] = ()  # of the JVM
+    jvm_options: tuple[str, ...] = ()
     jars: Path | None = None  # the folder of the copies
 
 
 def folder() -> Path:
-    """Where all this for this Java, this PySpark and this warm-up belongs; it need not exist."""
+    """The folder for this Java, PySpark and warm-up, whether or not it exists."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     release = Path(java_home()) / "release"
     facts = [
@@ -71,29 +71,32 @@ def folder() -> Path:
         " ".join(jvm_options(cores=1, heap_bytes=0)),
         class_path(),
         str(_LEFT_OUT),
-        Path(__file__)
-        .with_name("warm.py")
-        .read_text(),  # which decides what is loaded when the archive is made
+        _WARM_UP.read_text(),  # decides which classes are loaded while recording
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"
 
 
-def prepared() -> Prepared | None:
-    """For a start, if there is something."""
+def archived_start() -> ArchivedStart | None:
+    """None if nothing has been prepared."""
     try:
         path = folder() / _ARCHIVE
         if not path.exists():
             return None
     except (OSError, RuntimeError):  # no home directory
         return None
-    return Prepared(
+    return ArchivedStart(
         (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_IN_PLACE, *_QUIET), path.parent / "jars"
     )
 
 
+def recording_start(archive: Path, jars: Path) -> ArchivedStart:
+    """The JVM writes `archive` when it exits."""
+    return ArchivedStart((f"-XX:ArchiveClassesAtExit={archive}", *_QUIET), jars)
+
+
 def build(place: Path | None = None) -> bool:
-    """Makes it, with one warm-up run in a process of its own; False if another process is making
+    """Prepares everything, with one warm-up in a process of its own; False if another process is at
     it.
 
     Raises OSError if the folder cannot be written, CalledProcessError if Spark does not start.
@@ -108,21 +111,21 @@ def build(place: Path | None = None) -> bool:
         if (place / _ARCHIVE).exists():
             return True
         copy_jars(spark_home() / "jars", place / "jars")
-        with tempfile.TemporaryDirectory(dir=place, prefix="making-") as scratch:
-            made = Path(scratch) / _ARCHIVE
+        with tempfile.TemporaryDirectory(dir=place, prefix="recording-") as scratch:
+            recorded = Path(scratch) / _ARCHIVE
             subprocess.run(
-                [sys.executable, "-m", _MODULE, "--record", str(made), str(place / "jars")],
+                [sys.executable, "-m", _RECORDER, str(recorded), str(place / "jars")],
                 check=True,
                 timeout=600,
             )
-            made.chmod(0o644)
-            made.replace(place / _ARCHIVE)
+            recorded.chmod(0o644)
+            recorded.replace(place / _ARCHIVE)
     _remove_unused(place.parent)
     return True
 
 
 def copy_jars(jars: Path, copies: Path) -> None:
-    """Those that `_LEFT_OUT` names, without what it names."""
+    """Copies the jars that `_LEFT_OUT` names, without the members it names."""
     shutil.rmtree(copies, ignore_errors=True)
     copies.mkdir()
     for pattern, left_out in _LEFT_OUT.items():
@@ -137,7 +140,7 @@ def copy_jars(jars: Path, copies: Path) -> None:
 
 
 def _remove_unused(places: Path) -> None:
-    """What no start has touched for long: of versions and environments that are no more."""
+    """Removes what no start has used for long: old versions, deleted environments."""
     for place in places.glob("spark-*"):
         with contextlib.suppress(OSError):
             used = (place / _ARCHIVE).stat()
@@ -145,40 +148,24 @@ def _remove_unused(places: Path) -> None:
                 shutil.rmtree(place)
 
 
-def _record(path: Path, jars: Path) -> None:
-    from taskexecutor.executor.spark.jvm.engine import SparkEngine
-
-    engine = SparkEngine()
-    engine.start(
-        {},
-        cores=1,
-        heap_bytes=2**30,
-        prepared=Prepared((f"-XX:ArchiveClassesAtExit={path}", *_QUIET), jars),
-    )
-    engine.stop(grace_s=300)
-
-
 def main() -> int:
-    if sys.argv[1:2] == ["--record"]:
-        _record(Path(sys.argv[2]), Path(sys.argv[3]))
-        return 0
     place = folder()
     if (place / _ARCHIVE).exists():
         print(f"Spark's classes are archived in {place}")
         return 0
     print(
-        "archiving Spark's classes, which halves the start of every slot (once; about half a minute)",
+        "archiving Spark's classes, so that slots start twice as fast (once; about half a minute)",
         flush=True,
     )
     try:
-        made = build(place)
+        finished = build(place)
     except (OSError, subprocess.SubprocessError) as error:
         print(
             f"Spark's classes could not be archived, slots will start more slowly: {error}",
             file=sys.stderr,
         )
         return 1
-    print(f"archived in {place}" if made else f"another process is archiving them in {place}")
+    print(f"archived in {place}" if finished else f"another process is archiving them in {place}")
     return 0
 
 

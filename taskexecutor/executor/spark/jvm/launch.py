@@ -1,47 +1,47 @@
-"""Starts the JVM behind a slot's SparkSession, without spark-submit's launcher (a second JVM) where
-that is sound.
+"""Starts the JVM behind a slot's SparkSession, without spark-submit's launcher (a second JVM) if
+possible.
 
 What makes the start quick and the process small:
 
 * an archive of loaded classes (see `archive`), mapped instead of parsed and shared by all slots of
   the machine;
-* the serial collector on small slots, with a heap that starts small and is given back;
-* the optimising compiler's thread runs at a lower priority: its work is put off until the session
-  is up, not left out.
+* the serial collector on small slots, with a heap that starts small and shrinks again;
+* a lower priority for the optimising compiler's thread, whose work can wait until the session is
+  up.
 
-The JVM ends when its standard input does, so it never outlives this process.
+The JVM ends when its standard input is closed, so it never outlives this process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shlex
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyspark
 
 from firesteel.common.process.java import java_home
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.jvm import gateway
 
-MIB = 2**20
 START_TIMEOUT_S = 60.0
 _COMPILER_NICENESS = 5
+_COMPILER_THREAD = "C2 Compiler"
 _TRIM_INTERVAL_MS = 2_000
 
-# As org.apache.spark.launcher.JavaModuleOptions has them.
-_OPENED = (
-    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent",
-    "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+# The same as in org.apache.spark.launcher.JavaModuleOptions.
+_OPENED_PACKAGES = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
+    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref",
+    "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 _MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
@@ -49,10 +49,8 @@ _MODULE_OPTIONS = (
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
 )
-
-_TEST_HELPERS = "pyspark.testing.utils"
 
 _LOG_CONFIGURATION = """\
 rootLogger.level = {level}
@@ -68,7 +66,7 @@ logger.metadata.name = org.apache.spark.sql.execution.streaming.sinks.FileStream
 logger.metadata.level = error
 """
 
-# Settings that only SparkSubmit acts on: it is asked to start the gateway then.
+# Settings that only SparkSubmit handles: with any of them, SparkSubmit starts the gateway.
 _SUBMIT_PREFIXES = (
     "spark.jars",
     "spark.submit",
@@ -107,15 +105,14 @@ def spark_home() -> Path:
 
 
 def class_path(extra: str = "", copies: Path | None = None) -> str:
-    """Spark's jars in a fixed order, which the class archive depends on; `extra` goes last for the
-    same reason.
+    """Spark's jars in a fixed order, and `extra` last: the class archive depends on the order.
 
-    A jar of the same name in the folder `copies` takes the place of Spark's.
+    A jar of the same name in the folder `copies` replaces Spark's.
     """
     jars = sorted((spark_home() / "jars").glob("*.jar"))
-    instead = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
+    replaced = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
     return ":".join(
-        [*(str(instead.get(jar.name, jar)) for jar in jars), *([extra] if extra else [])]
+        [*(str(replaced.get(jar.name, jar)) for jar in jars), *([extra] if extra else [])]
     )
 
 
@@ -130,18 +127,18 @@ def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
         f"-Xmx{heap_bytes}",
         f"-Xms{start_heap_bytes}",
         *collector,
-        # Gives memory back after a job, which is what a warm but idle slot is measured by.
+        # Returns memory to the system after a job: an idle slot must be small.
         "-XX:MinHeapFreeRatio=15",
         "-XX:MaxHeapFreeRatio=30",
-        "-XX:NewRatio=4",  # what the young generation has once touched it keeps
+        "-XX:NewRatio=4",  # the young generation never returns what it has touched
         f"-XX:TrimNativeHeapInterval={_TRIM_INTERVAL_MS}",
         "-Xss1m",
         "-XX:-UsePerfData",
-        # A JVM that has run out of memory half works; one that ended is replaced.
+        # A JVM that has run out of memory is unreliable; one that has ended is replaced.
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.net.preferIPv4Stack=true",
         "-Djava.awt.headless=true",
-        "-Dio.netty.jfr.enabled=false",  # or Netty starts the flight recorder
+        "-Dio.netty.jfr.enabled=false",  # otherwise Netty starts the flight recorder
     ]
 
 
@@ -155,9 +152,9 @@ def start_jvm(
     jar_copies: Path | None = None,
     log_level: str = "warn",
 ) -> Jvm:
-    """Starts the JVM and connects to it. Its log goes where this process' standard error goes.
+    """Starts the JVM and connects to it. It logs to this process' standard error.
 
-    Raises FiresteelError if it ends or stays silent.
+    Raises FiresteelError if it ends or does not answer.
     """
     log_configuration = temp_dir / "log4j2.properties"
     log_configuration.write_text(_LOG_CONFIGURATION.format(level=log_level))
@@ -181,32 +178,34 @@ def start_jvm(
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
         "SPARK_CONNECT_MODE": "0",
         "SPARK_HOME": str(spark_home()),
-        "MALLOC_ARENA_MAX": "2",  # native memory stays near what is used
+        "MALLOC_ARENA_MAX": "2",  # keeps native memory close to what is used
     }
     if "spark.local.dir" not in spark_conf:
         environment["SPARK_LOCAL_DIRS"] = str(temp_dir)
     if _local(spark_conf):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=2, env=environment
-    )  # its standard output is our log
+    # Its standard output goes to our log, too.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environment)
     try:
-        port, secret = _connection(process, connection_file)
-        return Jvm(process, _connect(process, port, secret))
+        server = await_gateway(process, connection_file)
+        return Jvm(process, gateway.connect(process, server.port, server.secret))
     except BaseException:
         process.kill()
         process.wait()
         raise
 
 
-def put_compiler_off(pid: int, niceness: int = _COMPILER_NICENESS) -> None:
-    """Lowers the priority of the JVM's optimising compiler, so that the start does not compete with
-    it for the cores.
+def lower_compiler_priority(pid: int) -> bool:
+    """Lowers the priority of the JVM's optimising compiler, so that it does not compete with the
+    start for the cores. False if the JVM has not started the compiler yet.
     """
+    found = False
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            if (thread / "comm").read_text().startswith("C2 Compiler"):
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
+            if (thread / "comm").read_text().startswith(_COMPILER_THREAD):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), _COMPILER_NICENESS)
+                found = True
+    return found
 
 
 def _local(spark_conf: Mapping[str, str]) -> bool:
@@ -220,52 +219,28 @@ def _main(spark_conf: Mapping[str, str]) -> list[str]:
     return ["org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"]
 
 
-def _connection(process: subprocess.Popen[bytes], path: Path) -> tuple[int, str]:
-    """What the gateway writes (in one rename) once it listens: its port and the secret to present."""
+class GatewayServer(NamedTuple):
+    port: int
+    secret: str  # to present when connecting
+
+
+def await_gateway(process: subprocess.Popen[bytes], path: Path) -> GatewayServer:
+    """Waits for the file that the JVM renames to `path` once its gateway listens."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    compiler_is_off = False
+    compiler_lowered = False
     while not path.exists():
         if process.poll() is not None:
             raise FiresteelError(
-                f"the slot's Java ended with code {process.returncode} while it started; the slot's log says why"
+                f"the slot's Java ended with code {process.returncode} while it started; "
+                "the slot's log says why"
             )
         if time.monotonic() > deadline:
             raise FiresteelError(
-                f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; the slot's log may say why"
+                f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; "
+                "the slot's log may say why"
             )
         time.sleep(0.01)
-        if not compiler_is_off:
-            put_compiler_off(process.pid)
+        compiler_lowered = compiler_lowered or lower_compiler_priority(process.pid)
     content = path.read_bytes()
     port, length = struct.unpack_from(">ii", content)
-    return port, content[8 : 8 + length].decode()
-
-
-class _TestHelpers(ModuleType):
-    """In place of pyspark.testing.utils, which PySpark asks at every value that goes to the JVM
-    whether there is NumPy. It imports pandas and unittest: a quarter of this process' memory. So it
-    is imported when it is asked for anything else.
-    """
-
-    have_numpy = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system's own questions
-            raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
-    from pyspark.java_gateway import launch_gateway
-
-    sys.modules.setdefault(_TEST_HELPERS, _TestHelpers(_TEST_HELPERS))
-    # PySpark's own way of joining a JVM that runs already.
-    os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
-    try:
-        gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-    gateway.proc = process
-    return gateway
+    return GatewayServer(port, content[8 : 8 + length].decode())

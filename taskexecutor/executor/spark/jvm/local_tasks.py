@@ -34,7 +34,7 @@ class LocalTasks:
     @contextmanager
     def task(self, group: str, values: Any) -> Iterator[LocalTask]:
         """A task of this group's, which may be interrupted by it. `values`: the session's
-        (`SparkEngine.values`).
+        (`SparkEngine.session_properties`).
         """
         memory = self._memory_manager_of_task(self._memory, next(self._ids))
         context = self._of_thread.empty()

@@ -7,63 +7,34 @@ share a slot. Vertices of a co-location group are in one slot sharing group, hen
 
 from __future__ import annotations
 
-from firesteel.common.ids import AllocationId, TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from jobmaster.core.execution_graph.build import InvalidJobGraph
 from jobmaster.core.execution_graph.graph import ExecutionGraph
-from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
-
-GroupKey = tuple[str, str, int]  # slot sharing group, resource group, subtask
-
-
-class ExecutionSlotSharingGroup:
-    """The subtasks that share one slot. `allocation_id` is set while the SlotPool has given it one."""
-
-    __slots__ = (
-        "allocation_id",
-        "key",
-        "previous_allocation_id",
-        "previous_task_executor_id",
-        "profile",
-        "running",
-        "vertices",
-        "wanted",
-    )
-
-    def __init__(self, key: GroupKey, profile: ResourceProfile) -> None:
-        self.key = key
-        self.profile = profile  # of the whole slot
-        self.vertices: list[ExecutionVertex] = []
-        self.wanted = False  # it needs a slot now: waiting for one, or holding one
-        self.running = (
-            0  # its executions that have been scheduled and have not ended; at 0 the slot is free
-        )
-        self.allocation_id: AllocationId | None = None
-        # Where it ran before: preferred on a restart, for what is still warm there.
-        self.previous_allocation_id: AllocationId | None = None
-        self.previous_task_executor_id: TaskExecutorId | None = None
+from jobmaster.core.execution_graph.vertex import ExecutionJobVertex
+from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, GroupKey
 
 
 def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
     """Puts every ExecutionVertex into its group. Raises InvalidJobGraph for a co-location group
     that spans groups.
     """
-    families: dict[tuple[str, str], list[ExecutionJobVertex]] = {}
-    for job_vertex in graph.vertices:
-        families.setdefault(
-            (job_vertex.vertex.slot_sharing_group, job_vertex.vertex.resource_group), []
-        ).append(job_vertex)
     _check_co_location(graph)
+    families = graph.sharing
+    for job_vertex in graph.vertices:
+        vertex = job_vertex.vertex
+        families.setdefault((vertex.slot_sharing_group, vertex.resource_group), []).append(
+            job_vertex
+        )
     groups: list[ExecutionSlotSharingGroup] = []
     for (sharing, resource), job_vertices in families.items():
         profiles = _Profiles(job_vertices)
         for subtask in range(max(job_vertex.parallelism for job_vertex in job_vertices)):
-            group = ExecutionSlotSharingGroup((sharing, resource, subtask), profiles(subtask))
+            group = ExecutionSlotSharingGroup(
+                GroupKey(sharing, resource, subtask), profiles(subtask)
+            )
             for job_vertex in job_vertices:
                 if subtask < job_vertex.parallelism:
-                    vertex = job_vertex.vertices[subtask]
-                    vertex.group = group
-                    group.vertices.append(vertex)
+                    job_vertex.vertices[subtask].group = group
             groups.append(group)
     return groups
 
@@ -103,6 +74,7 @@ def _check_co_location(graph: ExecutionGraph) -> None:
             vertex.resource_group,
         ):
             raise InvalidJobGraph(
-                f"co-location group {vertex.co_location_group!r} has {first.name!r} and {vertex.name!r}, which are in different "
-                f"slot sharing or resource groups and so can never share a slot; give them the same groups"
+                f"co-location group {vertex.co_location_group!r} has {first.name!r} and "
+                f"{vertex.name!r}, which are in different slot sharing or resource groups and so "
+                "can never share a slot; give them the same groups"
             )

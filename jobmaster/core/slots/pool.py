@@ -15,39 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from firesteel.common.ids import AllocationId, ExecutorId, TaskExecutorId
+from firesteel.common.ids import AllocationId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
-from jobmaster.core.slot_sharing import ExecutionSlotSharingGroup, GroupKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotOffer:
-    """A slot that a TaskExecutor holds for this job."""
-
-    allocation_id: AllocationId
-    slot_index: int
-    profile: ResourceProfile  # decided, never UNKNOWN
-    executor_id: ExecutorId  # the PySpark executor process in the slot
-    data_address: str  # its Arrow Flight address, host:port
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Slot:
-    """A slot in the pool. Exactly one of `group` and `idle_since` is set."""
-
-    allocation_id: AllocationId
-    slot_index: int
-    profile: ResourceProfile
-    executor_id: ExecutorId
-    data_address: str
-    task_executor_id: TaskExecutorId
-    host: str
-    requirement: ResourceProfile  # the declared profile that it counts for
-    group: ExecutionSlotSharingGroup | None = None
-    last_group: ExecutionSlotSharingGroup | None = (
-        None  # whose tasks ran in it last; stays when the slot is lost
-    )
-    idle_since: float | None = None
+from jobmaster.core.slots.slot import (
+    ExecutionSlotSharingGroup,
+    GroupKey,
+    Requirement,
+    Slot,
+    SlotOffer,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +33,6 @@ class OfferAnswer:
     replaced: tuple[Slot, ...] = field(
         default=()
     )  # known slots whose process is another one now: what ran there is gone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    profile: ResourceProfile
-    count: int
 
 
 class SlotPool:

@@ -1,0 +1,39 @@
+"""Sources and sinks, as a program names them: descriptions only, opened in the slots.
+
+Sources go to `Environment.from_source`, sinks to `DataStream.sink_to`. Your own derive from
+`Source` and `Sink`.
+"""
+
+from firesteel.connectors.collect_sink import CollectSink
+from firesteel.connectors.file_sink import FileSink
+from firesteel.connectors.file_source import MALFORMED_TAG, FileSource
+from firesteel.connectors.foreach_batch_sink import ForeachBatchSink
+from firesteel.connectors.postgres_sink import PostgresSink
+from firesteel.connectors.print_sink import PrintSink
+from firesteel.connectors.python_sink import PythonSink
+from firesteel.connectors.python_source import PythonSource
+from firesteel.connectors.sequence_source import SequenceSource
+from firesteel.connectors.sink import Committable, Committer, Sink, SinkWriter
+from firesteel.connectors.source import EndOfSplit, Position, Source, SourceReader, Split
+
+__all__ = [
+    "MALFORMED_TAG",
+    "CollectSink",
+    "Committable",
+    "Committer",
+    "EndOfSplit",
+    "FileSink",
+    "FileSource",
+    "ForeachBatchSink",
+    "Position",
+    "PostgresSink",
+    "PrintSink",
+    "PythonSink",
+    "PythonSource",
+    "SequenceSource",
+    "Sink",
+    "SinkWriter",
+    "Source",
+    "SourceReader",
+    "Split",
+]

@@ -1,0 +1,117 @@
+"""FileSource: files that Spark reads, each one a split."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from firesteel.connectors.checks import absolute_path, check_choice, duration_s, option_texts
+from firesteel.connectors.source import CoordinatorOptions, Source, SparkRead
+from firesteel.errors import InvalidProgram
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+CORRUPT_RECORD = "_corrupt_record"  # Spark's name for the text of a row that does not fit
+MALFORMED_TAG = "malformed"  # the side output of a FileSource with malformed="side_output"
+MALFORMED_FORMATS = ("csv", "json")  # in whose files a row may be wrong, and types are inferred
+MIN_WATCH_S = 0.01
+Malformed = Literal["fail", "drop", "side_output"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource(Source):
+    """Reads files that `spark.read` can read, each file one split, in sorted order.
+
+    `paths`: absolute paths, directories or globs; relative ones are resolved where the program
+    runs. Folders named `key=value` below them are columns, as with spark.read. `schema`: a DDL
+    string, such as "origin STRING, dep_delay DOUBLE", a StructType or an Arrow schema; without one,
+    CSV and JSON schemas are inferred once over all files, before data flows. `options` are those of
+    spark.read.
+
+    `watch` ("1 s", a timedelta) makes it unbounded: the paths are listed at this interval, and new
+    files are read in the order of their modification times, then names. A path is read once,
+    whatever happens to the file later; so write files elsewhere, or under a name that begins with a
+    dot or underscore, and rename them. The job fails if a watched directory vanishes.
+
+    `malformed` decides what happens to CSV and JSON rows that do not fit the schema in any column:
+    "fail" the job, naming row and file; "drop" them, counted as numMalformedRecordsDropped;
+    "side_output": send them to the side output MALFORMED_TAG, with columns `_corrupt_record` (the
+    row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by default,
+    what cannot be parsed is null.
+
+    Raises InvalidProgram if `watch` or `malformed` is invalid.
+    """
+
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.file_source:FileSourceRuntime"
+    finds_event_time: ClassVar[bool] = True
+
+    paths: tuple[str, ...]
+    format: str
+    schema: str | StructType | pa.Schema | None = None
+    watch_s: float | None = None
+    malformed: Malformed | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        *paths: str,
+        format: str,
+        schema: str | StructType | pa.Schema | None = None,
+        watch: str | timedelta | None = None,
+        malformed: Malformed | None = None,
+        **options: object,
+    ) -> None:
+        watch_s = None if watch is None else duration_s("FileSource: watch", watch)
+        if watch_s is not None and watch_s < MIN_WATCH_S:
+            raise InvalidProgram(
+                f"FileSource: watch is {watch!r}; it must be at least {MIN_WATCH_S * 1000:.0f} ms"
+            )
+        if format.lower() in MALFORMED_FORMATS:  # Spark ignores the case
+            format = format.lower()
+        if malformed is not None:
+            _check_malformed(malformed, format, options)
+        object.__setattr__(self, "paths", tuple(paths))
+        object.__setattr__(self, "format", format)
+        object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "watch_s", watch_s)
+        object.__setattr__(self, "malformed", malformed)
+        object.__setattr__(self, "options", option_texts(options))
+
+    def resolved(self) -> FileSource:
+        if not self.paths:
+            raise InvalidProgram("FileSource has no path; name at least one file or glob")
+        other = copy.copy(self)
+        object.__setattr__(other, "paths", tuple(map(absolute_path, self.paths)))
+        return other
+
+    @property
+    def spark_read(self) -> SparkRead:
+        return SparkRead.ALWAYS
+
+    @property
+    def side_output_tags(self) -> frozenset[str]:
+        return frozenset({MALFORMED_TAG} if self.malformed == "side_output" else ())
+
+    def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions:
+        options = {"paths": list(self.paths), "format": self.format}
+        if self.watch_s is not None:
+            return CoordinatorOptions("file-source", {**options, "watch_s": self.watch_s})
+        return CoordinatorOptions("file-source", options)
+
+
+def _check_malformed(malformed: str, format: str, options: dict[str, object]) -> None:
+    check_choice("FileSource: malformed", malformed, get_args(Malformed))
+    if format not in MALFORMED_FORMATS:
+        raise InvalidProgram(
+            f"FileSource: malformed={malformed!r} is for {' and '.join(MALFORMED_FORMATS)}; "
+            f"a {format} file is read whole or not at all"
+        )
+    taken = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
+    if taken:
+        raise InvalidProgram(
+            f"FileSource: malformed={malformed!r} and the option {taken[0]} exclude each other"
+        )

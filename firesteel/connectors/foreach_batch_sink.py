@@ -1,0 +1,21 @@
+"""ForeachBatchSink: a function of the program's gets the rows as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from firesteel.connectors.sink import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ForeachBatchSink(Sink):
+    """What `DataStream.foreach_batch` makes of its function."""
+
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.foreach_batch:ForeachBatchRuntime"
+
+    function: Callable[[DataFrame, int], None]

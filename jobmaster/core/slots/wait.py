@@ -1,0 +1,54 @@
+"""How long the job has been waiting for slots, and why: shown while it waits, and the cause of its
+failure when it has waited too long.
+"""
+
+from __future__ import annotations
+
+from jobmaster.core.slots.pool import SlotPool
+
+
+class SlotWait:
+    def __init__(self, pool: SlotPool, *, timeout_s: float) -> None:
+        """`timeout_s`: slot.request.timeout."""
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._since: float | None = None  # None: no slot is missing
+        self._shortage = ""  # the ResourceManager's last explanation
+
+    def update(self, now: float, *, missing: bool) -> None:
+        """Whether slots are missing now; the wait begins when they first are."""
+        if not missing:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+
+    def explain(self, shortage: str) -> None:
+        """Why the ResourceManager cannot provide the slots."""
+        self._shortage = shortage
+
+    def deadline(self) -> float | None:
+        return None if self._since is None else self._since + self._timeout_s
+
+    def overdue(self, now: float) -> bool:
+        deadline = self.deadline()
+        return deadline is not None and deadline <= now
+
+    def describe(self, now: float) -> str:
+        """What the job waits for, as users read it; empty if it waits for no slot."""
+        if self._since is None:
+            return ""
+        missing = self._pool.pending_count
+        why = f": {self._shortage}" if self._shortage else ""
+        return (
+            f"{missing} more slot{'s' if missing != 1 else ''} (for {now - self._since:.0f} s){why}"
+        )
+
+    def failure(self) -> str:
+        """Why a job that has waited too long fails, and what its user can do."""
+        needed = sum(requirement.count for requirement in self._pool.requirements())
+        why = self._shortage or "the ResourceManager did not say why; is it reachable?"
+        return (
+            f"{self._pool.pending_count} of the {needed} slots that the job needs are still "
+            f"missing after {self._timeout_s:g} s (slot.request.timeout): {why}. "
+            "Lower the job's parallelism, or add slots"
+        )
