@@ -106,7 +106,7 @@ def _reason(failure: BaseException) -> str:
 
 def _import_what_tasks_need() -> None:
     """So that a job's first task does not wait for it."""
-    import taskexecutor.executor.analyze
+    import taskexecutor.executor.analysis.analyze
     import taskexecutor.executor.operators
     import taskexecutor.executor.submission
     import taskexecutor.executor.task  # noqa: F401

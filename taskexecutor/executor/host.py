@@ -29,7 +29,7 @@ from taskexecutor.executor import JVM_LOST_EXIT_CODE
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.link import Link
 from taskexecutor.executor.operator_factory import CreateOperator
-from taskexecutor.executor.submission import task_configs
+from taskexecutor.executor.submission import analyzed_to_proto, task_configs
 from taskexecutor.executor.task import StreamTask, TaskServices
 
 if TYPE_CHECKING:
@@ -261,11 +261,14 @@ class Host:
         result = tasks_pb2.AnalyzeResult(job_id=request.job_id)
         with logs.bound(job_id=request.job_id):
             try:
-                from taskexecutor.executor.analyze import analyze
+                from taskexecutor.executor.analysis.analyze import analyze
 
                 self._configure(request.job_graph.config)
                 result.schemas.extend(
-                    analyze(job_graph_from_proto(request.job_graph), self._engine)
+                    map(
+                        analyzed_to_proto,
+                        analyze(job_graph_from_proto(request.job_graph), self._engine),
+                    )
                 )
             except Exception as error:
                 log.info("the plan's analysis found an error", exc_info=True)

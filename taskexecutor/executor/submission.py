@@ -10,6 +10,7 @@ from firesteel._proto import tasks_pb2
 from firesteel.common.ids import AttemptId, JobId
 from firesteel.common.rpc.convert import edge_from_proto, vertex_from_proto
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.analysis.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.task import TaskConfig
 
@@ -83,4 +84,15 @@ def _task_config(
 def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
     return tuple(
         pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None for schema in serialised
+    )
+
+
+def analyzed_to_proto(operator: AnalyzedOperator) -> tasks_pb2.OperatorSchema:
+    return tasks_pb2.OperatorSchema(
+        operator_id=operator.operator_id,
+        schema=b"" if operator.schema is None else bytes(operator.schema.serialize()),
+        plan=operator.plan,
+        side_schemas={
+            tag: bytes(schema.serialize()) for tag, schema in operator.side_schemas.items()
+        },
     )

@@ -27,7 +27,7 @@ from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError, InvalidProgram, summary_of
 from firesteel.testing import OperatorHarness
 from jobmaster.paths import PathProblem, list_files
-from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.connectors.file_sink import FileWriter
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators import build
@@ -48,10 +48,7 @@ def reader(
         stream = stream.transform(function)
     stream.print()
     graph = env.job_graph("files")
-    schemas = [
-        pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None
-        for m in analyze(graph, engine)
-    ]
+    schemas = [operator.schema for operator in analyze(graph, engine)]
     operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
     opened = [
         OpenedOperator(o, cloudpickle.loads(o.spec), s)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 import pytest
 
 from firesteel import Environment
@@ -18,7 +17,7 @@ from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators import build
 from taskexecutor.executor.spark import ranges
@@ -47,10 +46,7 @@ def stage(
     numbers = env.from_source(SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT))
     program(numbers).print()
     graph = env.job_graph("numbers")
-    schemas = [
-        pa.ipc.read_schema(pa.py_buffer(m.schema)) if m.schema else None
-        for m in analyze(graph, engine)
-    ]
+    schemas = [operator.schema for operator in analyze(graph, engine)]
     operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
     opened = [
         OpenedOperator(o, cloudpickle.loads(o.spec), s)

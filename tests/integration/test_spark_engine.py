@@ -24,7 +24,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analyze import analyze
+from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators import build
@@ -223,14 +223,10 @@ def program(
 def opened(graph: Any, engine: SparkEngine) -> list[OpenedOperator]:
     found = {s.operator_id: s.schema for s in analyze(graph, engine)}
     return [
-        OpenedOperator(o, cloudpickle.loads(o.spec), _read(found[o.operator_id]))
+        OpenedOperator(o, cloudpickle.loads(o.spec), found[o.operator_id])
         for vertex in graph.vertices
         for o in vertex.operators
     ]
-
-
-def _read(schema: bytes) -> pa.Schema | None:
-    return pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None
 
 
 def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:

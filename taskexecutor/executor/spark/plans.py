@@ -24,6 +24,7 @@ from firesteel.plan.specs import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 ROWS = "_rows"
 WINDOW_START = "window_start"
@@ -215,20 +216,34 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def analyzed_text(frame: DataFrame) -> str:
-    """The plan as it stands in the program, for people; it is not worth optimising before there are
-    rows.
+def analyzed_plan(frame: DataFrame, leaf: str) -> str:
+    """The plan as the program writes it, for users, with `leaf` for what it reads. Optimising is
+    not worth it before there are rows.
     """
     execution: Any = frame._jdf.queryExecution()
-    return str(execution.analyzed().toString()).rstrip()
+    plan = str(execution.analyzed().toString()).rstrip()
+    plan = re.sub(r"LogicalRDD (\[.*?\]), \w+.*", lambda match: f"{leaf} {match[1]}", plan)
+    return _without_ids(plan)
 
 
-def plan_text(frame: DataFrame) -> str:
-    """The optimised plan, for people."""
+def optimized_plan(frame: DataFrame) -> str:
+    """For users."""
     execution: Any = frame._jdf.queryExecution()
-    return str(execution.optimizedPlan().toString()).rstrip()
+    return _without_ids(str(execution.optimizedPlan().toString()).rstrip())
 
 
-def shown_plan(frame: DataFrame) -> str:
-    """`plan_text` without the numbers that tell Spark's columns apart."""
-    return re.sub(r"#\d+L?", "", plan_text(frame))
+def _without_ids(plan: str) -> str:
+    """Without the numbers by which Spark distinguishes columns of the same name."""
+    return re.sub(r"#\d+L?", "", plan)
+
+
+def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
+    """A frame without rows. The optimiser does not know that, so it keeps plans as they are."""
+    from pyspark.sql import DataFrame
+
+    java: Any = session._jsparkSession
+    context: Any = session.sparkContext._jsc
+    kind = java.parseDataType(schema.json())
+    frame = DataFrame(java.internalCreateDataFrame(context.emptyRDD().rdd(), kind, False), session)
+    frame._schema = schema
+    return frame

@@ -135,8 +135,11 @@ def shown(schema: pa.Schema | None, limit: int = 40) -> str:
     return ", ".join(words) + (", ..." if len(schema) > limit else "")
 
 
-def to_ipc(schema: pa.Schema | None) -> bytes:
-    return b"" if schema is None else bytes(schema.serialize())
+def spark_name(kind: pa.DataType) -> str:
+    """The type's name in Spark SQL, such as `timestamp_ntz`."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return str(from_arrow_type(kind).simpleString())
 
 
 def fits_parquet(schema: pa.Schema) -> bool:

@@ -65,7 +65,7 @@ class SparkStage(StreamOperator):
 
     def _show_plan(self, frame: DataFrame) -> None:
         if self.context.task.subtask == 0:  # one of them is enough
-            self.context.show_plan(lambda: plans.shown_plan(frame))
+            self.context.show_plan(lambda: plans.optimized_plan(frame))
 
     def _check_schema(self, frame: DataFrame) -> None:
         """A transform may build its plan from the data it sees; its columns must stay what they

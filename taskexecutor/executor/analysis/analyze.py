@@ -1,0 +1,168 @@
+"""Finds every operator's schema, and what is wrong with a program, by running its plan on empty
+DataFrames.
+
+Nothing is executed, except that the schema of CSV and JSON files without one is inferred from the
+files, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cloudpickle
+import pyarrow as pa
+
+from firesteel.common.ids import OperatorId
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import CoProcessSpec, CustomSpec, Spec, side_output_tags
+from taskexecutor.executor.analysis.analyzers import ANALYZERS
+from taskexecutor.executor.analysis.checks import check_keys
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzedOperator:
+    operator_id: OperatorId
+    schema: pa.Schema | None  # None: it has no output, or its schema is not known
+    plan: str = ""  # for users; "" if Spark does not run it, or runs it as part of another
+    side_schemas: dict[str, pa.Schema] = field(default_factory=dict)  # by tag
+
+
+def analyze(graph: JobGraph, engine: SparkEngine) -> list[AnalyzedOperator]:
+    """All operators of the graph, vertex by vertex.
+
+    Raises the first thing that is wrong, naming it: FiresteelError, or what Spark or a function of
+    the program raised.
+    """
+    analysis = _Analysis(graph, engine)
+    with engine.raising_spark_lost():
+        for vertex in graph.vertices:
+            for index in range(len(vertex.operators)):
+                analysis.visit(vertex, index)
+    return [
+        AnalyzedOperator(
+            operator_id=operator.operator_id,
+            schema=output.schema,
+            plan=output.plan,
+            side_schemas=output.sides,
+        )
+        for vertex in graph.vertices
+        for operator, output in zip(
+            vertex.operators, analysis.outputs[vertex.vertex_id], strict=True
+        )
+    ]
+
+
+class _Analysis:
+    """Visits the operators in topological order."""
+
+    def __init__(self, graph: JobGraph, engine: SparkEngine) -> None:
+        self._graph = graph
+        self._session = engine.session
+        self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
+
+    def visit(self, vertex: JobVertex, index: int) -> None:
+        operator = vertex.operators[index]
+        spec: Spec = cloudpickle.loads(operator.spec)
+        inputs = [
+            self._producers(vertex, index, number)
+            for number in range(self._input_count(vertex, index))
+        ]
+        for producers in inputs:
+            _check_union(operator.name, producers)
+        step = AnalysisStep(
+            operator_name=operator.name,
+            inputs=[producers[0] for producers in inputs],
+            session=self._session,
+        )
+        output = ANALYZERS[type(spec)](step, spec)
+        _declare_side_outputs(step, spec, output)
+        self.outputs[vertex.vertex_id].append(output)
+        self._check_out_edges(vertex, index, output)
+        if output.frame is not None and self._ends_plan(vertex, index):
+            output.plan = plans.analyzed_plan(output.frame.frame, output.frame.leaf)
+
+    def _input_count(self, vertex: JobVertex, index: int) -> int:
+        by_edges = [
+            edge.target_input + 1 for edge in self._graph.edges if _enters(edge, vertex, index)
+        ]
+        return max([len(vertex.operators[index].inputs), *by_edges])
+
+    def _producers(self, vertex: JobVertex, index: int, number: int) -> list[AnalyzedOutput]:
+        """All that feeds one input: chained operators and edges."""
+        chained = vertex.operators[index].inputs
+        producers = [
+            self.outputs[vertex.vertex_id][producer]
+            for producer in (chained[number] if number < len(chained) else ())
+        ]
+        for edge in self._graph.edges:
+            if _enters(edge, vertex, index) and edge.target_input == number:
+                producer = self.outputs[edge.source_vertex_id][edge.source_operator]
+                # Without its frame: a Spark plan ends at an edge.
+                producers.append(
+                    AnalyzedOutput(schema=producer.sides[edge.side_output_tag])
+                    if edge.side_output_tag
+                    else AnalyzedOutput(schema=producer.schema, final=producer.final)
+                )
+        if not producers:
+            raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
+        return producers
+
+    def _check_out_edges(self, vertex: JobVertex, index: int, output: AnalyzedOutput) -> None:
+        edges = [edge for edge in self._graph.edges if _leaves(edge, vertex, index)]
+        for tag in sorted({edge.side_output_tag for edge in edges} - {"", *output.sides}):
+            raise FiresteelError(
+                f"{vertex.operators[index].name} has no side output {tag!r}; "
+                f"it has: {', '.join(sorted(output.sides)) or 'none'}"
+            )
+        for edge in edges:
+            schema = output.sides[edge.side_output_tag] if edge.side_output_tag else output.schema
+            check_keys(schema, edge.key_columns)
+
+    def _ends_plan(self, vertex: JobVertex, index: int) -> bool:
+        """Whether the Spark plan of a run of chained operators ends with this one."""
+        consumers = [
+            operator
+            for operator in vertex.operators
+            if any(index in producers for producers in operator.inputs)
+        ]
+        leaves_task = any(
+            _leaves(edge, vertex, index) and not edge.side_output_tag for edge in self._graph.edges
+        )
+        return leaves_task or len(consumers) != 1 or not consumers[0].runs_on_spark
+
+
+def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> None:
+    first, *others = [producer.schema for producer in producers]
+    for other in others:
+        if first is not None and other is not None and not first.equals(other):
+            raise FiresteelError(
+                f"{operator_name}: the streams that are united have different columns: "
+                f"{shown(first)}; {shown(other)}"
+            )
+
+
+def _declare_side_outputs(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> None:
+    """Adds the side outputs that the analyser has not found itself."""
+    declared = spec.side_outputs if isinstance(spec, CustomSpec | CoProcessSpec) else {}
+    for tag in side_output_tags(spec) - output.sides.keys():
+        schema = step.declared(declared.get(tag), step.input_schema)
+        if schema is None:
+            raise FiresteelError(
+                f"{step.operator_name}: the schema of its side output {tag!r} is not known; "
+                "declare one"
+            )
+        output.sides[tag] = schema
+
+
+def _leaves(edge: JobEdge, vertex: JobVertex, index: int) -> bool:
+    return edge.source_vertex_id == vertex.vertex_id and edge.source_operator == index
+
+
+def _enters(edge: JobEdge, vertex: JobVertex, index: int) -> bool:
+    return edge.target_vertex_id == vertex.vertex_id and edge.target_operator == index

@@ -1,0 +1,42 @@
+"""Which analyser an operator's spec has."""
+
+from __future__ import annotations
+
+from firesteel.plan.specs import (
+    AssignWatermarksSpec,
+    CoMapInArrowSpec,
+    CoProcessSpec,
+    CustomSpec,
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    TransformSpec,
+    TransformWithStateSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+)
+from taskexecutor.executor.analysis import connectors, functions, windows
+from taskexecutor.executor.analysis.step import Analyzer
+
+ANALYZERS: dict[type[Spec], Analyzer] = {
+    SourceSpec: connectors.analyze_source,
+    SinkSpec: connectors.analyze_sink,
+    TransformSpec: functions.analyze_transform,
+    MapInArrowSpec: functions.analyze_map,
+    MapInPandasSpec: functions.analyze_map,
+    CoMapInArrowSpec: functions.analyze_co_map,
+    FilterSpec: functions.analyze_filter,
+    AssignWatermarksSpec: functions.analyze_watermarks,
+    CoProcessSpec: functions.analyze_co_process,
+    TransformWithStateSpec: functions.analyze_transform_with_state,
+    CustomSpec: functions.analyze_map,
+    PartialWindowAggregateSpec: windows.analyze_partial_aggregate,
+    WindowAggregateSpec: windows.analyze_keyed_aggregate,
+    RunningAggregateSpec: windows.analyze_keyed_aggregate,
+    WindowApplySpec: windows.analyze_window_apply,
+}

@@ -1,0 +1,64 @@
+"""Checks of columns that several analysers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.schemas import missing_column, spark_name
+
+
+def check_time_column(what: str, name: str, schema: pa.Schema) -> None:
+    """Event time must be a timestamp column."""
+    if name not in schema.names:
+        raise missing_column(f"{what}: column {name!r}", name, schema.names)
+    kind = schema.field(name).type
+    if pa.types.is_timestamp(kind):
+        return
+    if pa.types.is_date(kind):
+        advice = (
+            "read it as TIMESTAMP, or make it one: "
+            f"df.withColumn('{name}', col('{name}').cast('timestamp'))"
+        )
+    else:
+        advice = (
+            f'read it as one, for example with schema="..., {name} TIMESTAMP" '
+            "(and the option timestampFormat if it needs one)"
+        )
+    raise FiresteelError(
+        f"{what}: column {name!r} is {spark_name(kind)}, and event time must be a timestamp; "
+        + advice
+    )
+
+
+def check_keys(schema: pa.Schema | None, keys: Sequence[str]) -> None:
+    """The columns of key_by() must exist."""
+    if schema is None:
+        return
+    for key in keys:
+        if key not in schema.names:
+            raise missing_column(f'key_by("{key}")', key, schema.names)
+
+
+class KeyedInput(NamedTuple):
+    name: str  # in messages, such as "the first stream"
+    schema: pa.Schema | None
+    keys: Sequence[str]
+
+
+def check_same_key_types(operator_name: str, one: KeyedInput, other: KeyedInput) -> None:
+    """Keys of different types would never be equal."""
+    if one.schema is None or other.schema is None:
+        return
+    for key, other_key in zip(one.keys, other.keys, strict=True):
+        if key not in one.schema.names or other_key not in other.schema.names:
+            continue
+        kind, other_kind = one.schema.field(key).type, other.schema.field(other_key).type
+        if kind != other_kind:
+            raise FiresteelError(
+                f"{operator_name}: the key {key!r} of {one.name} is {kind} and the key "
+                f"{other_key!r} of {other.name} is {other_kind}; cast one of them"
+            )

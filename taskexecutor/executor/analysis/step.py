@@ -1,0 +1,88 @@
+"""What an analyser gets and returns: one operator of the graph, and what is known of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError, summary_of
+from taskexecutor.executor.spark.plans import empty_frame
+from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A Spark plan over no rows, and what stands at its leaf in the plan that users see."""
+
+    frame: DataFrame
+    leaf: str
+
+    def with_plan(self, frame: DataFrame) -> Frame:
+        return Frame(frame, self.leaf)
+
+
+@dataclass(slots=True, kw_only=True)
+class AnalyzedOutput:
+    """What is known of an operator's output."""
+
+    schema: pa.Schema | None
+    frame: Frame | None = None  # the plan up to here, if Spark runs it
+    plan: str = ""  # for users
+    final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
+    # Side outputs by tag, as far as the analyser knows them.
+    sides: dict[str, pa.Schema] = field(default_factory=dict)
+
+    @classmethod
+    def on_spark(cls, frame: Frame) -> AnalyzedOutput:
+        return cls(schema=to_arrow(frame.frame.schema), frame=frame)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisStep:
+    """One operator, with the outputs that feed each of its inputs (of a union: the first one)."""
+
+    operator_name: str
+    inputs: Sequence[AnalyzedOutput]
+    session: SparkSession
+
+    @property
+    def input_schema(self) -> pa.Schema | None:
+        """Of the first input; None if it is not known or there is none."""
+        return self.inputs[0].schema if self.inputs else None
+
+    def frame(self) -> Frame:
+        """The DataFrame that the operator is applied to: its producer's plan, or an empty one where
+        a plan begins.
+        """
+        producer = self.inputs[0]
+        if producer.frame is not None:
+            return producer.frame
+        if producer.schema is None:
+            raise FiresteelError(
+                f"{self.operator_name}: the schema of its input is not known; "
+                "declare one on the operator before it"
+            )
+        return Frame(empty_frame(self.session, to_spark(producer.schema)), "Bundle")
+
+    def declared(self, schema: Any, otherwise: pa.Schema | None = None) -> pa.Schema | None:
+        """The Arrow schema that the program declares; `otherwise` if it declares none."""
+        try:
+            return declared(schema, otherwise)
+        except FiresteelError as error:
+            raise FiresteelError(f"{self.operator_name}: {error}") from error
+        except Exception as error:
+            raise FiresteelError(
+                f"{self.operator_name}: its schema {schema!r} does not parse: {summary_of(error)}"
+            ) from error
+
+
+Analyzer: TypeAlias = Callable[[AnalysisStep, Any], AnalyzedOutput]
+"""Called with the operator's spec. Raises what is wrong with it: FiresteelError, or what Spark or a
+function of the program raised.
+"""

@@ -1,0 +1,147 @@
+"""Windows and aggregates: their columns, and whether their expressions resolve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError, summary_of
+from firesteel.plan.specs import (
+    AggregateExpression,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+)
+from taskexecutor.executor.analysis.checks import check_keys, check_time_column
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.schemas import spark_name, to_arrow, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_WINDOW = tuple(
+    pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)
+)
+
+
+def analyze_partial_aggregate(
+    step: AnalysisStep, spec: PartialWindowAggregateSpec
+) -> AnalyzedOutput:
+    frame = step.frame()
+    _check_columns(spec, to_arrow(frame.frame.schema))
+    try:
+        partial = plans.partial_window_aggregate(frame.frame, spec, cores=0)
+        final = _final_schema(frame.frame, spec)
+    except Exception as error:
+        _raise_for_expression(frame.frame, spec.aggregates)
+        raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
+    _check_merges(spec.aggregates, to_arrow(partial.schema))
+    output = AnalyzedOutput.on_spark(frame.with_plan(partial))
+    output.final = final
+    return output
+
+
+def analyze_keyed_aggregate(
+    step: AnalysisStep, spec: WindowAggregateSpec | RunningAggregateSpec
+) -> AnalyzedOutput:
+    if step.inputs[0].final is None:
+        raise FiresteelError(f"{step.operator_name}: an aggregate must follow its partial half")
+    return AnalyzedOutput(schema=step.inputs[0].final)
+
+
+def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
+    frame = step.frame().frame
+    rows = to_arrow(frame.schema)
+    _check_columns(spec, rows)
+    window_columns = {field.name for field in _WINDOW}
+    columns = [field for field in rows if field.name not in window_columns]
+    fired = plans.empty_frame(step.session, to_spark(pa.schema([*columns, *_WINDOW])))
+    try:
+        result = plans.window_result(fired, spec)
+    except Exception as error:
+        _raise_for_expression(frame, spec.aggregates)
+        if spec.function is not None:
+            raise
+        raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
+    return AnalyzedOutput(
+        schema=to_arrow(result.schema),
+        plan=plans.analyzed_plan(result, "Window"),
+        sides={spec.late_tag: rows} if spec.late_tag else {},
+    )
+
+
+def _check_columns(spec: PartialWindowAggregateSpec | WindowApplySpec, schema: pa.Schema) -> None:
+    check_keys(schema, spec.key_columns)
+    if spec.time_column:
+        check_time_column("window", spec.time_column, schema)
+
+
+def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Schema:
+    """Columns and types of the finished windows: those of Spark's aggregation without the split."""
+    from pyspark.sql import functions as sql
+
+    whole = frame.groupBy(*(plans.column(key) for key in spec.key_columns)).agg(
+        *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
+    )
+    fields = list(to_arrow(whole.schema))
+    keys = len(spec.key_columns)
+    return pa.schema([*fields[:keys], *(_WINDOW if spec.window else ()), *fields[keys:]])
+
+
+def _raise_for_expression(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> None:
+    """Raises FiresteelError for the first expression that Spark cannot resolve, if there is one."""
+    from pyspark.sql import functions as sql
+
+    for item in aggregates:
+        for text in (item.whole, *item.partial.values()):
+            try:
+                frame.agg(sql.expr(text))
+            except Exception as error:
+                summary = summary_of(error)
+                place = _place_of(summary, item.sql)
+                raise FiresteelError(
+                    f"aggregate({item.sql!r}): {summary}" + (f"\n{place}" if place else "")
+                ) from error
+
+
+def _place_of(summary: str, text: str) -> str:
+    """The text with a caret under the first name in it that Spark's message quotes."""
+    from firesteel.plan.aggregates.parse import point_at  # loads the SQL parser
+
+    for quoted in re.findall(r"`([^`]+)`", summary):
+        place = point_at(text, quoted)
+        if place:
+            return place
+    return ""
+
+
+def _check_merges(aggregates: Sequence[AggregateExpression], partial: pa.Schema) -> None:
+    """Partial results of some types can be ordered or added in Spark only."""
+    for item in aggregates:
+        for name, how in item.merge.items():
+            kind = partial.field(name).type
+            if not _is_mergeable(how, kind):
+                raise FiresteelError(
+                    f"aggregate({item.sql!r}): partial results of type {spark_name(kind)} cannot "
+                    "be merged; cast the value to a number, a text or a time, or use "
+                    "window(...).apply(function)"
+                )
+
+
+def _is_mergeable(how: str, kind: pa.DataType) -> bool:
+    if how in ("min", "max"):
+        return not (pa.types.is_null(kind) or pa.types.is_interval(kind))
+    return how != "sum" or any(is_summable(kind) for is_summable in _SUMMABLE)
+
+
+_SUMMABLE = (
+    pa.types.is_signed_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_duration,
+)
