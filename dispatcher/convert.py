@@ -12,6 +12,7 @@ from dispatcher.core.core import Job
 from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
+from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
 
 GRPC_STATUS = {
@@ -21,19 +22,17 @@ GRPC_STATUS = {
 }
 
 
-class BadMessage(Exception):
-    """The peer sent something that cannot be right; the message names its fault."""
-
-
 def registered_from_proto(
     message: dispatcher_pb2.JobMasterRegister, connection: int
 ) -> JobMasterRegistered:
     if not is_id(message.job_master_id):
-        raise BadMessage(
+        raise RemoteProtocolError(
             f"a JobMaster registered with the id {message.job_master_id[:80]!r}; expected 32 hex characters"
         )
     if not message.address or message.pid <= 1:
-        raise BadMessage(f"JobMaster {message.job_master_id} registered without its address or pid")
+        raise RemoteProtocolError(
+            f"JobMaster {message.job_master_id} registered without its address or pid"
+        )
     return JobMasterRegistered(
         connection=connection,
         job_master_id=JobMasterId(message.job_master_id),
@@ -46,13 +45,13 @@ def status_from_proto(
     message: dispatcher_pb2.JobStatusChanged, connection: int
 ) -> JobStatusReported:
     if not is_id(message.job_id):
-        raise BadMessage(
+        raise RemoteProtocolError(
             f"a JobMaster reported on the job {message.job_id[:80]!r}; expected 32 hex characters"
         )
     try:
         status = JobStatus(message.status)
     except ValueError:
-        raise BadMessage(
+        raise RemoteProtocolError(
             f"a JobMaster reported the unknown status {message.status} of job {message.job_id}"
         ) from None
     has_details = message.HasField("final_details")
@@ -79,12 +78,12 @@ class AppendResults:
 
 def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
     if not is_id(request.job_id) or not is_id(request.operator_id):
-        raise BadMessage(
+        raise RemoteProtocolError(
             f"a JobMaster sent rows of job {request.job_id[:80]!r}, operator {request.operator_id[:80]!r};"
             " expected 32 hex characters each"
         )
     if not 0 <= request.restart < 2**32 or not 0 < request.epoch < 2**31 or request.index < 0:
-        raise BadMessage(
+        raise RemoteProtocolError(
             f"a JobMaster sent chunk {request.index} of restart {request.restart} under epoch {request.epoch}"
         )
     return AppendResults(
@@ -114,14 +113,18 @@ def overview_to_proto(job: Job) -> dispatcher_pb2.JobOverview:
 
 
 def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
-    """What every later step relies on. Raises BadMessage."""
+    """What every later step relies on. Raises RemoteProtocolError."""
     if not is_id(graph.job_id):
-        raise BadMessage(f"the job's id {graph.job_id[:80]!r} is not 32 lower-case hex characters")
+        raise RemoteProtocolError(
+            f"the job's id {graph.job_id[:80]!r} is not 32 lower-case hex characters"
+        )
     if not graph.vertices:
-        raise BadMessage(f'job "{graph.name}" has nothing to run: its program has no operators')
+        raise RemoteProtocolError(
+            f'job "{graph.name}" has nothing to run: its program has no operators'
+        )
     known = {vertex.vertex_id: len(vertex.operators) for vertex in graph.vertices}
     if len(known) != len(graph.vertices):
-        raise BadMessage(f'job "{graph.name}" has two vertices with the same id')
+        raise RemoteProtocolError(f'job "{graph.name}" has two vertices with the same id')
     for vertex in graph.vertices:
         _check_vertex(graph.name, vertex)
     for edge in graph.edges:
@@ -131,12 +134,12 @@ def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
             or target is None
             or not (0 <= edge.source_operator < source and 0 <= edge.target_operator < target)
         ):
-            raise BadMessage(
+            raise RemoteProtocolError(
                 f'job "{graph.name}" has an edge between operators that it does not have'
             )
     for blob in graph.blobs:
         if not is_id(blob.hash) or "/" in blob.name or blob.name in ("", ".", ".."):
-            raise BadMessage(
+            raise RemoteProtocolError(
                 f'job "{graph.name}" names a file badly: {blob.name[:80]!r} with hash {blob.hash[:80]!r}'
             )
 
@@ -147,9 +150,11 @@ def _check_vertex(job_name: str, vertex: job_graph_pb2.JobVertex) -> None:
         or not vertex.operators
         or not all(is_id(o.operator_id) for o in vertex.operators)
     ):
-        raise BadMessage(f'job "{job_name}": vertex "{vertex.name}" lacks its id or its operators')
+        raise RemoteProtocolError(
+            f'job "{job_name}": vertex "{vertex.name}" lacks its id or its operators'
+        )
     if not 1 <= vertex.parallelism <= vertex.max_parallelism <= 32768:
-        raise BadMessage(
+        raise RemoteProtocolError(
             f'job "{job_name}": vertex "{vertex.name}" has parallelism {vertex.parallelism} and max parallelism'
             f" {vertex.max_parallelism}; expected 1 <= parallelism <= max parallelism <= 32768"
         )

@@ -29,6 +29,7 @@ from firesteel._proto import (
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.config import options
 from firesteel.common.ids import JobId, is_id
+from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
 from firesteel.errors import PayloadTooLarge
 
@@ -62,7 +63,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             )
         try:
             convert.check_job_graph(graph)
-        except convert.BadMessage as error:
+        except RemoteProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         missing = self._shell.blobs.missing(blob.hash for blob in graph.blobs)
         if missing:
@@ -301,7 +302,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 case "heartbeat" if registered:
                     pass
                 case other:
-                    raise convert.BadMessage(
+                    raise RemoteProtocolError(
                         f"expected a JobMaster's registration first, but it sent {other}"
                     )
 
@@ -310,7 +311,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> dispatcher_pb2.AppendResultsResponse:
         try:
             chunk = convert.append_results_from_proto(request)
-        except convert.BadMessage as error:
+        except RemoteProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         job = self._shell.core.jobs.get(chunk.job_id)
         if job is None or job.epoch != chunk.epoch or job.status.globally_terminal:

@@ -1,25 +1,18 @@
-"""The ResourceManager's process: `python -m resourcemanager`."""
+"""`python -m resourcemanager`: the ResourceManager's process."""
 
 from __future__ import annotations
 
 import socket
-import time
 
 import click
 import structlog
 
-from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
-from firesteel.common.config import Configuration, options
-from firesteel.common.ids import Epoch, IdSource
-from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.config import options
+from firesteel.common.platform import SYSTEM
 from firesteel.common.service import ServiceProcess, service_main
-from firesteel.common.slot_resources import slot_resources
-from resourcemanager.core.core import SlotManager
-from resourcemanager.core.settings import Settings
-from resourcemanager.core.workers import WorkerSpec
-from resourcemanager.driver import NoDriver, WorkerDriver
+from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
-from resourcemanager.shell import ResourceManagerService
+from resourcemanager.service import ResourceManager
 
 log = structlog.get_logger(__name__)
 
@@ -68,53 +61,28 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         raise click.UsageError(
             "--driver none starts no TaskExecutors: drop --task-executors, or use --driver local"
         )
-    conf = process.conf
-    server = new_server([resource_manager_pb2.DESCRIPTOR.services_by_name["ResourceManager"]])
-    address = bind(server, process.host, process.port)
-    workers: WorkerDriver = NoDriver()
+    workers = None
     if driver == "local":
-        workers = LocalDriver(
-            directory=process.directory, arguments=["--host", process.host, *conf.to_arguments()]
-        )
-    core = SlotManager(_settings(conf, driver, task_executors), IdSource())
-    service = ResourceManagerService(core, workers)
-    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    labels = {"host": socket.gethostname()}
-    process.registry.add_source(lambda: service.metrics(labels))
-    metrics_address = process.serve_metrics(scope="jobmanager", labels=labels)
-    await server.start()
-    process.on_stop(lambda signal_name: service.stop())
-    process.announce_ready(address=address, metrics_address=metrics_address)
-    try:
-        await service.run(address)
-    finally:
-        await workers.stop()
-        service.close_streams()
-        await server.stop(grace=0.5)
-    log.info("the ResourceManager has stopped")
-
-
-def _settings(conf: Configuration, driver: str, task_executors: int) -> Settings:
-    return Settings(
-        # Without leader election the clock numbers leaderships: a restarted ResourceManager has a
-        # higher epoch.
-        epoch=Epoch(time.time_ns() // 1_000_000),
-        heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
-        heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
-        spread=conf.get(options.SPREAD_SLOTS),
-        requirements_delay_s=conf.get(options.REQUIREMENTS_DELAY),
-        idle_timeout_s=conf.get(options.TM_IDLE_TIMEOUT),
-        recovery_timeout_s=conf.get(options.PREVIOUS_WORKER_TIMEOUT),
+        arguments = ["--host", process.host, *process.conf.to_arguments()]
+        workers = LocalDriver(directory=process.directory, arguments=arguments, platform=SYSTEM)
+    resource_manager = ResourceManager(
+        process.conf,
+        host=process.host,
+        port=process.port,
+        epochs=EpochFile(process.directory),
+        workers=workers,
         initial_workers=task_executors,
-        max_slots=conf.get(options.MAX_SLOTS),
-        worker=_worker_spec(conf) if driver != "none" else None,
+        platform=SYSTEM,
     )
-
-
-def _worker_spec(conf: Configuration) -> WorkerSpec:
-    """What a TaskExecutor of this configuration will bring; the first that registers corrects it."""
-    slots, total, default_slot = slot_resources(conf)
-    return WorkerSpec(slots=slots, total=total, default_slot=default_slot)
+    labels = {"host": socket.gethostname()}
+    process.registry.add_source(lambda: resource_manager.metrics(labels))
+    metrics_address = process.serve_metrics(scope="jobmanager", labels=labels)
+    process.on_stop(lambda signal_name: resource_manager.stop())
+    await resource_manager.start()
+    process.announce_ready(address=resource_manager.address, metrics_address=metrics_address)
+    log.info("the ResourceManager serves", directory=str(process.directory))
+    await resource_manager.run()
+    log.info("the ResourceManager has stopped")
 
 
 if __name__ == "__main__":

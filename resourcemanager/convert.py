@@ -1,6 +1,6 @@
 """Between the messages of proto/resource_manager.proto and the SlotManager's events and commands.
 
-Everything a peer sends is checked here; what is wrong is the peer's fault and raises PeerError.
+Everything a peer sends is checked here; what is wrong is the peer's fault and raises RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
 from firesteel.common.resources import ResourceProfile
 from firesteel.common.rpc.convert import profile_from_proto, profile_to_proto
+from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager.core import commands, events
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, WorkerId
@@ -20,10 +21,6 @@ from resourcemanager.core.slots import SlotState, TaskExecutor
 
 SLOTS_MAX = 10_000  # of one TaskExecutor
 REQUIRED_MAX = 1_000_000  # slots of one job
-
-
-class PeerError(Exception):
-    """A peer sent what the protocol does not allow."""
 
 
 # ---------------------------------------------------------------- from peers
@@ -62,7 +59,7 @@ def from_task_executor(
         case "heartbeat":
             return events.TaskExecutorHeartbeat(connection=connection, epoch=epoch)
         case _:
-            raise PeerError(
+            raise RemoteProtocolError(
                 "the TaskExecutor sent a TaskExecutorToResourceManager without a message"
             )
 
@@ -74,7 +71,7 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
         case "register":
             register = message.register
             if (register.job_id, register.job_master_epoch) != (job_id, epoch):
-                raise PeerError(
+                raise RemoteProtocolError(
                     "JobMasterRegistration: its job and epoch differ from those of the message around it"
                 )
             return events.JobMasterRegistered(
@@ -89,7 +86,9 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
         case "heartbeat":
             return events.JobMasterHeartbeat(connection=connection, job_id=job_id, epoch=epoch)
         case _:
-            raise PeerError("the JobMaster sent a JobMasterToResourceManager without a message")
+            raise RemoteProtocolError(
+                "the JobMaster sent a JobMasterToResourceManager without a message"
+            )
 
 
 def _task_executor_registered(
@@ -97,7 +96,9 @@ def _task_executor_registered(
 ) -> events.TaskExecutorRegistered:
     slots = _slot_statuses(register.slots)
     if not slots:
-        raise PeerError("TaskExecutorRegistration.slots: a TaskExecutor has at least one slot")
+        raise RemoteProtocolError(
+            "TaskExecutorRegistration.slots: a TaskExecutor has at least one slot"
+        )
     return events.TaskExecutorRegistered(
         connection=connection,
         task_executor_id=TaskExecutorId(
@@ -120,11 +121,11 @@ def _requirements_declared(
     requirements: dict[ResourceProfile, int] = {}
     for requirement in declare.requirements:
         if requirement.count < 0:
-            raise PeerError(f"ResourceRequirement.count: {requirement.count} is negative")
+            raise RemoteProtocolError(f"ResourceRequirement.count: {requirement.count} is negative")
         profile = _profile(requirement.profile, "ResourceRequirement.profile")
         requirements[profile] = requirements.get(profile, 0) + requirement.count
     if sum(requirements.values()) > REQUIRED_MAX:
-        raise PeerError(
+        raise RemoteProtocolError(
             f"DeclareRequirements: {sum(requirements.values())} slots, more than {REQUIRED_MAX} are not allowed"
         )
     return events.RequirementsDeclared(
@@ -144,14 +145,14 @@ def _requirements_declared(
 def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[events.SlotStatus, ...]:
     statuses = tuple(_slot_status(message) for message in messages)
     if len(statuses) > SLOTS_MAX:
-        raise PeerError(
+        raise RemoteProtocolError(
             f"{len(statuses)} slots of one TaskExecutor, more than {SLOTS_MAX} are not allowed"
         )
     if len({status.slot_index for status in statuses}) != len(statuses):
-        raise PeerError("SlotStatus.slot_index: a slot is reported twice")
+        raise RemoteProtocolError("SlotStatus.slot_index: a slot is reported twice")
     held = [status.allocation_id for status in statuses if status.allocation_id is not None]
     if len(set(held)) != len(held):
-        raise PeerError(
+        raise RemoteProtocolError(
             "SlotStatus.allocation_id: an allocation is on two slots of the TaskExecutor"
         )
     return statuses
@@ -159,9 +160,9 @@ def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[events.SlotStatus
 
 def _slot_status(message: pb.SlotStatus) -> events.SlotStatus:
     if message.slot_index < 0:
-        raise PeerError(f"SlotStatus.slot_index: {message.slot_index} is negative")
+        raise RemoteProtocolError(f"SlotStatus.slot_index: {message.slot_index} is negative")
     if bool(message.allocation_id) != bool(message.job_id):
-        raise PeerError(
+        raise RemoteProtocolError(
             f"slot {message.slot_index}: allocation_id and job_id are set together or not at all"
         )
     if not message.allocation_id:
@@ -178,35 +179,41 @@ def _slot_status(message: pb.SlotStatus) -> events.SlotStatus:
 
 def _id(text: str, where: str) -> str:
     if not is_id(text):
-        raise PeerError(f"{where}: {text[:80]!r} is not an id of 32 lower-case hex characters")
+        raise RemoteProtocolError(
+            f"{where}: {text[:80]!r} is not an id of 32 lower-case hex characters"
+        )
     return text
 
 
 def _address(text: str, where: str) -> str:
     host, colon, port = text.rpartition(":")
     if not host or not colon or not port.isdigit():
-        raise PeerError(f"{where}: {text[:80]!r} is not host:port")
+        raise RemoteProtocolError(f"{where}: {text[:80]!r} is not host:port")
     return text
 
 
 def _profile(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
     profile = profile_from_proto(message)
     if not math.isfinite(profile.cpu_cores) or profile.cpu_cores < 0:
-        raise PeerError(f"{where}.cpu_cores: {profile.cpu_cores} is not a number of cores")
+        raise RemoteProtocolError(
+            f"{where}.cpu_cores: {profile.cpu_cores} is not a number of cores"
+        )
     if (
         min(
             profile.heap_bytes, profile.off_heap_bytes, profile.managed_bytes, profile.network_bytes
         )
         < 0
     ):
-        raise PeerError(f"{where}: a negative size in {profile}")
+        raise RemoteProtocolError(f"{where}: a negative size in {profile}")
     return profile
 
 
 def _known(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
     profile = _profile(message, where)
     if profile.unknown:
-        raise PeerError(f"{where}: a TaskExecutor knows its own size, UNKNOWN is not allowed")
+        raise RemoteProtocolError(
+            f"{where}: a TaskExecutor knows its own size, UNKNOWN is not allowed"
+        )
     return profile
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import structlog
 
-from firesteel.common.process import Child, StartFailed, exit_reason, spawn
+from firesteel.common.platform import SYSTEM, Platform, Process
+from firesteel.common.process import StartFailed, exit_reason
 from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
@@ -34,11 +35,17 @@ STOP_GRACE_S = 5.0
 
 class LocalDriver:
     def __init__(
-        self, *, directory: Path, arguments: Sequence[str], command: Sequence[str] = ()
+        self,
+        *,
+        directory: Path,
+        arguments: Sequence[str],
+        command: Sequence[str] = (),
+        platform: Platform = SYSTEM,
     ) -> None:
-        """`arguments`: configuration for every worker (`-D key=value` ...); `command`: instead of
+        """`arguments` configure every worker (`-D key=value` ...); `command` replaces
         `python -m taskexecutor`.
         """
+        self._platform = platform
         self._directory = directory
         self._arguments = tuple(arguments)
         self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
@@ -110,11 +117,11 @@ class LocalDriver:
         finally:
             released.cancel()
 
-    async def _spawn(self, worker_id: WorkerId) -> Child:
+    async def _spawn(self, worker_id: WorkerId) -> Process:
         directory, logs = self._directory / worker_id, self._directory / "logs"
         directory.mkdir(parents=True, exist_ok=True)
         logs.mkdir(parents=True, exist_ok=True)
-        return await spawn(
+        return await self._platform.processes.spawn(
             [
                 *self._command,
                 "--resource-manager",
@@ -130,7 +137,7 @@ class LocalDriver:
             ready_timeout_s=READY_TIMEOUT_S,
         )
 
-    async def _watch(self, child: Child, released: asyncio.Task[bool]) -> int:
+    async def _watch(self, child: Process, released: asyncio.Task[bool]) -> int:
         """Returns the process' exit code, once it has ended."""
         exited = asyncio.create_task(child.wait())
         await asyncio.wait((exited, released), return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ import pytest
 from firesteel._proto import common_pb2
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import AllocationId, Epoch
+from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager import convert
 from resourcemanager.core import commands, events
 from resourcemanager.core.events import Connection
@@ -55,7 +56,7 @@ def slot(**fields: object) -> pb.SlotStatus:
     ],
 )
 def test_faults_of_task_executors(changes: dict[str, object], fault: str) -> None:
-    with pytest.raises(convert.PeerError, match=fault):
+    with pytest.raises(RemoteProtocolError, match=fault):
         convert.from_task_executor(HERE, registration(**changes))
 
 
@@ -91,7 +92,7 @@ def test_faults_of_task_executors(changes: dict[str, object], fault: str) -> Non
     ],
 )
 def test_faults_of_job_masters(message: pb.JobMasterToResourceManager, fault: str) -> None:
-    with pytest.raises(convert.PeerError, match=fault):
+    with pytest.raises(RemoteProtocolError, match=fault):
         convert.from_job_master(HERE, message)
 
 

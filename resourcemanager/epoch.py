@@ -1,0 +1,53 @@
+"""The ResourceManager's epoch: a number that is higher at every start.
+
+TaskExecutors and JobMasters tell the messages of one ResourceManager from those of its predecessor
+by it, so it may depend on nothing that can go back, like the wall clock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from firesteel.common.ids import Epoch
+from firesteel.errors import FiresteelError
+
+
+class EpochFile:
+    """The last epoch, in DIR/resourcemanager.epoch."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "resourcemanager.epoch"
+
+    def next(self, *, first: int) -> Epoch:
+        """One more than the last, on disk when this returns; `first` if there was none.
+
+        Raises FiresteelError if the file cannot be written, or has something else in it.
+        """
+        try:
+            return self._next(first)
+        except (OSError, ValueError) as error:
+            raise FiresteelError(
+                f"the ResourceManager's epoch in {self._path} cannot be raised: {error}; check --dir"
+            ) from error
+
+    def _next(self, first: int) -> Epoch:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # two that start at once get two epochs
+            text = file.read()
+            complete = text[: text.rfind("\n") + 1]  # an epoch counts once its line is complete
+            epochs = [int(line) for line in complete.splitlines()]
+            epoch = Epoch(epochs[-1] + 1 if epochs else first)
+            file.seek(len(complete))
+            file.truncate()
+            file.write(f"{epoch}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the file itself may be new
+        finally:
+            os.close(directory)
+        return epoch

@@ -1,0 +1,109 @@
+"""The gRPC servicer of proto/resource_manager.proto: posts what peers send as events."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import structlog
+
+from firesteel._proto import resource_manager_pb2 as pb
+from firesteel._proto import resource_manager_pb2_grpc
+from firesteel.common.driver import MailboxFull
+from firesteel.common.rpc.errors import RemoteProtocolError
+from resourcemanager import convert
+from resourcemanager.core import events
+from resourcemanager.core.events import Connection, Event
+from resourcemanager.peers import Peer
+from resourcemanager.shell import Shell
+
+log = structlog.get_logger(__name__)
+
+# A broken connection looks like an orderly end until gRPC has also cancelled the call, which it
+# does within this time.
+CANCELLATION_PAUSE_S = 0.1
+
+
+class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer):
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._numbers = itertools.count(1)
+
+    async def ConnectTaskExecutor(
+        self, request_iterator: AsyncIterator[pb.TaskExecutorToResourceManager], context: Any
+    ) -> AsyncIterator[pb.ResourceManagerToTaskExecutor]:
+        epoch = self._shell.core.settings.epoch
+        async for message in self._stream(
+            request_iterator,
+            context,
+            convert.from_task_executor,
+            lambda command: convert.to_task_executor(command, epoch),
+        ):
+            yield message
+
+    async def ConnectJobMaster(
+        self, request_iterator: AsyncIterator[pb.JobMasterToResourceManager], context: Any
+    ) -> AsyncIterator[pb.ResourceManagerToJobMaster]:
+        epoch = self._shell.core.settings.epoch
+        async for message in self._stream(
+            request_iterator,
+            context,
+            convert.from_job_master,
+            lambda command: convert.to_job_master(command, epoch),
+        ):
+            yield message
+
+    async def GetOverview(
+        self, request: pb.ResourceOverviewRequest, context: Any
+    ) -> pb.ResourceOverview:
+        return convert.overview(self._shell.core)
+
+    async def _stream(
+        self,
+        requests: AsyncIterator[Any],
+        context: Any,
+        decode: Callable[[Connection, Any], Event],
+        encode: Callable[[Any], Any],
+    ) -> AsyncIterator[Any]:
+        peer = Peer(Connection(next(self._numbers)), context.peer(), encode)
+        self._shell.peers[peer.connection] = peer
+        reading = asyncio.create_task(self._read(peer, requests, decode))
+        try:
+            async for message in peer.messages():
+                yield message
+            if peer.closing is not None and peer.closing[0] is not grpc.StatusCode.OK:
+                await context.abort(*peer.closing)
+        finally:
+            reading.cancel()
+            del self._shell.peers[peer.connection]
+            cause = peer.closing[1] if peer.closing is not None else "the connection was lost"
+            self._shell.post(
+                events.ConnectionBroken(connection=peer.connection, cause=cause)
+            )  # no news if it was closed in order
+
+    async def _read(
+        self, peer: Peer, requests: AsyncIterator[Any], decode: Callable[[Connection, Any], Event]
+    ) -> None:
+        try:
+            async for message in requests:
+                self._shell.post(decode(peer.connection, message))
+            await asyncio.sleep(CANCELLATION_PAUSE_S)
+            self._shell.post(events.ConnectionClosed(connection=peer.connection))
+            peer.close(grpc.StatusCode.OK, "closed by the peer")
+        except RemoteProtocolError as error:
+            log.warning(
+                "a peer breaks the protocol; its connection is closed",
+                peer=peer.name,
+                fault=str(error),
+            )
+            peer.close(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except MailboxFull as error:
+            peer.close(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except (
+            Exception
+        ) as error:  # a fault of ours or of gRPC's must not leave a stream that nobody reads
+            log.error("reading from a peer failed", peer=peer.name, exc_info=True)
+            peer.close(grpc.StatusCode.INTERNAL, repr(error))
