@@ -7,3 +7,4 @@ CONFIG_VARIABLE = (
     "FIRESTEEL_SLOT_CONFIG"  # JSON; not an argument, where every user of the machine could read it
 )
 JVM_LOST_EXIT_CODE = 71
+ABANDONED_THREAD_EXIT_CODE = 72  # a thread of the released job lives on

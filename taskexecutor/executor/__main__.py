@@ -48,8 +48,8 @@ def main() -> None:
     starting = threading.Thread(target=start_engine, name="spark-start", daemon=True)
     starting.start()
 
-    # Imported while Spark starts.
-    from firesteel._proto import executor_pb2
+    # Imported while Spark starts: with the host, all that a job's first task needs.
+    from taskexecutor.executor import convert
     from taskexecutor.executor.exchange import Exchange
     from taskexecutor.executor.host import Host
     from taskexecutor.executor.link import Link
@@ -71,24 +71,22 @@ def main() -> None:
         location=f"{arguments.host}, TaskExecutor {arguments.task_executor_id}, slot {arguments.slot}",
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
     )
-    _import_what_tasks_need()
     gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 10, 10)
     starting.join()
     if failures:
         reason = _reason(failures[0])
         log.error("Spark could not be started", reason=reason)
-        link.send(
-            executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=reason))
-        )
+        link.send(convert.ending(reason))
         link.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
-    ready = executor_pb2.ExecutorReady(
-        executor_id=arguments.executor_id,
-        data_address=exchange.address,
-        pid=os.getpid(),
-        jvm_pid=engine.jvm_pid,
+    link.send(
+        convert.ready(
+            executor_id=arguments.executor_id,
+            data_address=exchange.address,
+            pid=os.getpid(),
+            jvm_pid=engine.jvm_pid,
+        )
     )
-    link.send(executor_pb2.ExecutorToTaskExecutor(ready=ready))
     announce_ready(data_address=exchange.address)
     log.info("ready", data_address=exchange.address, jvm_pid=engine.jvm_pid)
     host.serve()
@@ -102,14 +100,6 @@ def _reason(failure: BaseException) -> str:
         return summary_of(failure)
     except Exception:  # Py4J asks the JVM for an error's text, and that may be gone
         return f"Spark's JVM failed ({type(failure).__name__}); the slot's log says why"
-
-
-def _import_what_tasks_need() -> None:
-    """So that a job's first task does not wait for it."""
-    import taskexecutor.executor.analysis.analyze
-    import taskexecutor.executor.operators
-    import taskexecutor.executor.submission
-    import taskexecutor.executor.task  # noqa: F401
 
 
 def _arguments() -> argparse.Namespace:

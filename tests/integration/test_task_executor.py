@@ -8,12 +8,14 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 
@@ -184,3 +186,44 @@ async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_n
     assert "SIGTERM" in lost.error.summary
     assert await asyncio.wait_for(cluster.task_executor.wait(), 10) == 0
     assert await gone(everything)
+
+
+async def test_a_process_in_which_a_thread_of_the_job_lives_on_is_replaced(cluster):
+    masters = cluster.masters
+    first = await cluster.take_slot("1")
+
+    def leave_a_thread() -> None:
+        def hang_here() -> None:
+            threading.Event().wait()
+
+        threading.Thread(target=hang_here, name="abandoned writer", daemon=True).start()
+
+    class Spec:
+        def __reduce__(self) -> Any:
+            return leave_a_thread, ()
+
+    operator = job_graph_pb2.Operator(
+        operator_id="1" * 32, name="bad", kind="Source", spec=cloudpickle.dumps(Spec())
+    )
+    vertex = job_graph_pb2.JobVertex(
+        vertex_id="2" * 32, name="bad", parallelism=1, max_parallelism=128, operators=[operator]
+    )
+    deployment = tasks_pb2.TaskDeployment(
+        attempt_id="3" * 32, vertex_id="2" * 32, allocation_id="1" * 32
+    )
+    described = tasks_pb2.VertexDeployment(vertex=vertex, output_schemas=[b""])
+    masters.tell_task_executor(
+        JOB, submit=tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment])
+    )
+    await masters.job_master.next(
+        "task_states", lambda s: s.changes[-1].state == common_pb2.TASK_FAILED
+    )
+    python = cluster.named("python")
+    masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})
+    await cluster.until_free()
+    assert await gone([python])
+    logs = "".join(path.read_text() for path in cluster.directory.rglob("*.log"))
+    assert "a thread of the job lives on" in logs
+    assert "abandoned writer" in logs and "in hang_here" in logs
+    again = await cluster.take_slot("2")
+    assert again.executor_id != first.executor_id

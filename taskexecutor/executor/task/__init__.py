@@ -1,6 +1,16 @@
 """The task runtime: what runs in one thread of a PySpark executor. `StreamTask` is the way in."""
 
-from taskexecutor.executor.task.config import TaskConfig, TaskServices
+from taskexecutor.executor.task.config import InEdge, OutEdge, TaskConfig, TaskServices
+from taskexecutor.executor.task.meters import MetricSample
+from taskexecutor.executor.task.metrics import TaskMetrics
 from taskexecutor.executor.task.stream_task import StreamTask
 
-__all__ = ["StreamTask", "TaskConfig", "TaskServices"]
+__all__ = [
+    "InEdge",
+    "MetricSample",
+    "OutEdge",
+    "StreamTask",
+    "TaskConfig",
+    "TaskMetrics",
+    "TaskServices",
+]

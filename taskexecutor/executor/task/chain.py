@@ -19,7 +19,8 @@ from firesteel.plan.fusion import chained_consumers, group_operators
 from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec
 from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
-from taskexecutor.executor.task.config import ResultPartition, TaskConfig
+from taskexecutor.executor.task.config import TaskConfig
+from taskexecutor.executor.task.interfaces import ResultPartition
 from taskexecutor.executor.task.metrics import TaskMetricGroup
 from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget, PartitionTarget
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment

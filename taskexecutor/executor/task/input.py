@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firesteel.elements import EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
-from taskexecutor.executor.task.config import InputGate
+from taskexecutor.executor.task.interfaces import InputGate
 from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 

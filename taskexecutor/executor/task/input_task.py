@@ -17,8 +17,9 @@ from firesteel.elements import (
     Watermark,
 )
 from taskexecutor.executor.task.chain import OperatorChain
-from taskexecutor.executor.task.config import Exchange, InputGate, TaskConfig
+from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.input import InputReader
+from taskexecutor.executor.task.interfaces import Exchange, InputGate
 from taskexecutor.executor.task.metrics import TaskMetricGroup
 from taskexecutor.executor.task.node import NodeTarget
 from taskexecutor.executor.task.step import Step

@@ -16,7 +16,7 @@ from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Wa
 from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.state import TaskOperatorState
-from taskexecutor.executor.task.config import ResultPartition
+from taskexecutor.executor.task.interfaces import ResultPartition
 from taskexecutor.executor.task.metrics import OperatorMetrics
 from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind

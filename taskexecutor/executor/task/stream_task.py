@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -36,18 +36,17 @@ from firesteel.operator import TaskCancelled
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
-from taskexecutor.executor.task.config import ResultPartition, TaskConfig, TaskServices
+from taskexecutor.executor.task.config import TaskConfig, TaskServices
 from taskexecutor.executor.task.input_task import InputTask
+from taskexecutor.executor.task.interfaces import ResultPartition
 from taskexecutor.executor.task.mailbox import Mailbox
-from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
+from taskexecutor.executor.task.meters import MetricSample, TaskMeters
+from taskexecutor.executor.task.metrics import TaskMetricGroup, TaskMetrics
 from taskexecutor.executor.task.runtime_context import TaskEnvironment
 from taskexecutor.executor.task.source_task import SourceTask
 from taskexecutor.executor.task.step import Step
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
-
-if TYPE_CHECKING:
-    from firesteel._proto import common_pb2
 
 # A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the master,
 # which will cancel this task. Only if nobody does is the symptom reported.
@@ -131,10 +130,10 @@ class StreamTask:
         """Delivers a message from the operator's coordinator, between two elements."""
         self._mailbox.put(functools.partial(self._deliver, operator_id, message))
 
-    def metrics(self) -> common_pb2.TaskMetrics:
+    def metrics(self) -> TaskMetrics:
         return self._metrics.read()
 
-    def samples(self) -> list[common_pb2.MetricSample]:
+    def samples(self) -> list[MetricSample]:
         return self._meters.samples()
 
     # -- the task's thread

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition, Watermark
 from firesteel.testing import Journal, RecordingOperator
-from taskexecutor.executor.task.metrics import TaskMeters, TaskMetricGroup
+from taskexecutor.executor.task.meters import TaskMeters
+from taskexecutor.executor.task.metrics import TaskMetricGroup
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 

@@ -1,0 +1,194 @@
+"""Between the messages on the link to the TaskExecutor and what the task runtime works with.
+Protobuf stays at this door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
+from firesteel.common.ids import AttemptId, JobId
+from firesteel.common.rpc.convert import edge_from_proto, error_to_proto, vertex_from_proto
+from firesteel.common.states import ExecutionState
+from firesteel.errors import ErrorInfo, FiresteelError
+from taskexecutor.executor.analysis.analyze import AnalyzedOperator
+from taskexecutor.executor.exchange import Locations
+from taskexecutor.executor.task import InEdge, MetricSample, OutEdge, TaskConfig, TaskMetrics
+
+# -- from the TaskExecutor
+
+
+def task_configs(
+    submit: tasks_pb2.SubmitTasks, deployments: Sequence[tasks_pb2.TaskDeployment]
+) -> list[TaskConfig]:
+    """One configuration per deployment. Raises FiresteelError if the message is inconsistent."""
+    locations = {
+        parsed.result_id: parsed
+        for parsed in map(tasks_pb2.ResultLocations.FromString, submit.locations)
+    }
+    vertices = {described.vertex.vertex_id: described for described in submit.vertices}
+    config = dict(submit.config)
+    return [
+        _task_config(submit, deployment, vertices, locations, config) for deployment in deployments
+    ]
+
+
+def _task_config(
+    submit: tasks_pb2.SubmitTasks,
+    deployment: tasks_pb2.TaskDeployment,
+    vertices: Mapping[str, tasks_pb2.VertexDeployment],
+    locations: Mapping[str, tasks_pb2.ResultLocations],
+    config: Mapping[str, str],
+) -> TaskConfig:
+    described = vertices.get(deployment.vertex_id)
+    if described is None:
+        raise FiresteelError(
+            f"JobMaster: the deployment of {deployment.attempt_id} lacks its vertex"
+            f" {deployment.vertex_id}"
+        )
+    in_edges = []
+    for edge, producers in zip(described.in_edges, described.in_parallelism, strict=True):
+        found = locations.get(edge.result_id)
+        if found is None:
+            raise FiresteelError(
+                f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of"
+                f" {edge.result_id}"
+            )
+        in_edges.append(InEdge(edge_from_proto(edge), producers, _locations(found)))
+    out_edges = [
+        OutEdge(edge_from_proto(edge), consumers, max_parallelism)
+        for edge, consumers, max_parallelism in zip(
+            described.out_edges,
+            described.out_parallelism,
+            described.out_max_parallelism,
+            strict=True,
+        )
+    ]
+    return TaskConfig(
+        job_id=JobId(submit.job_id),
+        job_name=submit.job_name,
+        vertex=vertex_from_proto(described.vertex),
+        subtask=deployment.subtask,
+        attempt=deployment.attempt,
+        attempt_id=AttemptId(deployment.attempt_id),
+        in_edges=in_edges,
+        out_edges=out_edges,
+        output_schemas=_schemas(described.output_schemas),
+        input_schemas=_schemas(described.input_schemas),
+        config=config,
+    )
+
+
+def _locations(message: tasks_pb2.ResultLocations) -> Locations:
+    return Locations(
+        addresses=tuple(message.addresses),
+        address_index=tuple(message.address_index),
+        attempts=tuple(message.attempt),
+    )
+
+
+def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
+    return tuple(
+        pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None for schema in serialised
+    )
+
+
+# -- to the TaskExecutor
+
+
+def task_state(
+    job_id: str,
+    attempt_id: str,
+    state: ExecutionState,
+    error: ErrorInfo | None,
+    metrics: TaskMetrics | None,
+    timestamp_ms: int,
+) -> executor_pb2.ExecutorToTaskExecutor:
+    change = tasks_pb2.TaskStateChange(
+        attempt_id=attempt_id,
+        state=common_pb2.ExecutionState.ValueType(state.value),  # type: ignore[arg-type]
+        timestamp_ms=timestamp_ms,
+        error=None if error is None else error_to_proto(error),
+        metrics=None if metrics is None else _metrics(metrics),
+    )
+    states = tasks_pb2.TaskStateChanges(job_id=job_id, changes=[change])
+    return executor_pb2.ExecutorToTaskExecutor(task_states=states)
+
+
+def metrics_report(
+    tasks: Sequence[TaskMetrics], samples: Sequence[MetricSample]
+) -> executor_pb2.ExecutorToTaskExecutor:
+    report = executor_pb2.ExecutorMetrics(
+        tasks=[_metrics(task) for task in tasks],
+        samples=[
+            common_pb2.MetricSample(name=name, labels=labels, value=value)
+            for name, labels, value in samples
+        ],
+    )
+    return executor_pb2.ExecutorToTaskExecutor(metrics=report)
+
+
+def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
+    return common_pb2.TaskMetrics(
+        attempt_id=metrics.attempt_id,
+        records_in=metrics.records_in,
+        records_out=metrics.records_out,
+        bytes_in=metrics.bytes_in,
+        bytes_out=metrics.bytes_out,
+        watermark_us=metrics.watermark_us,
+        busy_ms=metrics.busy_ms,
+        idle_ms=metrics.idle_ms,
+        back_pressured_ms=metrics.back_pressured_ms,
+        spark_ms=metrics.spark_ms,
+        python_ms=metrics.python_ms,
+        exchange_ms=metrics.exchange_ms,
+        late_records_dropped=metrics.late_records_dropped,
+        bundles=metrics.bundles,
+        bundle_records=metrics.bundle_records,
+        last_bundle_records=metrics.last_bundle_records,
+        plans=metrics.plans,
+        aligning_ms=metrics.watermark_alignment_ms,
+    )
+
+
+def analyzed(
+    job_id: str, operators: Sequence[AnalyzedOperator]
+) -> executor_pb2.ExecutorToTaskExecutor:
+    schemas = [
+        tasks_pb2.OperatorSchema(
+            operator_id=operator.operator_id,
+            schema=b"" if operator.schema is None else bytes(operator.schema.serialize()),
+            plan=operator.plan,
+            side_schemas={
+                tag: bytes(schema.serialize()) for tag, schema in operator.side_schemas.items()
+            },
+        )
+        for operator in operators
+    ]
+    result = tasks_pb2.AnalyzeResult(job_id=job_id, schemas=schemas)
+    return executor_pb2.ExecutorToTaskExecutor(analyze_result=result)
+
+
+def analysis_failed(job_id: str, error: ErrorInfo) -> executor_pb2.ExecutorToTaskExecutor:
+    result = tasks_pb2.AnalyzeResult(job_id=job_id, error=error_to_proto(error))
+    return executor_pb2.ExecutorToTaskExecutor(analyze_result=result)
+
+
+def slot_released(allocation_id: str) -> executor_pb2.ExecutorToTaskExecutor:
+    released = executor_pb2.SlotReleased(allocation_id=allocation_id)
+    return executor_pb2.ExecutorToTaskExecutor(released=released)
+
+
+def ending(reason: str) -> executor_pb2.ExecutorToTaskExecutor:
+    return executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=reason))
+
+
+def ready(
+    *, executor_id: str, data_address: str, pid: int, jvm_pid: int
+) -> executor_pb2.ExecutorToTaskExecutor:
+    message = executor_pb2.ExecutorReady(
+        executor_id=executor_id, data_address=data_address, pid=pid, jvm_pid=jvm_pid
+    )
+    return executor_pb2.ExecutorToTaskExecutor(ready=message)

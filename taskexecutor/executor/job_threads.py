@@ -1,0 +1,71 @@
+"""The threads that a job leaves behind in its slot's process.
+
+A thread cannot be killed, and one that survives its job runs that job's code in the middle of the
+next one. So a process with such a thread must not be used again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from types import FrameType
+from typing import NamedTuple
+
+# Threads that begin in these packages serve the process, not the job: Flight's streams, the
+# cancellation of Spark jobs, gRPC, and the JVM's calls into Python, whose connections Py4J keeps.
+RUNTIME_PACKAGES = (
+    "taskexecutor.executor.exchange",
+    "taskexecutor.executor.spark",
+    "grpc",
+    "py4j",
+)
+
+
+class LeftThread(NamedTuple):
+    name: str
+    stack: str  # where it is now, as in a traceback
+
+
+class JobThreads:
+    """Created when a job gets the slot: every thread that starts later is the job's, unless it
+    begins in one of RUNTIME_PACKAGES.
+    """
+
+    def __init__(self) -> None:
+        self._before = set(threading.enumerate())
+
+    def join(self, timeout_s: float) -> list[LeftThread]:
+        """Waits for the job's threads, at most `timeout_s` in all; returns those that live on."""
+        deadline = time.monotonic() + timeout_s
+        for thread, _ in self._alive():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [
+            LeftThread(thread.name, "".join(traceback.format_stack(frame)))
+            for thread, frame in self._alive()
+        ]
+
+    def _alive(self) -> list[tuple[threading.Thread, FrameType]]:
+        frames = sys._current_frames()
+        return [
+            (thread, frame)
+            for thread in threading.enumerate()
+            if thread not in self._before
+            and not isinstance(thread, threading._DummyThread)  # a native library's thread
+            and thread is not threading.current_thread()
+            and (frame := frames.get(thread.ident or 0)) is not None
+            and not _begins_in(frame, RUNTIME_PACKAGES)
+        ]
+
+
+def _begins_in(frame: FrameType, packages: tuple[str, ...]) -> bool:
+    """Whether the first code that the thread runs, behind `threading`'s own, is of a package."""
+    first = ""
+    walked: FrameType | None = frame
+    while walked is not None:
+        module = walked.f_globals.get("__name__", "")
+        if module != "threading":
+            first = module
+        walked = walked.f_back
+    return any(first == package or first.startswith(package + ".") for package in packages)

@@ -1,0 +1,66 @@
+"""Reports the metrics of the tasks and of the JVM to the TaskExecutor, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from taskexecutor.executor import convert
+from taskexecutor.executor.link import Link
+from taskexecutor.executor.running_tasks import RunningTasks
+from taskexecutor.executor.task import MetricSample, TaskMetrics
+
+log = structlog.get_logger(__name__)
+
+JVM_INTERVAL_S = 10.0
+
+
+class MetricsReporter:
+    """Reports every `interval_s` while there are tasks, and every JVM_INTERVAL_S otherwise."""
+
+    def __init__(
+        self,
+        *,
+        link: Link,
+        tasks: RunningTasks,
+        jvm_samples: Callable[[], list[MetricSample]],
+        interval_s: float,
+    ) -> None:
+        self._link = link
+        self._tasks = tasks
+        self._jvm_samples = jvm_samples
+        self._interval_s = interval_s
+        self._wake = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+
+    def wake(self) -> None:
+        """There are tasks now."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        jvm: list[MetricSample] = []
+        jvm_due_s = 0.0
+        while True:
+            self._wake.clear()  # before looking at the tasks: one that starts now wakes this thread
+            tasks = self._tasks.alive()
+            if time.monotonic() >= jvm_due_s:
+                jvm = self._jvm_samples()
+                jvm_due_s = time.monotonic() + JVM_INTERVAL_S
+            metrics: list[TaskMetrics] = []
+            samples = list(jvm)
+            for task in tasks:
+                try:
+                    metrics.append(task.metrics())
+                    samples.extend(task.samples())
+                except Exception:
+                    log.exception("the metrics of a task could not be read")
+            self._link.send(convert.metrics_report(metrics, samples))
+            if tasks:
+                time.sleep(self._interval_s)
+            else:
+                self._wake.wait(JVM_INTERVAL_S)

@@ -1,0 +1,100 @@
+"""What a task needs of the exchange; taskexecutor.executor.exchange has the implementations, and the
+test harness one in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from firesteel.common.job_graph import DistributionPattern, Partitioner
+from firesteel.elements import StreamElement, StreamEvent
+from taskexecutor.executor.exchange import Locations
+
+
+class ResultPartition(Protocol):
+    """What the task needs of taskexecutor.executor.exchange.ResultPartition."""
+
+    records_out: int
+    bytes_out: int
+    write_ns: int
+
+    @property
+    def blocked_ns(self) -> int:
+        """Waiting for credit, the present wait included."""
+
+    @property
+    def blocked(self) -> bool:
+        """The task waits for credit now."""
+
+    @property
+    def out_pool_usage(self) -> float: ...
+
+    def emit(self, batch: pa.RecordBatch) -> None: ...
+
+    def emit_event(self, event: StreamEvent) -> None: ...
+
+    def await_acknowledged(self) -> None:
+        """Returns when the consumers have taken everything that was emitted so far; raises after
+        abort.
+        """
+
+    def finish(self) -> None:
+        """Returns when the consumers have taken EndOfPartition; raises after abort."""
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InputGate(Protocol):
+    """What the task needs of taskexecutor.executor.exchange.InputGate."""
+
+    bytes_in: int
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def in_pool_usage(self) -> float: ...
+
+    def poll(self) -> tuple[int, StreamElement] | None: ...
+
+    def block(self, channel: int) -> None: ...
+
+    def unblock(self, channel: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """What the task needs of taskexecutor.executor.exchange.Exchange."""
+
+    def create_partition(
+        self,
+        *,
+        job_id: str,
+        result_id: str,
+        producer: int,
+        attempt: int,
+        partitioner: Partitioner,
+        producers: int,
+        consumers: int,
+        max_parallelism: int,
+        key_columns: tuple[str, ...],
+    ) -> ResultPartition: ...
+
+    def create_gate(
+        self,
+        *,
+        job_id: str,
+        result_id: str,
+        consumer: int,
+        producers: int,
+        consumers: int,
+        pattern: DistributionPattern,
+        locations: Locations,
+        on_available: Callable[[], None],
+    ) -> InputGate: ...

@@ -1,0 +1,162 @@
+"""A task's metrics as Prometheus samples, under the names of conventions.md."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from firesteel.elements import MIN_TIMESTAMP_US
+from taskexecutor.executor.task.metrics import (
+    RECORDS_READ,
+    OperatorMetrics,
+    TaskMetricGroup,
+    TaskMetrics,
+)
+
+TASK_PREFIX = "flink_taskmanager_job_task_"
+OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
+RATE_WINDOW_S = 5.0
+# The first three add up to the time that the task has lived, the others are parts of it.
+TIMES = {
+    "Busy": "busy_ms",
+    "Idle": "idle_ms",
+    "BackPressured": "back_pressured_ms",
+    "Spark": "spark_ms",
+    "Python": "python_ms",
+    "Exchange": "exchange_ms",
+}
+BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured, also between two waits
+
+
+class MetricSample(NamedTuple):
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class TaskMeters:
+    """Turns the counters into Prometheus samples; rates are over the last few seconds. One asker,
+    any thread.
+    """
+
+    def __init__(self, group: TaskMetricGroup, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._group = group
+        self._now_s = now_s
+        self._history: deque[tuple[float, dict[str, float]]] = deque()
+        info = group.info
+        self._labels = {
+            "job_id": info.job_id,
+            "job_name": info.job_name,
+            "task_id": info.vertex_id,
+            "task_name": info.task_name,
+            "task_attempt_id": info.attempt_id,
+            "task_attempt_num": str(info.attempt),
+            "subtask_index": str(info.subtask),
+        }
+
+    def samples(self) -> list[MetricSample]:
+        group = self._group
+        metrics = group.read()
+        cumulative = _cumulative(metrics, group.operators)
+        rates = self._rates(cumulative)
+        samples: list[MetricSample] = []
+
+        def task(name: str, value: float) -> None:
+            samples.append(MetricSample(TASK_PREFIX + name, self._labels, value))
+
+        task("numRecordsIn", metrics.records_in)
+        task("numRecordsOut", metrics.records_out)
+        task("numRecordsInPerSecond", rates["records_in"])
+        task("numRecordsOutPerSecond", rates["records_out"])
+        task("numBytesIn", metrics.bytes_in)
+        task("numBytesOut", metrics.bytes_out)
+        task("numBytesInPerSecond", rates["bytes_in"])
+        task("numBytesOutPerSecond", rates["bytes_out"])
+        for name, field_name in TIMES.items():
+            task(f"{name[0].lower()}{name[1:]}TimeMsPerSecond", rates[field_name])
+            task(f"accumulate{name}TimeMs", cumulative[field_name])
+        task(
+            "isBackPressured",
+            float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS),
+        )
+        task(
+            "currentInputWatermark",
+            MIN_TIMESTAMP_US
+            if metrics.watermark_us == MIN_TIMESTAMP_US
+            else metrics.watermark_us // 1000,
+        )
+        task(
+            "Shuffle_Netty_Input_Buffers_inPoolUsage",
+            _highest(gate.in_pool_usage for gate in group.gates),
+        )
+        task(
+            "Shuffle_Netty_Output_Buffers_outPoolUsage",
+            _highest(p.out_pool_usage for p in group.partitions),
+        )
+        for operator in group.operators:
+            samples.extend(self._operator_samples(operator, rates))
+        return samples
+
+    def _operator_samples(
+        self, operator: OperatorMetrics, rates: dict[str, float]
+    ) -> Iterable[MetricSample]:
+        labels = {
+            **self._labels,
+            "operator_id": operator.operator_id,
+            "operator_name": operator.operator_name,
+        }
+        values: dict[str, float] = {
+            "numRecordsIn": operator.records_taken,
+            "numRecordsOut": operator.records_out,
+            "numRecordsInPerSecond": rates[f"in {operator.operator_id}"],
+            "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
+        }
+        if operator.bundles:
+            values["numBundles"] = operator.bundles
+            values["lastBundleRecords"] = operator.last_bundle_records
+            values["meanBundleRecords"] = operator.bundle_records / operator.bundles
+        if operator.alignment is not None:
+            values["watermarkAlignmentDrift"] = operator.alignment.drift_ms
+            values["pausedTimeMsPerSecond"] = rates["watermark_alignment_ms"]
+            values["accumulatedPausedTimeMs"] = operator.alignment.stopped_ms
+        values.update(
+            {name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ}
+        )
+        for name, value in values.items():
+            yield MetricSample(OPERATOR_PREFIX + name, labels, value)
+
+    def _rates(self, cumulative: dict[str, float]) -> dict[str, float]:
+        """Per second, since the oldest reading within the window (0 at the first)."""
+        now_s = self._now_s()
+        while len(self._history) > 1 and now_s - self._history[1][0] >= RATE_WINDOW_S:
+            self._history.popleft()
+        self._history.append((now_s, cumulative))
+        then_s, then = self._history[0]
+        elapsed_s = now_s - then_s
+        if elapsed_s <= 0:
+            return dict.fromkeys(cumulative, 0.0)
+        return {
+            name: max(0.0, value - then.get(name, 0.0)) / elapsed_s
+            for name, value in cumulative.items()
+        }
+
+
+def _cumulative(metrics: TaskMetrics, operators: Sequence[OperatorMetrics]) -> dict[str, float]:
+    values: dict[str, float] = {
+        "records_in": metrics.records_in,
+        "records_out": metrics.records_out,
+        "bytes_in": metrics.bytes_in,
+        "bytes_out": metrics.bytes_out,
+        "watermark_alignment_ms": metrics.watermark_alignment_ms,
+        **{field_name: getattr(metrics, field_name) for field_name in TIMES.values()},
+    }
+    for operator in operators:
+        values[f"in {operator.operator_id}"] = operator.records_taken
+        values[f"out {operator.operator_id}"] = operator.records_out
+    return values
+
+
+def _highest(values: Iterable[float]) -> float:
+    return max(values, default=0.0)
