@@ -53,7 +53,7 @@ def main() -> None:
     from taskexecutor.executor.exchange import Exchange
     from taskexecutor.executor.host import Host
     from taskexecutor.executor.link import Link
-    from taskexecutor.executor.operators import build
+    from taskexecutor.executor.operators.registry import create_operator
 
     link = Link(arguments.link, arguments.executor_id)
     exchange = Exchange(
@@ -66,7 +66,7 @@ def main() -> None:
         link=link,
         exchange=exchange,
         engine=engine,
-        create_operator=build,
+        create_operator=create_operator,
         slot=arguments.slot,
         location=f"{arguments.host}, TaskExecutor {arguments.task_executor_id}, slot {arguments.slot}",
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),

@@ -30,7 +30,7 @@ from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.connectors.file_sink import FileWriter
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.operators import build
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 
@@ -54,7 +54,9 @@ def reader(
         OpenedOperator(o, cloudpickle.loads(o.spec), s)
         for o, s in zip(operators, schemas, strict=False)
     ]
-    return OperatorHarness(build(opened), [], spark=engine.session, side_output_tags=tags).open()
+    return OperatorHarness(
+        create_operator(opened), [], spark=engine.session, side_output_tags=tags
+    ).open()
 
 
 def read(harness: OperatorHarness, *files: Path | str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.operators import build
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark import ranges
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept import keep
@@ -52,7 +52,7 @@ def stage(
         OpenedOperator(o, cloudpickle.loads(o.spec), s)
         for o, s in zip(operators, schemas, strict=False)
     ]
-    operator = build(opened)
+    operator = create_operator(opened)
     assert isinstance(operator, SparkSourceStage)
     return operator, OperatorHarness(operator, [], spark=engine.session).open()
 

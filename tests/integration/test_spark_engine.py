@@ -27,7 +27,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.operators import build
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
@@ -233,7 +233,7 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     write_days(tmp_path / "in")
     source, transform, partial, window, _ = opened(program(tmp_path / "in"), engine)
     reader = OperatorHarness(
-        build([source, transform, partial]),
+        create_operator([source, transform, partial]),
         [],
         spark=engine.session,
         output_schema=partial.output_schema,
@@ -253,7 +253,7 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     latest = int(datetime(2013, 2, 2, 23, tzinfo=UTC).timestamp()) * 1_000_000
     assert reader.watermarks_us[-1] == latest - 3_600_000_000 - 1
     merged = OperatorHarness(
-        build([window]), [partial.output_schema], output_schema=window.output_schema
+        create_operator([window]), [partial.output_schema], output_schema=window.output_schema
     ).open()
     for element in reader.elements:
         if isinstance(element, pa.RecordBatch):
@@ -341,7 +341,7 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
     graph = program(tmp_path / "in", schema="time_hour TIMESTAMP, origin STRING, dep_delay DOUBLE")
     source, transform, partial, *_ = opened(graph, engine)
     reader = OperatorHarness(
-        build([source, transform, partial]),
+        create_operator([source, transform, partial]),
         [],
         spark=engine.session,
         output_schema=partial.output_schema,
@@ -363,7 +363,10 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
     numbers.transform(lambda df: df.groupBy().sum("n")).print()
     source, transform, *_ = opened(env.job_graph("sum"), engine)
     reader = OperatorHarness(
-        build([source, transform]), [], spark=engine.session, output_schema=transform.output_schema
+        create_operator([source, transform]),
+        [],
+        spark=engine.session,
+        output_schema=transform.output_schema,
     ).open()
     assert reader.poll()
     reader.deliver(

@@ -36,7 +36,7 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.operators import build
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.warm_up import start_warm
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
@@ -97,7 +97,7 @@ def run(
         name = "+".join(opened.operator.name for opened in group)
         if name == "before":
             return RecordingOperator(name, journal)
-        operator = build(group)
+        operator = create_operator(group)
 
         def noting(call: str, method: Any) -> Any:
             def noted(*arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from firesteel.operator import Output, StreamOperator
 from firesteel.plan.specs import CustomSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.operators import build
+from taskexecutor.executor.operators.registry import create_operator
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 BATCH = pa.record_batch([[1, 2], ["a", None]], schema=SCHEMA)
@@ -26,15 +26,15 @@ def emitting(emit: Callable[[Output], None], **declared: Any) -> OperatorHarness
         def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
             emit(self.output)
 
-    operator = build([OpenedOperator(NAMED, CustomSpec(factory=Mine, **declared), None)])
+    operator = create_operator([OpenedOperator(NAMED, CustomSpec(factory=Mine, **declared), None)])
     return OperatorHarness(operator, [SCHEMA], name="mine").open()
 
 
 def test_custom_operators_come_from_their_factory() -> None:
     made = StreamOperator()
-    assert build([OpenedOperator(NAMED, CustomSpec(factory=lambda: made), None)]) is made
+    assert create_operator([OpenedOperator(NAMED, CustomSpec(factory=lambda: made), None)]) is made
     with pytest.raises(FiresteelError, match="mine: the factory made a str"):
-        build([OpenedOperator(NAMED, CustomSpec(factory=str), None)])
+        create_operator([OpenedOperator(NAMED, CustomSpec(factory=str), None)])
 
 
 def test_columns_are_matched_by_name_and_cast_safely() -> None:

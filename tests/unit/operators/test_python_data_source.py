@@ -47,7 +47,7 @@ from taskexecutor.executor.connectors.python_data_source import (
 )
 from taskexecutor.executor.connectors.python_source import build
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.operators import build as build_operator
+from taskexecutor.executor.operators.registry import create_operator
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
 ARROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -274,7 +274,7 @@ def harnesses(graph: JobGraph, **schemas: pa.Schema) -> dict[str, Callable[[], O
         )
         inputs = [PARTITION_SCHEMA if "Source" in operator.name else TIMES] * bool(operator.inputs)
         return OperatorHarness(
-            build_operator([OpenedOperator(operator, spec, schema)]), inputs, output_schema=schema
+            create_operator([OpenedOperator(operator, spec, schema)]), inputs, output_schema=schema
         ).open()
 
     return {

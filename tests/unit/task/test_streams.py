@@ -33,7 +33,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.specs import SourceSpec
 from firesteel.testing import MemoryExchange
 from taskexecutor.executor.connectors.python_data_source import PARTITION_SCHEMA
-from taskexecutor.executor.operators import build
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
@@ -230,7 +230,7 @@ def run(graph: JobGraph, schema: pa.Schema, capacity: int) -> None:
         if error is not None:
             failures.append(error)
 
-    services = TaskServices(exchange, None, build, report, lambda event: None)
+    services = TaskServices(exchange, None, create_operator, report, lambda event: None)
     threads = []
     for vertex in graph.vertices:
         for config in configs(graph, vertex, schema):

@@ -84,19 +84,20 @@ def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def whole_numbers(column: pa.Array) -> Ints | None:
-    """The values of a column of whole numbers, dates or times without nulls, without a copy where
-    it is 64 bits wide.
+    """The values of a column of integers, dates or times without nulls, or None for any other.
+    Columns that are 64 bits wide are not copied.
     """
     if column.null_count:
         return None
     kind = column.type
+    values: Ints | None = None
     if pa.types.is_signed_integer(kind):
-        return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
-        return column.view(pa.int64()).to_numpy(zero_copy_only=False)
-    if pa.types.is_date32(kind):
-        return column.view(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64)
-    return None
+        values = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    elif pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
+        values = column.view(pa.int64()).to_numpy(zero_copy_only=False)
+    elif pa.types.is_date32(kind):
+        values = column.view(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64)
+    return values
 
 
 def _codes(column: pa.Array) -> tuple[Ints, int]:

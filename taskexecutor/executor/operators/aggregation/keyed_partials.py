@@ -364,7 +364,7 @@ def _hashable(columns: list[pa.Array]) -> Any:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    values = column.to_pylist()
+    values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type):
         return ["NaN" if value is not None and value != value else value for value in values]
     if pa.types.is_nested(column.type):

@@ -1,0 +1,101 @@
+"""Creates operators: from the specs of a program to what runs in a task's chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.connectors import PythonSource, SequenceSource
+from firesteel.connectors.python_source import PartitionPlan
+from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import (
+    AssignWatermarksSpec,
+    CoMapInArrowSpec,
+    CoProcessSpec,
+    CustomSpec,
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    TransformSpec,
+    TransformWithStateSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+)
+from taskexecutor.executor.operator_factory import OpenedOperator
+
+# Called with the spec. As names, because a slot loads the operators of its job only: an idle one
+# does without their libraries.
+OPERATORS: dict[type[Spec], str] = {
+    MapInArrowSpec: "map_in_arrow:MapInArrow",
+    MapInPandasSpec: "map_in_pandas:MapInPandas",
+    CoMapInArrowSpec: "map_in_arrow:CoMapInArrow",
+    FilterSpec: "filter:Filter",
+    CoProcessSpec: "co_process:CoProcess",
+    TransformWithStateSpec: "stateful.transform_with_state:TransformWithState",
+    AssignWatermarksSpec: "assign_watermarks:AssignWatermarks",
+    WindowAggregateSpec: "aggregation.window_aggregate:window_operator",
+    WindowApplySpec: "aggregation.window_aggregate:window_operator",
+    RunningAggregateSpec: "aggregation.running_aggregate:RunningAggregate",
+}
+RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)
+
+
+def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
+    """The operator that does what `group` asks for: one operator, or a linear run of operators that
+    Spark executes as one plan.
+
+    Raises FiresteelError for a group that cannot be one operator.
+    """
+    first, specs, schema = group[0], [opened.spec for opened in group], group[-1].output_schema
+    if len(group) > 1 and not all(isinstance(spec, RUN_ON_SPARK) for spec in specs):
+        raise FiresteelError(
+            f"operators {', '.join(opened.operator.name for opened in group)} cannot be fused: "
+            "not all of them run on Spark"
+        )
+    match first.spec:
+        case SourceSpec():
+            return _source(first, specs, schema)
+        case SinkSpec():
+            from taskexecutor.executor.connectors import build_sink
+
+            return build_sink(first.spec.sink)
+        case TransformSpec() | PartialWindowAggregateSpec():
+            from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+
+            return SparkTransformStage(specs, schema)
+        case CustomSpec():
+            from taskexecutor.executor.operators.custom import custom_operator
+
+            return custom_operator(first.spec, first.operator.name)
+        case spec:
+            return operator_class(type(spec))(spec)
+
+
+def operator_class(spec: type[Spec]) -> Callable[[Any], StreamOperator]:
+    """The operator's class, or a function that chooses one."""
+    found: Callable[[Any], StreamOperator] = resolve_name(f"{__package__}.{OPERATORS[spec]}")
+    return found
+
+
+def _source(first: OpenedOperator, specs: list[Spec], schema: pa.Schema | None) -> StreamOperator:
+    assert isinstance(first.spec, SourceSpec)
+    if isinstance(first.spec.source, SequenceSource) and len(specs) == 1:
+        from taskexecutor.executor.connectors.sequence import SequenceReader
+
+        return SequenceReader(first.spec.source, first.spec.watermarks)
+    if isinstance(first.spec.source, PythonSource | PartitionPlan):
+        from taskexecutor.executor.connectors import python_source
+
+        return python_source.build(first.spec.source)
+    from taskexecutor.executor.spark.source_stage import SparkSourceStage
+
+    return SparkSourceStage(first.spec, first.output_schema, specs[1:], schema)
