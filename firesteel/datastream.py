@@ -25,12 +25,14 @@ from firesteel.plan.specs import (
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
+    PartialWindowAggregateSpec,
     SinkSpec,
     Spec,
     TransformSpec,
     side_output_tags,
 )
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
+from firesteel.program import Program
 from firesteel.windowed_stream import WindowedStream, running_aggregate
 from firesteel.windows import Duration, Watermarks, Window
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from firesteel.client.collected import BatchKind, CollectedBatches
-    from firesteel.environment import Environment
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 PandasFunction = Callable[[Iterator[Any]], Iterator[Any]]  # of pandas DataFrames
@@ -48,7 +49,7 @@ _Self = TypeVar("_Self", bound="_Configurable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Upstream:
+class Upstream:
     """One way into the next operator: whose output, and how it is partitioned on the way."""
 
     node: StreamNode
@@ -60,7 +61,7 @@ class _Upstream:
 class _Configurable:
     """What can be set on the operator just added."""
 
-    _environment: Environment
+    _program: Program
     _node: StreamNode | None
 
     def _configured(self) -> StreamNode:
@@ -80,14 +81,14 @@ class _Configurable:
         return self
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
-        self._configured().parallelism = _positive("parallelism", parallelism)
+        self._configured().parallelism = positive("parallelism", parallelism)
         return self
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
         """Number of key groups: the operator's state can be rescaled up to this parallelism, and it
         never changes.
         """
-        self._configured().max_parallelism = _positive("max parallelism", max_parallelism)
+        self._configured().max_parallelism = positive("max parallelism", max_parallelism)
         return self
 
     def start_new_chain(self: _Self) -> _Self:
@@ -119,7 +120,7 @@ class _Configurable:
         gave its profile.
         """
         node = self._configured()
-        node.resources = self._environment._resource_profile(group)
+        node.resources = self._program.resource_profile(group)
         node.resource_group = group
         return self
 
@@ -134,13 +135,13 @@ class DataStream(_Configurable):
 
     def __init__(
         self,
-        environment: Environment,
-        upstreams: tuple[_Upstream, ...],
+        program: Program,
+        upstreams: tuple[Upstream, ...],
         *,
         time_columns: frozenset[str],
         node: StreamNode | None,
     ) -> None:
-        self._environment = environment
+        self._program = program
         self._upstreams = upstreams
         self._time_columns = time_columns  # event-time columns of the sources it comes from
         self._node = node
@@ -260,10 +261,8 @@ class DataStream(_Configurable):
             raise InvalidProgram(
                 f"{node} has no side output {tag!r}; it has: {', '.join(sorted(known)) or 'none'}"
             )
-        upstream = _Upstream(node=node, side_output_tag=tag)
-        return DataStream(
-            self._environment, (upstream,), time_columns=self._time_columns, node=None
-        )
+        upstream = Upstream(node=node, side_output_tag=tag)
+        return DataStream(self._program, (upstream,), time_columns=self._time_columns, node=None)
 
     def assign_timestamps_and_watermarks(
         self, watermarks: Watermarks, *, name: str | None = None, uid: str = ""
@@ -296,7 +295,7 @@ class DataStream(_Configurable):
             self._check_mine("union", other)
         upstreams = self._upstreams + tuple(u for other in others for u in other._upstreams)
         time_columns = self._time_columns.union(*(other._time_columns for other in others))
-        return DataStream(self._environment, upstreams, time_columns=time_columns, node=None)
+        return DataStream(self._program, upstreams, time_columns=time_columns, node=None)
 
     def connect(self, other: DataStream) -> ConnectedStreams:
         """Two streams of any schemas into the two inputs of one operator."""
@@ -336,7 +335,7 @@ class DataStream(_Configurable):
                 f"{title} commit", SinkSpec(sink=committer), uid=f"{uid}-commit" if uid else ""
             )
             committed._configured().parallelism = 1
-        return DataStreamSink(self._environment, written._configured())
+        return DataStreamSink(self._program, written._configured())
 
     def foreach_batch(
         self, function: Callable[[DataFrame, int], None], *, name: str | None = None, uid: str = ""
@@ -384,15 +383,15 @@ class DataStream(_Configurable):
             raise InvalidProgram(f'iterate is {iterate!r}; allowed: "arrow", "pandas"')
         sink = self.sink_to(CollectSink(), name="Sink: Collect")
         if iterate is not None:
-            return self._environment._execute_collecting(job_name, sink._configured(), iterate)
-        return self._environment.execute(job_name).table(sink)
+            return self._program.execute_collecting(job_name, sink._configured(), iterate)
+        return self._program.execute(job_name).table(sink)
 
     # -- inside
 
     def _add(
         self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
     ) -> DataStream:
-        node = self._environment._graph.add_node(name, spec, inputs=1, runs_on_spark=runs_on_spark)
+        node = self._program.graph.add_node(name, spec, inputs=1, runs_on_spark=runs_on_spark)
         node.uid = uid
         self._connect_to(node, 0)
         return self._from(node)
@@ -407,12 +406,12 @@ class DataStream(_Configurable):
 
     def _from(self, node: StreamNode) -> DataStream:
         return DataStream(
-            self._environment, (_Upstream(node=node),), time_columns=self._time_columns, node=node
+            self._program, (Upstream(node=node),), time_columns=self._time_columns, node=node
         )
 
     def _connect_to(self, node: StreamNode, input_index: int) -> None:
         for upstream in self._upstreams:
-            self._environment._graph.add_edge(
+            self._program.graph.add_edge(
                 StreamEdge(
                     source=upstream.node,
                     target=node,
@@ -427,7 +426,7 @@ class DataStream(_Configurable):
         self, partitioner: Partitioner, key_columns: tuple[str, ...] = ()
     ) -> DataStream:
         upstreams = tuple(
-            _Upstream(
+            Upstream(
                 node=u.node,
                 partitioner=partitioner,
                 key_columns=key_columns,
@@ -435,12 +434,16 @@ class DataStream(_Configurable):
             )
             for u in self._upstreams
         )
-        return DataStream(self._environment, upstreams, time_columns=self._time_columns, node=None)
+        return DataStream(self._program, upstreams, time_columns=self._time_columns, node=None)
+
+    def _with_time_columns(self, *columns: str) -> DataStream:
+        self._time_columns = frozenset(columns)
+        return self
 
     def _check_mine(self, what: str, other: DataStream) -> None:
         if not isinstance(other, DataStream):
             raise InvalidProgram(f"{what}() takes a DataStream, not {type(other).__name__}")
-        if other._environment is not self._environment:
+        if other._program is not self._program:
             raise InvalidProgram(f"{what}(): the two streams belong to different environments")
 
 
@@ -450,12 +453,26 @@ class KeyedStream(DataStream):
     def __init__(self, stream: DataStream, key_columns: tuple[str, ...]) -> None:
         keyed = stream._partitioned(Partitioner.HASH, key_columns)
         super().__init__(
-            keyed._environment, keyed._upstreams, time_columns=keyed._time_columns, node=None
+            keyed._program, keyed._upstreams, time_columns=keyed._time_columns, node=None
         )
         self.key_columns = key_columns
         self._unkeyed = stream
 
-    def window(self, window: Window, *, allowed_lateness: Duration = "0 s") -> WindowedStream:
+    def _add_in_two_halves(
+        self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
+    ) -> DataStream:
+        """The partial aggregate before the shuffle, as an operator of its own, and the keyed half
+        behind it.
+        """
+        before = self._unkeyed._add(
+            f"{title} partial", partial, uid=f"{uid}-partial" if uid else "", runs_on_spark=True
+        )
+        before._configured().follows_producer = True
+        return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
+
+    def window(
+        self, window: Window, *, allowed_lateness: Duration = "0 s"
+    ) -> WindowedStream[DataStream]:
         """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or
         processing time.
 
@@ -557,7 +574,7 @@ class KeyedStream(DataStream):
                     f"initial_state is a stream with key_by(), not {type(initial_state).__name__}"
                 )
             self._check_mine("transform_with_state", initial_state)
-        graph = self._environment._graph
+        graph = self._program.graph
         spec = stateful.transform_with_state_spec(
             graph,
             processor=processor,
@@ -679,22 +696,20 @@ class ConnectedStreams:
         return self._add(name, spec, uid)
 
     def _add(self, name: str, spec: Spec, uid: str) -> DataStream:
-        environment = self._first._environment
-        node = environment._graph.add_node(name, spec, inputs=2)
+        program = self._first._program
+        node = program.graph.add_node(name, spec, inputs=2)
         node.uid = uid
         self._first._connect_to(node, 0)
         self._second._connect_to(node, 1)
         time_columns = self._first._time_columns | self._second._time_columns
-        return DataStream(
-            environment, (_Upstream(node=node),), time_columns=time_columns, node=node
-        )
+        return DataStream(program, (Upstream(node=node),), time_columns=time_columns, node=node)
 
 
 class DataStreamSink(_Configurable):
     """The end of a stream."""
 
-    def __init__(self, environment: Environment, node: StreamNode) -> None:
-        self._environment = environment
+    def __init__(self, program: Program, node: StreamNode) -> None:
+        self._program = program
         self._node = node
 
 
@@ -723,7 +738,7 @@ def _function_name(kind: str, function: Any) -> str:
     return kind if name in ("", "<lambda>") else f"{kind}({name})"
 
 
-def _positive(what: str, value: int) -> int:
+def positive(what: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidProgram(f"{what} is {value!r}; it must be a whole number of at least 1")
     return value

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from firesteel.common.config import Configuration, options
-from firesteel.common.ids import JobId, random_id
+from firesteel.common.config import options
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import SequenceSource, Source
 from firesteel.connectors.source import SparkRead
-from firesteel.datastream import DataStream, _positive, _Upstream
+from firesteel.datastream import DataStream, Upstream, positive
 from firesteel.errors import InvalidProgram
-from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.specs import SourceSpec
-from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
+from firesteel.plan.stream_graph import StreamEdge
+from firesteel.program import Program
 from firesteel.windows import Watermarks
 
 if TYPE_CHECKING:
-    from firesteel.client.collected import BatchKind, CollectedBatches
+    from firesteel.client.execution import JobResult
 
 
 class Environment:
@@ -33,14 +32,11 @@ class Environment:
     def __init__(
         self, *, parallelism: int | None = None, configuration: dict[str, str] | None = None
     ) -> None:
-        self._graph = StreamGraph()
-        self._own: dict[str, str] = {k: str(v) for k, v in (configuration or {}).items()}
+        self._program = Program()
+        own = self._program.configuration
+        own.update({key: str(value) for key, value in (configuration or {}).items()})
         if parallelism is not None:
-            self._own[options.PARALLELISM.key] = str(_positive("parallelism", parallelism))
-        self._resource_groups: dict[str, ResourceProfile] = {}
-        self._files: list[str] = []
-        self._archives: list[str] = []
-        self._requirements: str | None = None
+            own[options.PARALLELISM.key] = str(positive("parallelism", parallelism))
 
     # -- sources
 
@@ -94,7 +90,9 @@ class Environment:
         planner = planner or source.planner(marked=False)
         planning = None
         if planner is not None:
-            planning = self._graph.add_node(f"{title} plan", SourceSpec(source=planner), inputs=0)
+            planning = self._program.graph.add_node(
+                f"{title} plan", SourceSpec(source=planner), inputs=0
+            )
             planning.parallelism = planner.parallelism
             planning.uid = f"{uid}-plan" if uid else ""
         spec = SourceSpec(
@@ -103,18 +101,20 @@ class Environment:
             alignment=None if watermarks is None else watermarks.alignment,
             side_output_tags=source.side_output_tags,
         )
-        node = self._graph.add_node(title, spec, inputs=0 if planning is None else 1)
+        node = self._program.graph.add_node(title, spec, inputs=0 if planning is None else 1)
         node.parallelism = source.parallelism
         node.runs_on_spark = source.spark_read is SparkRead.ALWAYS
         node.uid = uid
         if planning is not None:
-            self._graph.add_edge(
+            self._program.graph.add_edge(
                 StreamEdge(
                     source=planning, target=node, target_input=0, partitioner=Partitioner.REBALANCE
                 )
             )
         time_columns = frozenset({watermarks.column}) if watermarks is not None else frozenset()
-        return DataStream(self, (_Upstream(node=node),), time_columns=time_columns, node=node)
+        return DataStream(
+            self._program, (Upstream(node=node),), time_columns=time_columns, node=node
+        )
 
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
         """The numbers start <= n < end."""
@@ -126,19 +126,19 @@ class Environment:
         """Registers a resource group: operators put in it with `.resource_group(name)` share slots
         of their own.
         """
-        self._resource_groups[name] = resources
+        self._program.resource_groups[name] = resources
 
     def add_python_file(self, path: str) -> None:
         """Ships a .py, .zip or .whl file (or a folder of Python) and puts it on the job's sys.path,
         as --py-files does.
         """
-        self._files.append(_existing(path, "add_python_file"))
+        self._program.files.append(_existing(path, "add_python_file"))
 
     def add_python_archive(self, path: str, target_dir: str = "") -> None:
         """Ships an archive and unpacks it as `target_dir` of the job's directory, as --py-archives
         a.zip#dir does.
         """
-        self._archives.append(
+        self._program.archives.append(
             _existing(path, "add_python_archive") + (f"#{target_dir}" if target_dir else "")
         )
 
@@ -146,7 +146,7 @@ class Environment:
         """Ships a requirements.txt; its packages are installed for the job, as --py-requirements
         does.
         """
-        self._requirements = _existing(path, "set_python_requirements")
+        self._program.requirements = _existing(path, "set_python_requirements")
 
     # -- execution
 
@@ -156,50 +156,14 @@ class Environment:
         """The JobGraph of the program as it stands. `overrides` win over the environment's own
         configuration.
         """
-        own = {**self._own, **(overrides or {})}
-        # The files named in configuration are shipped as blobs; the job itself need not know the
-        # client's paths.
-        configuration = Configuration.load(overrides=own)
-        return build_job_graph(
-            self._graph,
-            job_id=JobId(random_id()),
-            name=job_name,
-            default_parallelism=configuration.get(options.PARALLELISM),
-            default_max_parallelism=configuration.get(options.MAX_PARALLELISM),
-            chaining_enabled=configuration.get(options.OPERATOR_CHAINING),
-            config=own,
-        )
+        return self._program.job_graph(job_name, overrides=overrides)
 
-    def execute(self, job_name: str = "job") -> Any:
-        """Runs the program and, attached, waits for its end; returns the JobResult.
+    def execute(self, job_name: str = "job") -> JobResult:
+        """Runs the program; attached, waits for its end.
 
         Raises JobFailed (the user's traceback first) or JobCanceled.
         """
-        from firesteel.client import execution, execution_context
-
-        context = execution_context.current() or execution_context.ExecutionContext.embedded()
-        graph = self.job_graph(job_name, overrides=context.overrides)
-        return execution.run_job(
-            graph, context.with_files(self._files, self._archives, self._requirements)
-        )
-
-    def _execute_collecting(
-        self, job_name: str, sink: StreamNode, kind: BatchKind
-    ) -> CollectedBatches[Any]:
-        from firesteel.client import collected, execution_context
-
-        context = execution_context.current() or execution_context.ExecutionContext.embedded()
-        graph = self.job_graph(job_name, overrides=context.overrides)
-        files = context.with_files(self._files, self._archives, self._requirements)
-        return collected.run_collecting(graph, operator_id_of(sink), files, kind)
-
-    def _resource_profile(self, group: str) -> ResourceProfile:
-        if group not in self._resource_groups:
-            known = ", ".join(sorted(self._resource_groups)) or "none yet"
-            raise InvalidProgram(
-                f"there is no resource group {group!r} (registered: {known}); call env.resource_group({group!r}, ...) first"
-            )
-        return self._resource_groups[group]
+        return self._program.execute(job_name)
 
 
 def _existing(path: str, where: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from firesteel.common.job_graph import Partitioner
 from firesteel.errors import InvalidProgram
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.specs import (
@@ -22,18 +21,38 @@ from firesteel.windows import Duration, Session, Sliding, Tumbling, Window, dura
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from firesteel.datastream import DataStream, KeyedStream
+# DataStream: windows are below streams, and know only what they need of them.
+Stream = TypeVar("Stream", bound="_Timed")
+Stream_co = TypeVar("Stream_co", bound="_Timed", covariant=True)
 
 # The event time of a window's result: its last microsecond, just before this column's time.
 _WINDOW_END = "window_end"
 
 
-class WindowedStream:
+class _Timed(Protocol):
+    def _with_time_columns(self, *columns: str) -> Self:
+        """States the event-time columns of the stream."""
+
+
+class _Keyed(Protocol[Stream_co]):
+    """What an aggregation needs of a KeyedStream."""
+
+    key_columns: tuple[str, ...]
+    _time_columns: frozenset[str]
+
+    def _add(self, name: str, spec: Spec, *, uid: str = "") -> Stream_co: ...
+
+    def _add_in_two_halves(
+        self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
+    ) -> Stream_co: ...
+
+
+class WindowedStream(Generic[Stream]):
     """Each key's records, in windows. One stream may have several: each `window(...)` is one of its
     own.
     """
 
-    def __init__(self, keyed: KeyedStream, window: Window, allowed_lateness: Duration) -> None:
+    def __init__(self, keyed: _Keyed[Stream], window: Window, allowed_lateness: Duration) -> None:
         if not isinstance(window, (Tumbling, Sliding, Session)):
             raise InvalidProgram(
                 f"window() takes a Tumbling, Sliding or Session window, not {type(window).__name__}"
@@ -51,7 +70,7 @@ class WindowedStream:
             )
         self._time_column, self._time_shift_us = _event_time(keyed, window)
 
-    def side_output_late(self, tag: str) -> WindowedStream:
+    def side_output_late(self, tag: str) -> Self:
         """Records that come too late go to the side output `tag` of the result, as they were,
         instead of being dropped:
 
@@ -70,7 +89,7 @@ class WindowedStream:
         self._late_tag = tag
         return self
 
-    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
+    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> Stream:
         """One row per key and window: the key columns, `window_start`, `window_end` and one column
         per SQL expression.
 
@@ -105,11 +124,11 @@ class WindowedStream:
             aggregates=aggregates,
             allowed_lateness_us=self._allowed_lateness_us,
         )
-        return self._of_windows(_in_two_halves(self._keyed, title, partial, final, uid))
+        return self._of_windows(self._keyed._add_in_two_halves(title, partial, final, uid=uid))
 
     def apply(
         self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
-    ) -> DataStream:
+    ) -> Stream:
         """Runs a DataFrame to DataFrame function on Spark when windows fire.
 
         It gets the window's rows of all keys of the subtask at once, with `window_start` and
@@ -131,7 +150,7 @@ class WindowedStream:
         function: Callable[[Any], Any] | None,
         aggregates: tuple[AggregateExpression, ...],
         uid: str,
-    ) -> DataStream:
+    ) -> Stream:
         spec = WindowApplySpec(
             key_columns=self._keyed.key_columns,
             window=self._spec,
@@ -144,16 +163,13 @@ class WindowedStream:
         )
         return self._of_windows(self._keyed._add(title, spec, uid=uid))
 
-    def _of_windows(self, stream: DataStream) -> DataStream:
-        stream._time_columns = (
-            frozenset() if self._window.processing_time else frozenset({_WINDOW_END})
-        )
-        return stream
+    def _of_windows(self, stream: Stream) -> Stream:
+        return stream._with_time_columns(*(() if self._window.processing_time else (_WINDOW_END,)))
 
 
 def running_aggregate(
-    keyed: KeyedStream, expressions: tuple[str, ...], *, name: str | None, uid: str
-) -> DataStream:
+    keyed: _Keyed[Stream], expressions: tuple[str, ...], *, name: str | None, uid: str
+) -> Stream:
     columns = keyed._time_columns
     time_column = next(iter(columns)) if len(columns) == 1 else ""
     aggregates = parse_aggregates(expressions, time_column=time_column)
@@ -166,23 +182,10 @@ def running_aggregate(
         key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates
     )
     final = RunningAggregateSpec(key_columns=keyed.key_columns, aggregates=aggregates)
-    return _in_two_halves(keyed, name or "Aggregate", partial, final, uid)
+    return keyed._add_in_two_halves(name or "Aggregate", partial, final, uid=uid)
 
 
-def _in_two_halves(
-    keyed: KeyedStream, title: str, partial: PartialWindowAggregateSpec, final: Spec, uid: str
-) -> DataStream:
-    """The partial aggregate before the shuffle, as an operator of its own, and the keyed half
-    behind it.
-    """
-    before = keyed._unkeyed._add(
-        f"{title} partial", partial, uid=f"{uid}-partial" if uid else "", runs_on_spark=True
-    )
-    before._configured().follows_producer = True
-    return before._partitioned(Partitioner.HASH, keyed.key_columns)._add(title, final, uid=uid)
-
-
-def _event_time(keyed: KeyedStream, window: Window) -> tuple[str, int]:
+def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:
     """The column of event time and what to add to it, in microseconds."""
     if window.processing_time:
         return "", 0

@@ -66,7 +66,7 @@ def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def collected(client: Client, stream: DataStream) -> pa.Table:
     stream.sink_to(CollectSink())
-    graph = stream._environment.job_graph("check")
+    graph = stream._program.job_graph("check")
     job_id = client.submit(graph)
     client.wait(job_id)
     (operator_id,) = [

@@ -20,6 +20,7 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
+from firesteel.program import Program
 
 ROOT = Path(__file__).parents[2]
 SLOTS = 4
@@ -47,7 +48,7 @@ class Session:
     def address(self) -> str:
         return self.cluster.address
 
-    def submit(self, env: Environment, name: str = "job", **overrides: str) -> str:
+    def submit(self, env: Environment | Program, name: str = "job", **overrides: str) -> str:
         return self.client.submit(
             env.job_graph(name, overrides={k.replace("__", "."): v for k, v in overrides.items()})
         )

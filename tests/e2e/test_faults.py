@@ -136,7 +136,7 @@ def between_bundles() -> DataStream:
 def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(
     session: Session, program: Callable[[], DataStream]
 ) -> None:
-    job_id = session.submit(program().rebalance().print()._environment)
+    job_id = session.submit(program().rebalance().print()._program)
     victim, _ = busy_slot(session, job_id)
     session.wait_until(job_id, lambda details: details.vertices[-2].metrics.records_out > 0)
     jvm = jvm_of(victim)

@@ -31,7 +31,7 @@ def collected(session: Session, *streams: DataStream) -> list[pa.Table]:
         stream.sink_to(CollectSink(), uid=f"collect-{number}")
         for number, stream in enumerate(streams)
     ]
-    graph = sinks[0]._environment.job_graph("collected")
+    graph = sinks[0]._program.job_graph("collected")
     job_id = session.client.submit(graph)
     session.client.wait(job_id)
     found = {o.uid: o.operator_id for v in graph.vertices for o in v.operators}

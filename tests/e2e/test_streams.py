@@ -23,7 +23,7 @@ from .conftest import Session
 
 def collected(session: Session, stream: DataStream) -> pa.Table:
     sink = stream.sink_to(CollectSink())
-    graph = sink._environment.job_graph("collected")
+    graph = sink._program.job_graph("collected")
     job_id = session.client.submit(graph)
     session.client.wait(job_id)
     (operator_id,) = [

@@ -22,7 +22,7 @@ def keyed() -> KeyedStream:
 
 
 def specs(stream: DataStream) -> list[Any]:
-    return [node.spec for node in stream._environment._graph.nodes]
+    return [node.spec for node in stream._program.graph.nodes]
 
 
 @pytest.mark.parametrize(
