@@ -13,7 +13,6 @@ import asyncio
 import gc
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from jobmaster.core.settings import JobSettings
 from jobmaster.paths import list_files
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
-from jobmaster.spool import open_spool
 from jobmaster.testing import SLOT_PROFILE, job, vertex
 
 TASK_EXECUTORS = 100
@@ -81,65 +79,56 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
     resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(_StubResourceManager(), server)
     address = bind(server, "127.0.0.1", 0)
     await server.start()
-    with tempfile.TemporaryDirectory() as spool_dir:
-        start = dispatcher_pb2.StartJob(
-            job_graph=job_graph_to_proto(graph),
-            epoch=EPOCH,
-            resource_manager_address=address,
-            spool_dir=spool_dir,
-        )
-        running = _Timed(
-            start,
-            JobSettings(),
-            sessions=servicer.sessions,
-            address=address,
-            dispatcher_address=address,
-            report=lambda _: None,
-            exit_process=lambda: None,
-            platform=SYSTEM,
-            ids=IdSource(),
-            list_paths=list_files,
-            spool=open_spool(spool_dir),
-        )
-        gc.freeze()  # as `python -m jobmaster` does
-        servicer.job = running
-        running_task = asyncio.create_task(running.run())
-        argv = [
-            sys.executable,
-            "-m",
-            "benchmarks.deploy",
-            address,
-            graph.job_id,
-            str(task_executors),
-            str(slots),
-        ]
-        stubs = await asyncio.create_subprocess_exec(
-            *argv, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL
-        )
+    start = dispatcher_pb2.StartJob(
+        job_graph=job_graph_to_proto(graph),
+        epoch=EPOCH,
+        resource_manager_address=address,
+    )
+    running = _Timed(
+        start,
+        JobSettings(),
+        sessions=servicer.sessions,
+        address=address,
+        report=lambda _: None,
+        exit_process=lambda: None,
+        platform=SYSTEM,
+        ids=IdSource(),
+        list_paths=list_files,
+    )
+    gc.freeze()  # as `python -m jobmaster` does
+    servicer.job = running
+    running_task = asyncio.create_task(running.run())
+    argv = [
+        sys.executable,
+        "-m",
+        "benchmarks.deploy",
+        address,
+        graph.job_id,
+        str(task_executors),
+        str(slots),
+    ]
+    stubs = await asyncio.create_subprocess_exec(
+        *argv, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while running.core.graph.count(ExecutionState.RUNNING) < 2 * parallelism:
+            if time.monotonic() > deadline or running_task.done() or stubs.returncode is not None:
+                raise RuntimeError(f"not all tasks are RUNNING: {running.core.graph.story()}")
+            await asyncio.sleep(0.002)
+        done_at = time.perf_counter()
+    finally:
+        goodbye = job_master_pb2.JobMasterToTaskExecutor(goodbye=job_master_pb2.Goodbye())
+        for task_executor_id in list(servicer.sessions.by_id):
+            servicer.sessions.dismiss(task_executor_id, goodbye)
         try:
-            deadline = time.monotonic() + TIMEOUT_S
-            while running.core.graph.count(ExecutionState.RUNNING) < 2 * parallelism:
-                if (
-                    time.monotonic() > deadline
-                    or running_task.done()
-                    or stubs.returncode is not None
-                ):
-                    raise RuntimeError(f"not all tasks are RUNNING: {running.core.graph.story()}")
-                await asyncio.sleep(0.002)
-            done_at = time.perf_counter()
-        finally:
-            goodbye = job_master_pb2.JobMasterToTaskExecutor(goodbye=job_master_pb2.Goodbye())
-            for task_executor_id in list(servicer.sessions.by_id):
-                servicer.sessions.dismiss(task_executor_id, goodbye)
-            try:
-                await asyncio.wait_for(stubs.wait(), 5.0)
-            except TimeoutError:
-                stubs.kill()
-                await stubs.wait()
-            running_task.cancel()
-            await asyncio.gather(running_task, return_exceptions=True)
-            await server.stop(2.0)
-            await running.close()
+            await asyncio.wait_for(stubs.wait(), 5.0)
+        except TimeoutError:
+            stubs.kill()
+            await stubs.wait()
+        running_task.cancel()
+        await asyncio.gather(running_task, return_exceptions=True)
+        await server.stop(2.0)
     return running.deploy_at - running.slots_at, done_at - running.slots_at
 
 

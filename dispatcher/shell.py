@@ -391,7 +391,6 @@ class Shell:
             job_graph=graph,
             epoch=command.epoch,
             resource_manager_address=self.resource_manager,
-            spool_dir=str(self.results.path(command.job_id, "", 0).parent),
             dispatcher_address=self.address,
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))

@@ -190,15 +190,17 @@ class Deployments:
         job_graph: job_graph_pb2.JobGraph,
         edges: tuple[JobEdge, ...],
         epoch: int,
-        config: dict[str, str],
+        *,
+        dispatcher_address: str,
     ) -> None:
         self._job_graph = job_graph
         self._common = tasks_pb2.SubmitTasks(
             job_id=job_graph.job_id,
             job_master_epoch=epoch,
             job_name=job_graph.name,
-            config=config,
+            config=job_graph.config,
             blobs=job_graph.blobs,
+            dispatcher_address=dispatcher_address,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges

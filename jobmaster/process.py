@@ -32,7 +32,6 @@ from jobmaster.details import number
 from jobmaster.paths import PathLister, list_files
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
-from jobmaster.spool import Spool, open_spool
 
 log = structlog.get_logger(__name__)
 
@@ -52,11 +51,10 @@ class JobMasterProcess:
         metrics_address: str = "",
         ids: IdSource | None = None,
         list_paths: PathLister = list_files,
-        open_spool: Callable[[str], Spool] = open_spool,
         job_built: Callable[[], object] = lambda: None,
     ) -> None:
-        """`metrics_address`: where `registry` is served, if it is; `list_paths` and `open_spool`:
-        the disk; `job_built` is called once, when the ExecutionGraph is there.
+        """`metrics_address`: where `registry` is served, if it is; `list_paths`: finds a source's
+        files; `job_built` is called once, when the ExecutionGraph is there.
         """
         self._conf = conf
         self._dispatcher_address = dispatcher_address
@@ -66,7 +64,6 @@ class JobMasterProcess:
         self.metrics_address = metrics_address
         self._ids = ids or IdSource()
         self._list_paths = list_paths
-        self._open_spool = open_spool
         self._job_built = job_built
         self.job_master_id = self._ids.next()
         self.address = ""  # once `start` has returned
@@ -119,8 +116,6 @@ class JobMasterProcess:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.stop(0.2)
-        if self._job is not None:
-            await self._job.close()
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -179,13 +174,11 @@ class JobMasterProcess:
             settings,
             sessions=self._servicer.sessions,
             address=self.address,
-            dispatcher_address=self._dispatcher_address,
             report=self._report,
             exit_process=self._over.set,
             platform=self._platform,
             ids=self._ids,
             list_paths=self._list_paths,
-            spool=self._open_spool(start.spool_dir),
         )
         self._job_built()
         self._job = self._servicer.job = job

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, assert_never
 
 import structlog
@@ -27,17 +26,16 @@ from firesteel.common.platform import Platform
 from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.rpc.link import Link
 from jobmaster import convert, job_metrics
+from jobmaster.collected_rows import CollectedRows
 from jobmaster.core import commands, events
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details, number
 from jobmaster.paths import PathLister, PathProblem
 from jobmaster.servicer import Sessions, metrics_in
-from jobmaster.spool import Spool, SpoolProblem
 
 log = structlog.get_logger(__name__)
 
-DISPATCHER_ADDRESS_KEY = "firesteel.dispatcher.address"
 _PROGRESS_INTERVAL_S = 0.05  # task states that change together are told together
 # Details of a large job are costly: they are built again only after this many times the time that
 # took.
@@ -57,19 +55,16 @@ class RunningJob:
         *,
         sessions: Sessions,
         address: str,
-        dispatcher_address: str,
         report: Callable[[dispatcher_pb2.JobStatusChanged], None],
         exit_process: Callable[[], None],
         platform: Platform,
         ids: IdSource,
         list_paths: PathLister,
-        spool: Spool,
     ) -> None:
         """`report` sends a status to the Dispatcher; `exit_process` is called when there is nothing
         left to do.
         """
         self.job_graph: job_graph_pb2.JobGraph = start.job_graph
-        self.job_graph.config[DISPATCHER_ADDRESS_KEY] = dispatcher_address
         self.job_id: str = start.job_graph.job_id
         self.epoch: int = start.epoch
         self._settings = settings
@@ -95,15 +90,28 @@ class RunningJob:
             name=f"job {self.job_id}",
         )
         self._deployments = convert.Deployments(
-            self.job_graph, graph.edges, self.epoch, dict(self.job_graph.config)
+            self.job_graph,
+            graph.edges,
+            self.epoch,
+            dispatcher_address=start.dispatcher_address,
         )
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         # As built, of which version of the graph, and until when they will do.
         self._details: tuple[job_master_pb2.JobDetails, int, float] | None = None
         self._progress: asyncio.TimerHandle | None = None
-        self._spool = spool
-        # One thread: chunks keep their order.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="spool")
+        self._dispatcher_address = start.dispatcher_address
+        self._collected = CollectedRows(
+            platform.transport,
+            start.dispatcher_address,
+            job_id=self.job_id,
+            epoch=self.epoch,
+            sinks=[
+                operator.operator_id
+                for vertex in graph.vertices
+                for operator in vertex.operators
+                if operator.coordinator_kind == "collect"
+            ],
+        )
         self._resource_manager_epoch = 0
         self.resource_manager: _ResourceManagerLink = Link(
             name="ResourceManager",
@@ -122,11 +130,6 @@ class RunningJob:
 
     async def run(self) -> None:
         """Until cancelled. Raises what the core raises: a bug, which ends the process."""
-        loop = asyncio.get_running_loop()
-        for vertex in self.core.graph.job_graph.vertices:
-            for operator in vertex.operators:
-                if operator.coordinator_kind == "collect":
-                    loop.run_in_executor(self._disk, self._spool.create, operator.operator_id)
         self.log.info(
             "job starts",
             job_name=self.job_graph.name,
@@ -134,11 +137,12 @@ class RunningJob:
             vertices=len(self.job_graph.vertices),
         )
         self.post(events.JobStarted())
-        await asyncio.gather(self.driver.run(), self.resource_manager.run(), self._heartbeats())
-
-    async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._disk, self._spool.close)
-        self._disk.shutdown(wait=True)
+        await asyncio.gather(
+            self.driver.run(),
+            self.resource_manager.run(),
+            self._collected.run(),
+            self._heartbeats(),
+        )
 
     # ---- what the service needs
 
@@ -176,7 +180,13 @@ class RunningJob:
                     operator_event=convert.operator_event(self.job_id, command),
                 )
             case commands.SpoolChunk():
-                self._spool_chunk(command)
+                self._collected.append(
+                    command.operator_id,
+                    command.ipc_stream,
+                    lambda problem: self._spooled(command, problem),
+                )
+            case commands.BeginResults():
+                self._collected.begin(command.restart)
             case commands.DeployTasks():
                 self._send(command.task_executor_id, submit=self._deployments.submit(command))
             case commands.CancelTasks():
@@ -200,6 +210,7 @@ class RunningJob:
                     job_master_epoch=self.epoch,
                     allocation_id=command.allocation_id,
                     job_graph=self.job_graph,
+                    dispatcher_address=self._dispatcher_address,
                 )
                 self._send(command.task_executor_id, analyze=analyze)
             case commands.DismissTaskExecutor():
@@ -244,24 +255,16 @@ class RunningJob:
         except (PathProblem, OSError) as error:
             self.post(events.PathsMissing(operator_id=command.operator_id, problem=str(error)))
 
-    def _spool_chunk(self, command: commands.SpoolChunk) -> None:
-        written = asyncio.get_running_loop().run_in_executor(
-            self._disk, self._spool.append, command.operator_id, command.ipc_stream
-        )
-        written.add_done_callback(lambda future: self._spooled(command, future))
-
-    def _spooled(self, command: commands.SpoolChunk, written: asyncio.Future[None]) -> None:
-        what: dict[str, Any] = {
+    def _spooled(self, command: commands.SpoolChunk, problem: str) -> None:
+        chunk: dict[str, Any] = {
             "operator_id": command.operator_id,
             "attempt_id": command.attempt_id,
             "sequence": command.sequence,
         }
-        try:
-            written.result()
-            self.post(events.ChunkSpooled(**what))
-        except SpoolProblem as problem:
-            self.log.error("collected rows cannot be kept", cause=str(problem))
-            self.post(events.ChunkNotSpooled(**what, problem=str(problem)))
+        if problem:
+            self.post(events.ChunkNotSpooled(**chunk, problem=problem))
+        else:
+            self.post(events.ChunkSpooled(**chunk))
 
     # ---- the Dispatcher
 

@@ -22,10 +22,6 @@ from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
 
-DISPATCHER_ADDRESS = (
-    "firesteel.dispatcher.address"  # set by the JobMaster in the job's configuration
-)
-
 
 def environment_from(values: Mapping[str, str]) -> Environment:
     spark = tuple(sorted((key, value) for key, value in values.items() if key.startswith("spark.")))
@@ -148,7 +144,7 @@ def from_job_master(
                 job_master_epoch=epoch,
                 allocation_id=AllocationId(message.analyze.allocation_id),
                 blobs=tuple(blob_from_proto(blob) for blob in message.analyze.job_graph.blobs),
-                dispatcher_address=message.analyze.job_graph.config.get(DISPATCHER_ADDRESS, ""),
+                dispatcher_address=message.analyze.dispatcher_address,
                 message=executor_pb2.TaskExecutorToExecutor(analyze=message.analyze),
             )
         case "goodbye":
@@ -177,7 +173,7 @@ def _tasks_submitted(
             for allocation_id, tasks in by_allocation.items()
         ),
         blobs=tuple(blob_from_proto(blob) for blob in submit.blobs),
-        dispatcher_address=submit.config.get(DISPATCHER_ADDRESS, ""),
+        dispatcher_address=submit.dispatcher_address,
         cancellation_timeout_s=_cancellation_timeout_s(submit.config, conf),
     )
 

@@ -120,6 +120,13 @@ class ListPaths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeginResults:
+    """The job runs from its beginning: the rows that it collects from now on replace earlier ones."""
+
+    restart: int  # how often the job has started over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolChunk:
     """Append one chunk of collected rows. Results in ChunkSpooled or ChunkNotSpooled."""
 
@@ -170,6 +177,7 @@ Command: TypeAlias = (
     | SendOperatorMessage
     | DismissTaskExecutor
     | ListPaths
+    | BeginResults
     | SpoolChunk
     | ReportStatus
     | ReportProgress

@@ -232,6 +232,7 @@ class JobMasterCore:
         self.graph.transition(JobStatus.RUNNING, self.now_ms(now))
         self.scheduler.schedule(self._strategy.first(self.graph), now, self.now_ms(now))
         self._declare()
+        self._out.append(commands.BeginResults(restart=self.restarts))
         self._out.extend(self.coordinators.listings())
 
     def _advance(self, now: float) -> None:
@@ -513,6 +514,7 @@ class JobMasterCore:
         self.restarts += 1
         self.graph.start_over(self._ids, self.now_ms(now))
         self.coordinators.start_over()
+        self._out.append(commands.BeginResults(restart=self.restarts))
         self.scheduler.schedule(self._strategy.first(self.graph), now, self.now_ms(now))
 
     def _suspend(self, now: float) -> None:

@@ -141,12 +141,14 @@ async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_n
 
     # A file nobody can deliver.
     blob = common_pb2.BlobRef(hash="0" * 32, name="lib.py", kind=common_pb2.BLOB_FILE, size_bytes=1)
-    graph = job_graph_pb2.JobGraph(
-        job_id=JOB, blobs=[blob], config={"firesteel.dispatcher.address": masters.address}
+    graph = job_graph_pb2.JobGraph(job_id=JOB, blobs=[blob])
+    analyze = tasks_pb2.Analyze(
+        job_id=JOB,
+        allocation_id="1" * 32,
+        job_graph=graph,
+        dispatcher_address=masters.address,
     )
-    masters.tell_task_executor(
-        JOB, analyze=tasks_pb2.Analyze(job_id=JOB, allocation_id="1" * 32, job_graph=graph)
-    )
+    masters.tell_task_executor(JOB, analyze=analyze)
     result = await masters.job_master.next("analyze_result")
     assert "file 'lib.py' cannot be fetched" in result.error.summary
 

@@ -270,7 +270,6 @@ class DispatcherProcess(Process):
             job_graph=self._store.graphs[command.graph_id],
             epoch=command.epoch,
             resource_manager_address="resourcemanager:1",
-            spool_dir="/nowhere",
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))
 

@@ -159,7 +159,7 @@ class RunningJob:
             now_ms=int(self._world.now * 1000),
         )
         self._deployments = convert.Deployments(
-            start.job_graph, graph.edges, self.epoch, dict(start.job_graph.config)
+            start.job_graph, graph.edges, self.epoch, dispatcher_address=start.dispatcher_address
         )
         self._resource_manager_epoch = 0
         self._driver = SimulatedDriver(
@@ -243,6 +243,8 @@ class RunningJob:
                 self.process.report(self.status_message())
             case commands.ReportProgress():
                 self.process.after(0.05, lambda: self.process.report(self.status_message()))
+            case commands.BeginResults():
+                pass
             case commands.Log():
                 pass
             case commands.Exit():

@@ -23,11 +23,9 @@ from jobmaster.core.coordinators import (
     SequenceSourceEnumerator,
     create,
 )
-from jobmaster.core.coordinators.base import Spool as SpoolWanted
-from jobmaster.core.coordinators.base import UnexpectedMessage
+from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
 from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.paths import PathProblem, list_files
-from jobmaster.spool import Spool, SpoolProblem
 from jobmaster.testing import vertex
 
 A, B = AttemptId("a"), AttemptId("b")
@@ -166,11 +164,11 @@ def test_an_enumerator_has_no_use_for_rows() -> None:
 def test_chunks_are_kept_once_and_acknowledged_when_they_are() -> None:
     collect = CollectCoordinator()
     chunk = ChunkCollected(sequence=0, ipc_stream=b"rows")
-    assert collect.receive(A, 0, chunk) == (SpoolWanted(sequence=0, ipc_stream=b"rows"),)
+    assert collect.receive(A, 0, chunk) == (Spool(sequence=0, ipc_stream=b"rows"),)
     assert collect.receive(A, 0, chunk) == ()  # said again while it is being written
     assert collect.spooled(A, 0, "") == (ChunkAcknowledged(sequence=0),)
     assert collect.receive(A, 0, chunk) == (ChunkAcknowledged(sequence=0),)  # said again afterwards
-    assert collect.receive(B, 1, chunk) == (SpoolWanted(sequence=0, ipc_stream=b"rows"),)
+    assert collect.receive(B, 1, chunk) == (Spool(sequence=0, ipc_stream=b"rows"),)
 
 
 def test_a_missing_chunk_is_an_error() -> None:
@@ -225,23 +223,6 @@ def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
         list_files([str(tmp_path)])
     with pytest.raises(PathProblem, match="'s3' is not supported"):
         list_files(["s3://bucket/x"])
-
-
-def test_the_spool_has_whole_chunks_with_their_lengths(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-    spool.append("op", b"abc")
-    spool.append("op", b"defgh")
-    spool.close()
-    assert (tmp_path / "spool" / "op.chunks").read_bytes() == (3).to_bytes(8, "little") + b"abc" + (
-        5
-    ).to_bytes(8, "little") + b"defgh"
-
-
-def test_a_full_disk_is_told_and_leaves_no_half_chunk(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
-    (tmp_path / "op.chunks").symlink_to("/dev/full")
-    with pytest.raises(SpoolProblem, match="the disk is full"):
-        spool.append("op", b"abc")
 
 
 def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named(

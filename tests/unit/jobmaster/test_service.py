@@ -38,6 +38,13 @@ class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
     def __init__(self) -> None:
         self.received: asyncio.Queue[dispatcher_pb2.JobMasterToDispatcher] = asyncio.Queue()
         self.outbox: asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster] = asyncio.Queue()
+        self.appended: list[dispatcher_pb2.AppendResultsRequest] = []
+
+    async def AppendResults(
+        self, request: dispatcher_pb2.AppendResultsRequest, context: Any
+    ) -> dispatcher_pb2.AppendResultsResponse:
+        self.appended.append(request)
+        return dispatcher_pb2.AppendResultsResponse()
 
     async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
         reader = asyncio.create_task(self._read(request_iterator))
@@ -158,7 +165,7 @@ class Cluster:
             job_graph=job_graph_to_proto(graph),
             epoch=EPOCH,
             resource_manager_address=self.address,
-            spool_dir=str(self.tmp_path / "spool"),
+            dispatcher_address=self.address,
         )
         self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(start=start))
 
@@ -210,10 +217,10 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         executor = StubTaskExecutor(channel, graph.job_id)
         await executor.bring_slots(2)
         request = await executor.analyze()
-        assert request.job_graph.config["firesteel.dispatcher.address"] == cluster.address
+        assert request.dispatcher_address == cluster.address
         submit = await executor.hear("submit")
         assert len(submit.tasks) == 4
-        assert submit.config["firesteel.dispatcher.address"] == cluster.address
+        assert submit.dispatcher_address == cluster.address
         assert [list(v.output_schemas) for v in submit.vertices] == [[b"schema"], [b"schema"]]
         locations = tasks_pb2.ResultLocations.FromString(submit.locations[0])
         assert (list(locations.addresses), list(locations.address_index)) == (
@@ -237,8 +244,10 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         assert (await executor.hear("operator_event")).collect_ack == tasks_pb2.CollectAck(
             sequence=0
         )
-        spooled = (cluster.tmp_path / "spool" / f"{operator_id('b')}.chunks").read_bytes()
-        assert spooled == (4).to_bytes(8, "little") + b"rows"
+        begun, appended = cluster.dispatcher.appended
+        assert (begun.restart, begun.ipc_stream) == (0, b"")
+        assert (appended.epoch, appended.restart, appended.index) == (EPOCH, 0, 0)
+        assert (appended.operator_id, appended.ipc_stream) == (operator_id("b"), b"rows")
 
         details = await job_master_pb2_grpc.JobMasterStub(channel).GetJobDetails(
             job_master_pb2.JobDetailsRequest(job_id=graph.job_id)

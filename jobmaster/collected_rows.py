@@ -1,0 +1,103 @@
+"""Sends the rows that CollectSinks collect to the Dispatcher, which keeps them for clients.
+
+Chunks are sent one after the other, numbered per sink from 0, under the number of the job's restart:
+a chunk sent again, because its answer was lost, is kept once, and the rows of a job that starts over
+replace those that it sent before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+import tenacity
+
+from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel.common.platform import Transport
+
+log = structlog.get_logger(__name__)
+
+ATTEMPT_TIMEOUT_S = 10.0
+# The Dispatcher is away, or slow; anything else is its answer.
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    operator_id: str
+    ipc_stream: bytes = field(repr=False)  # empty: only begins the restart
+    restart: int
+    kept: Callable[[str], None]  # called with what went wrong; empty: nothing
+
+
+class CollectedRows:
+    """Chunks on their way to the Dispatcher. `run` sends them."""
+
+    def __init__(
+        self, transport: Transport, address: str, *, job_id: str, epoch: int, sinks: Sequence[str]
+    ) -> None:
+        """`address`: the Dispatcher's; `sinks`: operator ids of the job's CollectSinks."""
+        self._transport = transport
+        self._address = address
+        self._job_id = job_id
+        self._epoch = epoch
+        self._sinks = sinks
+        self._restart = 0
+        self._queue: asyncio.Queue[_Chunk] = asyncio.Queue()
+
+    def begin(self, restart: int) -> None:
+        """What follows is of this restart of the job; what was sent before is void."""
+        self._restart = restart
+        for operator_id in self._sinks:
+            self._queue.put_nowait(_Chunk(operator_id, b"", restart, lambda problem: None))
+
+    def append(self, operator_id: str, ipc_stream: bytes, kept: Callable[[str], None]) -> None:
+        """Calls `kept` when the chunk is kept, or cannot be: then with the reason."""
+        self._queue.put_nowait(_Chunk(operator_id, ipc_stream, self._restart, kept))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if not self._sinks:
+            return
+        async with self._transport.channel(self._address) as channel:
+            stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
+            indexes: dict[tuple[str, int], int] = {}  # of the next chunk, by sink and restart
+            while True:
+                chunk = await self._queue.get()
+                key = (chunk.operator_id, chunk.restart)
+                problem = await self._send(stub, chunk, indexes.get(key, 0))
+                if problem:
+                    log.error("collected rows cannot be kept", cause=problem)
+                elif chunk.ipc_stream:
+                    indexes[key] = indexes.get(key, 0) + 1
+                chunk.kept(problem)
+
+    async def _send(
+        self, stub: dispatcher_pb2_grpc.DispatcherStub, chunk: _Chunk, index: int
+    ) -> str:
+        request = dispatcher_pb2.AppendResultsRequest(
+            job_id=self._job_id,
+            epoch=self._epoch,
+            operator_id=chunk.operator_id,
+            restart=chunk.restart,
+            index=index,
+            ipc_stream=chunk.ipc_stream,
+        )
+        try:
+            async for attempt in tenacity.AsyncRetrying(
+                wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
+                retry=tenacity.retry_if_exception(_is_transient),
+                reraise=True,
+            ):
+                with attempt:
+                    await stub.AppendResults(request, timeout=ATTEMPT_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
+        return ""
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() in _RETRIED
