@@ -1,0 +1,245 @@
+"""One operator by itself, in the caller's thread and on the caller's time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.common.ids import stable_id
+from firesteel.common.operator_messages import OperatorEvent, ToOperator
+from firesteel.elements import MAX_TIMESTAMP_US, StreamElement, StreamStatus, Watermark
+from firesteel.operator import SourceOperator, StreamOperator, TaskInfo
+from firesteel.plan.specs import WatermarkAlignmentSpec
+from taskexecutor.executor.state import (
+    HashMapKeyedStateBackend,
+    KeyGroupRange,
+    OperatorStateSnapshot,
+    RestoredOperatorState,
+    TaskOperatorState,
+)
+from taskexecutor.executor.state.key_groups import key_group
+from taskexecutor.executor.task.mailbox import Mailbox
+from taskexecutor.executor.task.metrics import OperatorMetrics
+from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget
+from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.timers import TaskTimers
+from taskexecutor.executor.timing.watermarks import ValveEvent
+
+
+class _Collected:
+    """A target that keeps every element."""
+
+    def __init__(self) -> None:
+        self.elements: list[StreamElement] = []
+
+    def batch(self, batch: pa.RecordBatch) -> None:
+        self.elements.append(batch)
+
+    def event(self, event: ValveEvent) -> None:
+        self.elements.append(event)
+
+    def finished(self) -> None:
+        """Nothing to do."""
+
+
+class OperatorHarness:
+    """Runs one operator as a task would, in the caller's thread, on the caller's time.
+
+    `spark` becomes `context.spark`; `sent` collects the events for the coordinator. `watermark`
+    advances event time, `processing_time` processing time. `alignment` puts the operator into a
+    watermark alignment group.
+    """
+
+    def __init__(
+        self,
+        operator: StreamOperator,
+        input_schemas: Sequence[pa.Schema | None] | None = None,
+        *,
+        output_schema: pa.Schema | None = None,
+        name: str = "operator",
+        config: dict[str, str] | None = None,
+        spark: Any = None,
+        subtask: int = 0,
+        parallelism: int = 1,
+        max_parallelism: int = 128,
+        side_output_tags: Sequence[str] = (),
+        restored: RestoredOperatorState | None = None,
+        alignment: WatermarkAlignmentSpec | None = None,
+    ) -> None:
+        inputs = len(input_schemas) if input_schemas is not None else operator.inputs
+        schemas = tuple(input_schemas) if input_schemas is not None else (None,) * inputs
+        self.operator = operator
+        self.info = TaskInfo(
+            job_id=stable_id("job"),
+            job_name="harness",
+            vertex_id=stable_id("vertex"),
+            task_name=name,
+            subtask=subtask,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            attempt=0,
+            attempt_id=stable_id("attempt"),
+        )
+        self.sent: list[OperatorEvent] = []
+        self.environment = TaskEnvironment(
+            info=self.info,
+            config=dict(config or {}),
+            engine=_Engine(spark),
+            send_event=self.sent.append,
+            mailbox=Mailbox(),
+            clock=TaskClock(),
+        )
+        self.metrics = OperatorMetrics(stable_id(name), name)
+        self._output = ChainOutput(self.environment, self.metrics)
+        self._node = ChainNode(
+            members=(0,),
+            member_ids=(self.metrics.operator_id,),
+            operator=operator,
+            inputs=inputs,
+            metrics=self.metrics,
+            output=self._output,
+        )
+        self._task_timers = TaskTimers()
+        self.timers = self._task_timers.for_operator(
+            operator.on_event_time, operator.on_processing_time
+        )
+        self._node.timers = self.timers
+        self._node.context = OperatorContext(
+            self.environment,
+            metrics=self.metrics,
+            timers=self.timers,
+            input_schemas=schemas,
+            output_schema=output_schema,
+        )
+        self._inputs = [NodeTarget(self._node, index) for index in range(inputs)]
+        self._main = _Collected()
+        self._side = {tag: _Collected() for tag in side_output_tags}
+        self._output.add(self._main)
+        for tag, collected in self._side.items():
+            self._output.add(collected, tag)
+        if alignment is not None:
+            self._node.align(alignment, self._task_timers)
+            assert self._node.alignment is not None
+            self._output.add(self._node.alignment)
+        backend = HashMapKeyedStateBackend(
+            KeyGroupRange(0, max_parallelism), lambda key: key_group(key, max_parallelism)
+        )
+        self.state = TaskOperatorState(backend, restored)
+
+    # -- the operator's life
+
+    def open(self) -> OperatorHarness:
+        self._node.setup()
+        self._node.initialize_state(self.state)
+        self.operator.open()
+        return self
+
+    def process(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
+        self._inputs[input_index].batch(batch)
+
+    def watermark(self, timestamp_us: int, input_index: int | None = None) -> None:
+        """A watermark on one input, or on all."""
+        for index in range(len(self._inputs)) if input_index is None else (input_index,):
+            self._inputs[index].event(Watermark(timestamp_us))
+
+    def idle(self, input_index: int = 0, idle: bool = True) -> None:
+        self._inputs[input_index].event(StreamStatus(idle))
+
+    def processing_time(self, now_ms: int) -> None:
+        self._task_timers.fire_processing_time(now_ms)
+
+    def run_mails(self) -> None:
+        self.environment.process_mails()
+
+    def poll(self) -> bool:
+        """One turn of a source."""
+        assert isinstance(self.operator, SourceOperator)
+        self.run_mails()
+        return self.operator.poll(0.0)
+
+    def deliver(self, event: ToOperator) -> None:
+        """Sends an event from the coordinator, as a mail: the operator handles it when it yields or
+        polls, or when `run_mails` is called.
+        """
+        self.environment.mailbox.put(lambda: self._node.handle_coordinator_event(event))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a task would take no input now: the operator is ahead of its alignment group."""
+        return self._node.alignment is not None and self._node.alignment.stopped
+
+    def flush(self) -> None:
+        self.operator.flush()
+
+    def end_input(self, input_index: int) -> None:
+        """The end of one of several inputs."""
+        self._inputs[input_index].event(Watermark(MAX_TIMESTAMP_US))
+        self._inputs[input_index].finished()
+
+    def finish(self) -> None:
+        """The end of all input: MAX_WATERMARK, then end_input and finish."""
+        self._node.advance_to_end_of_event_time()
+        self._task_timers.quiesce()
+        self._node.finish()
+
+    def close(self) -> None:
+        self._task_timers.shut_down()
+        self._node.close()
+
+    def end(self) -> None:
+        self.finish()
+        self.close()
+
+    def cancel(self) -> None:
+        self.environment.cancelled = True
+        self.environment.mailbox.wake()
+
+    # -- what came out
+
+    @property
+    def elements(self) -> list[StreamElement]:
+        return self._main.elements
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        return [element for element in self._main.elements if isinstance(element, pa.RecordBatch)]
+
+    @property
+    def watermarks_us(self) -> list[int]:
+        return [
+            element.timestamp_us
+            for element in self._main.elements
+            if isinstance(element, Watermark)
+        ]
+
+    def side(self, tag: str) -> list[pa.RecordBatch]:
+        return [
+            element for element in self._side[tag].elements if isinstance(element, pa.RecordBatch)
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in self.batches for row in batch.to_pylist()]
+
+
+def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
+    """The state that a subtask of the same parallelism restores from a snapshot, pickled and unpickled
+    on the way.
+    """
+    entries = [entry for _, group in snapshot.keyed.entries_by_key_group() for entry in group]
+    state = RestoredOperatorState(
+        keyed=entries,
+        lists=snapshot.lists,
+        union_lists=snapshot.union_lists,
+        broadcasts=snapshot.broadcasts,
+    )
+    restored: RestoredOperatorState = pickle.loads(pickle.dumps(state))
+    return restored
+
+
+class _Engine:
+    def __init__(self, session: Any) -> None:
+        self.session = session
