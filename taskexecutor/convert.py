@@ -304,8 +304,12 @@ def from_executor(
     match message.WhichOneof("message"):
         case "ready":
             return events.ProcessReady(
-                executor_id=executor_id, data_address=message.ready.data_address
+                executor_id=executor_id,
+                pid=message.ready.pid,
+                data_address=message.ready.data_address,
             )
+        case "heartbeat":
+            return events.ProcessHeartbeat(executor_id=executor_id)
         case "task_states":
             changes = message.task_states
             return events.TaskStatesReported(

@@ -84,10 +84,6 @@ class ExecutorProcesses:
     def knows(self, executor_id: ExecutorId) -> bool:
         return executor_id in self._running
 
-    def started(self, executor_id: ExecutorId) -> bool:
-        running = self._running.get(executor_id)
-        return running is not None and running.child is not None
-
     def run(self, command: commands.StartProcess) -> None:
         task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")
         self._running[command.executor_id] = _Running(task, command.slot_index)

@@ -252,11 +252,9 @@ class TaskExecutor:
             self._driver.post(event)
 
     def _link_broken(self, executor_id: ExecutorId) -> None:
-        """A process without a link is useless. It has usually died already; if not, kill it."""
         self._samples.pop(executor_id, None)
         self._serving.pop(executor_id, None)
-        if self._processes.started(executor_id):  # else its log tells why it ended
-            self._processes.kill(executor_id, "its link is broken")
+        self._driver.post(events.ProcessLinkBroken(executor_id=executor_id))
 
     # -- what masters and Prometheus get
 

@@ -43,7 +43,7 @@ class Transport(Protocol):
         """Binds (port 0: any free one); returns host:port. Raises AddressTaken."""
 
     def bind_unix(self, server: grpc.aio.Server, path: Path) -> str:
-        """Binds to a Unix socket in a folder only this user can enter; returns its address."""
+        """Binds to a Unix socket, in a folder of its own, that only this user can reach."""
 
 
 class Process(Protocol):

@@ -27,6 +27,7 @@ from taskexecutor.core.events import (
     AnalysisRequested,
     Event,
     FromJobMaster,
+    FromProcess,
     FromResourceManager,
     JobFilesFailed,
     JobFilesReady,
@@ -40,6 +41,8 @@ from taskexecutor.core.events import (
     ProcessCleaned,
     ProcessDied,
     ProcessEnding,
+    ProcessHeartbeat,
+    ProcessLinkBroken,
     ProcessMessageReceived,
     ProcessReady,
     ReportDue,
@@ -63,11 +66,14 @@ class TaskExecutorCore:
 
     def handle(self, event: Event, now: float) -> Effects[object, Command]:
         table = self.table
+        if isinstance(event, FromProcess):
+            processes.heard(table, event.executor_id, now)
         if not self._stale(event, now):
             self._apply(event, now)
         if isinstance(event, Tick):
             tasks.kill_overdue(table, now)
             job_masters.give_up_silent(table, now)
+            processes.kill_silent(table, now)
         # Whatever has happened: who can be offered, which processes are missing.
         processes.arrange(table, now)
         allocations.offer_ready_slots(table, now)
@@ -86,7 +92,7 @@ class TaskExecutorCore:
     def _apply(self, event: Event, now: float) -> None:
         table = self.table
         match event:
-            case Tick() | JobMasterHeartbeat():
+            case Tick() | JobMasterHeartbeat() | ProcessHeartbeat():
                 pass
             case ResourceManagerRegistered() | ReportDue():
                 table.report_due = True
@@ -125,6 +131,8 @@ class TaskExecutorCore:
                 processes.ready(table, event, now)
             case ProcessEnding():
                 processes.ending(table, event)
+            case ProcessLinkBroken():
+                processes.link_broken(table, event, now)
             case ProcessDied():
                 processes.died(table, event, now)
             case MemorySampled():
@@ -160,6 +168,8 @@ class TaskExecutorCore:
             held = slot.allocation
             if slot.process and slot.process.state is ProcessState.STOPPING:
                 continue  # nothing to wait for but its death
+            if slot.process and (at := processes.silent_at(table, slot.process)) is not None:
+                deadlines.append(at)
             if slot.process is None and slot.start_not_before and not table.stopping:
                 deadlines.append(slot.start_not_before)
             if held is None:

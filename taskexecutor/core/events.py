@@ -132,17 +132,35 @@ class JobMasterLeft(FromJobMaster):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessReady:
+class FromProcess:
+    """Any of these shows that the process is alive."""
+
     executor_id: ExecutorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessHeartbeat(FromProcess):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReady(FromProcess):
+    pid: int
     data_address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnding:
+class ProcessEnding(FromProcess):
     """It cannot go on, and says why before it ends."""
 
-    executor_id: ExecutorId
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLinkBroken:
+    """Usually because the process has just died; ProcessDied then follows at once."""
+
+    executor_id: ExecutorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,20 +180,18 @@ class MemorySampled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatesReported:
-    executor_id: ExecutorId
+class TaskStatesReported(FromProcess):
     job_id: JobId
     states: tuple[tuple[AttemptId, ExecutionState], ...]
     message: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessMessageReceived:
+class ProcessMessageReceived(FromProcess):
     """Anything else a process has to tell its job's JobMaster: operator events, an analysis'
     result, metrics.
     """
 
-    executor_id: ExecutorId
     job_id: JobId
     message: object
     keep: bool = (
@@ -184,8 +200,7 @@ class ProcessMessageReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCleaned:
-    executor_id: ExecutorId
+class ProcessCleaned(FromProcess):
     allocation_id: AllocationId
 
 
@@ -224,8 +239,10 @@ Event = (
     | AnalysisRequested
     | OperatorEventReceived
     | JobMasterLeft
+    | ProcessHeartbeat
     | ProcessReady
     | ProcessEnding
+    | ProcessLinkBroken
     | ProcessDied
     | MemorySampled
     | TaskStatesReported

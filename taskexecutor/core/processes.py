@@ -11,6 +11,7 @@ from taskexecutor.core.events import (
     MemorySampled,
     ProcessDied,
     ProcessEnding,
+    ProcessLinkBroken,
     ProcessReady,
 )
 from taskexecutor.core.process_shape import (
@@ -23,6 +24,7 @@ from taskexecutor.core.process_shape import (
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import ProcessState, Slot, SlotProcess, SlotState
 
+DEATH_NOTICE_S = 5.0  # a process whose link broke has usually died, and is soon reported dead
 SETTLED_S = 10.0  # an idle process that dies sooner than this after its start counts as one that could not start
 
 
@@ -88,7 +90,8 @@ def ready(table: SlotTable, event: ProcessReady, now: float) -> None:
         table.dropped["ProcessReady"] += 1
         return
     slot.process.become(ProcessState.READY)
-    slot.process.ready_at = now
+    slot.process.ready_at = slot.process.heard_at = now
+    slot.process.pid = event.pid
     if slot.allocation is not None:
         table.warm_not_before = now + table.settings.quiet_s
     slot.process.data_address = event.data_address
@@ -104,6 +107,52 @@ def ending(table: SlotTable, event: ProcessEnding) -> None:
     slot.process.unusable = slot.process.state is ProcessState.STARTING
     how = "could not start" if slot.process.unusable else "ended"
     allocations.kill(table, slot, f"the PySpark executor of {where} {how}: {event.reason}")
+
+
+def heard(table: SlotTable, executor_id: ExecutorId, now: float) -> None:
+    slot = table.slot_running(executor_id)
+    if slot is not None and slot.process is not None:
+        slot.process.heard_at = now
+
+
+def link_broken(table: SlotTable, event: ProcessLinkBroken, now: float) -> None:
+    slot = table.slot_running(event.executor_id)
+    if slot is not None and slot.process is not None:
+        slot.process.link_broken_at = now
+
+
+def silent_at(table: SlotTable, process: SlotProcess) -> float | None:
+    """When the process is killed if nothing is heard of it. One that starts has a time limit of its
+    own, which the shell watches.
+    """
+    if process.state is ProcessState.STOPPING:
+        return None
+    if process.link_broken_at is not None:
+        return process.link_broken_at + DEATH_NOTICE_S
+    if process.state is ProcessState.STARTING:
+        return None
+    return process.heard_at + table.settings.heartbeat_timeout_s
+
+
+def kill_silent(table: SlotTable, now: float) -> None:
+    """A process that hangs is killed: nothing else would free its slot."""
+    for slot in table.slots:
+        process = slot.process
+        if process is None or (at := silent_at(table, process)) is None or now < at:
+            continue
+        who = (
+            f"the process (pid {process.pid or 'not known'}) of slot {slot.index} of TaskExecutor "
+            f"{table.settings.task_executor_id}"
+        )
+        if process.link_broken_at is not None:
+            allocations.kill(table, slot, f"{who} closed its link but did not end, and was killed")
+        else:
+            allocations.kill(
+                table,
+                slot,
+                f"{who} has not answered for {now - process.heard_at:.0f} s (heartbeat.timeout) "
+                "and was killed",
+            )
 
 
 def died(table: SlotTable, event: ProcessDied, now: float) -> None:

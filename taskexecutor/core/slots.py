@@ -100,8 +100,11 @@ class SlotProcess:
     executor_id: ExecutorId
     shape: ProcessShape
     state: ProcessState = ProcessState.STARTING
+    pid: int = 0  # known once READY, like what follows
     ready_at: float = 0.0
-    data_address: str = ""  # Arrow Flight; known once READY
+    heard_at: float = 0.0
+    link_broken_at: float | None = None
+    data_address: str = ""  # Arrow Flight
     stop_reason: str = ""  # why it is being killed; empty when nobody here wanted it
     unusable: bool = False  # it could not start, or was over its slot's limit while idle: another one would hardly do better
 

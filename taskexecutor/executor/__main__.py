@@ -55,7 +55,11 @@ def main() -> None:
     from taskexecutor.executor.link import Link
     from taskexecutor.executor.operators.registry import create_operator
 
-    link = Link(arguments.link, arguments.executor_id)
+    link = Link(
+        arguments.link,
+        arguments.executor_id,
+        heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
+    )
     exchange = Exchange(
         host=arguments.host,
         window_bytes=conf.get(options.CHANNEL_WINDOW),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import grpc
 import structlog
 
-from firesteel._proto import executor_pb2, executor_pb2_grpc
+from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc
 from firesteel.common.rpc.server import channel
 
 log = structlog.get_logger(__name__)
@@ -20,9 +20,13 @@ EXECUTOR_ID_KEY = "firesteel-executor-id"
 
 
 class Link:
-    """`send` from any thread; iterate `received` in one. The iteration ends when the link does."""
+    """`send` from any thread; iterate `received` in one. The iteration ends when the link does.
 
-    def __init__(self, address: str, executor_id: str) -> None:
+    A thread sends heartbeats: it needs the interpreter, so the TaskExecutor notices both a process
+    that is stopped and native code that never lets go of the interpreter's lock.
+    """
+
+    def __init__(self, address: str, executor_id: str, *, heartbeat_interval_s: float) -> None:
         self._outgoing: queue.SimpleQueue[executor_pb2.ExecutorToTaskExecutor | None] = (
             queue.SimpleQueue()
         )
@@ -34,9 +38,16 @@ class Link:
             metadata=((EXECUTOR_ID_KEY, executor_id),),
             wait_for_ready=True,
         )
+        self._heartbeat_interval_s = heartbeat_interval_s
+        threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
 
     def send(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
         self._outgoing.put(message)
+
+    def _send_heartbeats(self) -> None:
+        heartbeat = executor_pb2.ExecutorToTaskExecutor(heartbeat=common_pb2.Heartbeat())
+        while not self._ended.wait(self._heartbeat_interval_s):
+            self.send(heartbeat)
 
     def received(self) -> Iterator[executor_pb2.TaskExecutorToExecutor]:
         try:

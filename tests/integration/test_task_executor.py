@@ -57,7 +57,13 @@ class Cluster:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     masters = Masters()
     await masters.start()
-    arguments = ("-D", "taskmanager.numberOfTaskSlots=1", "-D", "metrics.reporter.prom.port=0")
+    values = (
+        "taskmanager.numberOfTaskSlots=1",
+        "metrics.reporter.prom.port=0",
+        "heartbeat.interval=1s",
+        "heartbeat.timeout=8s",
+    )
+    arguments = [part for value in values for part in ("-D", value)]
     child = await spawn(
         [
             sys.executable,
@@ -133,6 +139,18 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     everything = cluster.tree()
     os.kill(cluster.task_executor.pid, signal.SIGKILL)
     assert await gone(everything)
+
+
+async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
+    """Its Python is stopped, as by a debugger or a signal: nothing of it answers, nothing ends."""
+    first = await cluster.take_slot("1")
+    python = cluster.named("python")
+    python.suspend()
+    lost = await cluster.masters.job_master.next("slot_lost", timeout_s=30)
+    assert f"the process (pid {python.pid}) of slot 0" in lost.error.summary
+    assert "has not answered for 8 s (heartbeat.timeout) and was killed" in lost.error.summary
+    assert await gone([python])
+    assert (await cluster.take_slot("2")).executor_id != first.executor_id
 
 
 async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_nothing(cluster):

@@ -15,7 +15,13 @@ from taskexecutor.core.core import TaskExecutorCore
 from taskexecutor.core.settings import Settings
 from tests.simulation.executor import ExecutorProcess
 from tests.simulation.network import End
-from tests.simulation.processes import HEARTBEAT_TIMEOUT_S, Link, Process, SimulatedDriver
+from tests.simulation.processes import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    Link,
+    Process,
+    SimulatedDriver,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -176,6 +182,12 @@ class TaskExecutorProcess(Process):
         executor = ExecutorProcess(self, command.executor_id, command.slot_index)
         self.executors[command.executor_id] = executor
         executor.on_exit.append(lambda code: self._executor_died(command.executor_id, code))
+        self._hear_heartbeats(executor)
+
+    def _hear_heartbeats(self, executor: ExecutorProcess) -> None:
+        if executor.alive:
+            self.post(events.ProcessHeartbeat(executor_id=executor.executor_id))
+            self.after(HEARTBEAT_INTERVAL_S, lambda: self._hear_heartbeats(executor))
 
     def _executor_died(self, executor_id: ExecutorId, code: int) -> None:
         if self.alive:

@@ -88,15 +88,15 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
 
 
 def bind_unix(server: grpc.aio.Server, path: Path) -> str:
-    """Binds to a Unix socket in a folder only this user can enter; returns its address, unix:<path>.
-
-    gRPC creates the socket some time later, so access is restricted by the folder.
+    """Binds to a Unix socket, in a folder of its own, that only this user can reach. Returns its
+    address, unix:<path>.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)  # left by a process that was killed
     address = f"unix:{path}"
     server.add_insecure_port(address)
+    path.chmod(0o600)
     return address
 
 

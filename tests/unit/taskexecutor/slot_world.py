@@ -33,10 +33,13 @@ JM = {"job_id": JOB, "job_master_epoch": Epoch(1)}
 
 C = TypeVar("C")
 
+HEARTBEAT_INTERVAL_S = 5.0
+
 
 class World:
     def __init__(self, slots: int = 2, **settings: Any) -> None:
         self.now = 100.0
+        self.hung: set[int] = set()  # slots whose processes send no heartbeats
         self.core = TaskExecutorCore(
             Settings(
                 task_executor_id=TaskExecutorId("te"),
@@ -64,12 +67,20 @@ class World:
         return self.commands
 
     def pass_time(self, seconds: float) -> list[commands.Command]:
-        """Ticks at every deadline in between, as the driver does; returns all commands."""
+        """Ticks at every deadline in between, as the driver does; returns all commands. Processes
+        send heartbeats, unless they are hung.
+        """
         until, given = self.now + seconds, []
-        while (deadline := self.core.next_deadline()) is not None and deadline <= until:
-            self.now = max(self.now, deadline)
-            given += self.tell(Tick())
-        self.now = until
+        while self.now < until:
+            next_heartbeat = min(until, self.now + HEARTBEAT_INTERVAL_S)
+            while (at := self.core.next_deadline()) is not None and at <= next_heartbeat:
+                self.now = max(self.now, at)
+                given += self.tell(Tick())
+            self.now = next_heartbeat
+            for slot in self.core.table.slots:
+                if slot.process and slot.index not in self.hung:
+                    heartbeat = events.ProcessHeartbeat(executor_id=slot.process.executor_id)
+                    given += self.tell(heartbeat)
         self.commands = given
         return given
 
@@ -97,7 +108,9 @@ class World:
 
     def ready(self, index: int = 0) -> list[commands.Command]:
         return self.tell(
-            events.ProcessReady(executor_id=self.executor(index), data_address=f"flight:{index}")
+            events.ProcessReady(
+                executor_id=self.executor(index), pid=1000 + index, data_address=f"flight:{index}"
+            )
         )
 
     def die(self, index: int = 0, cause: str = "killed by SIGKILL") -> list[commands.Command]:

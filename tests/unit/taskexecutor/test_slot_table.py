@@ -302,6 +302,67 @@ def test_death_of_a_slots_process_is_told_at_once_and_its_slot_is_free_with_a_ne
     assert world.reported() == [""]
 
 
+def test_a_process_that_hangs_is_killed_and_its_job_is_told_what_was_seen():
+    world = World(slots=1)
+    world.start_all()
+    world.give()
+    world.submit("t")
+    world.hung.add(0)
+    world.pass_time(15)
+    world.tell(events.JobMasterHeartbeat(**JM))
+    world.pass_time(4.9)
+    assert world.none(commands.KillProcess)
+    world.pass_time(0.2)
+    kill = world.only(commands.KillProcess)
+    assert kill.reason == (
+        "the process (pid 1000) of slot 0 of TaskExecutor te has not answered for 20 s "
+        "(heartbeat.timeout) and was killed"
+    )
+    world.die()
+    assert world.only(commands.ReportSlotLost).reason == kill.reason
+    assert world.only(commands.StartProcess).slot_index == 0
+    world.hung.clear()
+    world.ready()
+    world.pass_time(60)
+    assert world.none(commands.KillProcess)
+
+
+def test_a_process_without_a_job_that_hangs_is_replaced():
+    world = World(slots=1)
+    world.start_all()
+    world.hung.add(0)
+    world.pass_time(20)
+    assert world.only(commands.KillProcess)
+    world.die()
+    assert world.only(commands.StartProcess)
+
+
+def test_everything_a_process_sends_shows_that_it_is_alive():
+    world = World(slots=1)
+    world.start_all()
+    world.give()
+    world.submit("t")
+    world.hung.add(0)
+    world.pass_time(15)
+    world.states(t=E.RUNNING)
+    world.pass_time(15)
+    assert world.none(commands.KillProcess)
+
+
+def test_a_process_whose_link_breaks_has_a_moment_to_die_of_the_same_cause():
+    world = World(slots=2)
+    world.start_all()
+    world.give()
+    world.tell(events.ProcessLinkBroken(executor_id=world.executor(0)))
+    assert world.none(commands.KillProcess)
+    world.die(0, cause="exit code 3")
+    assert "died: exit code 3" in world.only(commands.ReportSlotLost).reason
+
+    world.tell(events.ProcessLinkBroken(executor_id=world.executor(1)))
+    world.pass_time(5)
+    assert "closed its link but did not end" in world.only(commands.KillProcess).reason
+
+
 def test_a_process_that_says_why_it_ends_is_quoted():
     world = World(slots=1)
     world.ready()

@@ -45,6 +45,8 @@ class Chaos:
 
     def step(self) -> None:
         r = self.random
+        if r.random() < 0.05:
+            self.world.hung = {index for index in range(3) if r.random() < 0.3}
         if r.random() < 0.2:
             self._follow(self.world.pass_time(r.choice([0.01, 0.01, 0.5, 0.5, 3, 12, 40])))
             return
@@ -87,7 +89,7 @@ class Chaos:
             request,
             events.JobMasterConnected(job_id=job),
             events.JobMasterHeartbeat(**jm),
-            events.ProcessReady(executor_id=executor, data_address="x"),
+            events.ProcessReady(executor_id=executor, pid=1, data_address="x"),
             events.TasksSubmitted(parts=(part,), cancellation_timeout_s=5.0, **files, **jm),
             events.TaskStatesReported(
                 executor_id=executor, job_id=job, states=states, message="states"
@@ -116,6 +118,7 @@ class Chaos:
                 events.OperatorEventReceived(attempt_id=attempts[0], message="event", **jm),
                 events.JobMasterLeft(cause="bye", **jm),
                 events.ProcessDied(executor_id=executor, cause="died"),
+                events.ProcessLinkBroken(executor_id=executor),
                 events.ProcessEnding(executor_id=executor, reason="jvm"),
                 events.MemorySampled(executor_id=executor, used_bytes=r.choice([0, 0, 0, 10**11])),
                 events.ProcessMessageReceived(executor_id=executor, job_id=job, message="spoke"),
@@ -130,6 +133,7 @@ class Chaos:
         """Everybody goes away; processes do as they are told. All slots must be free and warm in
         the end.
         """
+        self.world.hung = set()
         for job in JOBS:
             self.tell(events.JobMasterLeft(job_id=job, job_master_epoch=Epoch(9), cause="end"))
         for _ in range(100):
@@ -139,7 +143,9 @@ class Chaos:
             for slot in self.world.core.table.slots:
                 if slot.process is not None:
                     self.tell(
-                        events.ProcessReady(executor_id=slot.process.executor_id, data_address="x")
+                        events.ProcessReady(
+                            executor_id=slot.process.executor_id, pid=1, data_address="x"
+                        )
                     )
             self._follow(self.world.pass_time(3))
 
