@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from firesteel.common.metrics import Sample
 from firesteel.common.states import JobStatus
 from jobmaster.core.core import JobMasterCore
 
 _PREFIX = "flink_jobmanager_job_"
 
 
-def samples(
-    core: JobMasterCore, host: str, now_ms: float
-) -> Iterable[tuple[str, dict[str, str], float]]:
+def samples(core: JobMasterCore, host: str, now_ms: float) -> list[Sample]:
     graph = core.graph
     labels = {"host": host, "job_id": graph.job_graph.job_id, "job_name": graph.job_graph.name}
     history = list(graph.timestamps)
@@ -25,15 +22,16 @@ def samples(
         )
         spent[status] += until_ms - since_ms
     status, since_ms = history[-1]
-    yield _PREFIX + "uptime", labels, now_ms - since_ms if status is JobStatus.RUNNING else 0.0
-    yield (
-        _PREFIX + "downtime",
-        labels,
-        now_ms - since_ms if status in (JobStatus.FAILING, JobStatus.RESTARTING) else 0.0,
-    )
-    yield _PREFIX + "runningTime", labels, spent[JobStatus.RUNNING]
-    yield _PREFIX + "restartingTime", labels, spent[JobStatus.RESTARTING]
-    yield _PREFIX + "cancellingTime", labels, spent[JobStatus.CANCELLING]
-    yield _PREFIX + "numRestarts", labels, float(core.restarts)
-    yield _PREFIX + "fullRestarts", labels, float(core.restarts)
-    yield _PREFIX + "staleMessages", labels, float(core.stale_messages)
+    running = status is JobStatus.RUNNING
+    down = status in (JobStatus.FAILING, JobStatus.RESTARTING)
+    values = {
+        "uptime": now_ms - since_ms if running else 0.0,
+        "downtime": now_ms - since_ms if down else 0.0,
+        "runningTime": spent[JobStatus.RUNNING],
+        "restartingTime": spent[JobStatus.RESTARTING],
+        "cancellingTime": spent[JobStatus.CANCELLING],
+        "numRestarts": float(core.restarts),
+        "fullRestarts": float(core.restarts),
+        "staleMessages": float(core.stale_messages),
+    }
+    return [Sample(_PREFIX + name, labels, value) for name, value in values.items()]

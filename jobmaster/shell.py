@@ -22,6 +22,7 @@ from firesteel._proto import (
 )
 from firesteel.common.driver import Driver
 from firesteel.common.ids import AttemptId, IdSource, TaskExecutorId
+from firesteel.common.metrics import Sample
 from firesteel.common.platform import Platform
 from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.rpc.link import Link
@@ -167,8 +168,8 @@ class RunningJob:
         self._details = (built, graph.version, now + took_s * (1 + _DETAILS_REUSE_FACTOR))
         return built
 
-    def samples(self) -> list[tuple[str, dict[str, str], float]]:
-        return list(job_metrics.samples(self.core, socket.gethostname(), self._clock.time() * 1000))
+    def samples(self) -> list[Sample]:
+        return job_metrics.samples(self.core, socket.gethostname(), self._clock.time() * 1000)
 
     # ---- commands
 

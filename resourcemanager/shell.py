@@ -92,9 +92,9 @@ class Shell:
         """Of the ResourceManager itself, for its registry."""
         table = self.core.table
         return [
-            ("flink_jobmanager_numRegisteredTaskManagers", labels, len(table.executors)),
-            ("flink_jobmanager_taskSlotsTotal", labels, table.total),
-            ("flink_jobmanager_taskSlotsAvailable", labels, table.count(SlotState.FREE)),
+            Sample("flink_jobmanager_numRegisteredTaskManagers", labels, len(table.executors)),
+            Sample("flink_jobmanager_taskSlotsTotal", labels, table.total),
+            Sample("flink_jobmanager_taskSlotsAvailable", labels, table.count(SlotState.FREE)),
         ]
 
 

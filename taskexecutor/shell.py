@@ -238,7 +238,7 @@ class TaskExecutor:
         kind = message.WhichOneof("message")
         if kind == "metrics":
             self._samples[executor_id] = [
-                (s.name, dict(s.labels), s.value) for s in message.metrics.samples
+                Sample(s.name, dict(s.labels), s.value) for s in message.metrics.samples
             ]
         elif kind == "ready":
             log.info(
@@ -274,5 +274,5 @@ class TaskExecutor:
     def _slot_samples(self) -> Iterator[Sample]:
         """Runs in the scraping thread: the lists are replaced as a whole, never changed."""
         for samples in list(self._samples.values()):
-            for name, labels, value in samples:
-                yield name, {**self._labels, **labels}, value
+            for sample in samples:
+                yield sample._replace(labels={**self._labels, **sample.labels})

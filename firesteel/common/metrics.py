@@ -1,12 +1,11 @@
-"""Prometheus metrics under Flink's names (conventions.md, "Metrics").
+"""Prometheus metrics under Flink's names.
 
 Counters, meters and gauges are all exposed as *gauge*, histograms as *summary*, as Flink's reporter
-does; so this is a collector of our own and not prometheus_client's Counter, which would append
-`_total`.
+does; prometheus_client's Counter would append `_total`, hence this collector.
 
-Cardinality is bounded from the start: an allow-list of metric names (globs) and a drop-list of
-labels. Series that become equal because a label is dropped are merged: amounts are added,
-everything else takes the largest.
+Two options bound the cardinality: an allow-list of metric names (globs) and a drop-list of labels.
+Series that become equal when a label is dropped are merged: amounts are added, of everything else
+the largest counts.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
+from typing import Any, NamedTuple, TypeAlias
 
 import psutil
 import structlog
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import MetricsHandler, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample as PrometheusSample
@@ -34,11 +34,17 @@ from firesteel.errors import FiresteelError
 log = structlog.get_logger(__name__)
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-SUMMARY_WINDOW = 1024  # a summary's quantiles are over this many last observations
+SUMMARY_WINDOW = 1024  # quantiles are over the last observations, this many
 MAX_CONNECTIONS = 32  # at once; a scraper needs one
 REQUEST_TIMEOUT_S = 5.0
 
-Sample: TypeAlias = tuple[str, Mapping[str, str], float]  # name, labels, value
+
+class Sample(NamedTuple):
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
 Source: TypeAlias = Callable[[], Iterable[Sample]]
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -64,6 +70,13 @@ class Gauge:
         return self._value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummarySnapshot:
+    quantiles: Mapping[float, float]
+    count: int
+    sum: float
+
+
 class Summary:
     """Quantiles over the last observations, count and sum over all of them. Thread-safe."""
 
@@ -81,19 +94,13 @@ class Summary:
             self._count += 1
             self._sum += value
 
-    def snapshot(self) -> tuple[list[tuple[float, float]], int, float]:
-        """((quantile, value)..., count, sum); no quantiles before the first observation."""
+    def snapshot(self) -> SummarySnapshot:
+        """Without quantiles before the first observation."""
         with self._lock:
             values, count, total = sorted(self._window), self._count, self._sum
-        if not values:
-            return [], count, total
-        # Nearest rank: the smallest value that at least this share of the observations does not
-        # exceed.
-        return (
-            [(q, values[max(0, math.ceil(q * len(values)) - 1)]) for q in QUANTILES],
-            count,
-            total,
-        )
+        # Nearest rank: the smallest value that at least this share of the observations is below.
+        quantiles = {q: values[max(0, math.ceil(q * len(values)) - 1)] for q in QUANTILES if values}
+        return SummarySnapshot(quantiles=quantiles, count=count, sum=total)
 
 
 class Registry(Collector):
@@ -182,7 +189,7 @@ class Registry(Collector):
         ports = parse_ports(port_option)
         for port in ports:
             try:
-                server = _Server((host, port), self)
+                server = _Server((host, port), self._exposed)
             except OSError:
                 continue
             self._server = server
@@ -233,11 +240,11 @@ class Registry(Collector):
         for name, series in sorted(families.items()):
             family = Metric(name, name, "summary")
             for key, summary in series.items():
-                quantiles, count, total = summary.snapshot()
-                for quantile, value in quantiles:
+                shown = summary.snapshot()
+                for quantile, value in shown.quantiles.items():
                     family.add_sample(name, {**dict(key), "quantile": f"{quantile:g}"}, value)
-                family.add_sample(f"{name}_count", dict(key), count)
-                family.add_sample(f"{name}_sum", dict(key), total)
+                family.add_sample(f"{name}_count", dict(key), shown.count)
+                family.add_sample(f"{name}_sum", dict(key), shown.sum)
             yield family
 
     def _allowed(self, name: str) -> bool:
@@ -266,11 +273,11 @@ def process_samples(
         # As Java does: the share of all cores, 0..1, since the last time it was asked.
         load = process.cpu_percent(None) / 100.0 / (psutil.cpu_count() or 1)
     return [
-        (f"{prefix}CPU_Load", labels, load),
-        (f"{prefix}Memory_Heap_Used", labels, float(memory.rss)),
-        (f"{prefix}Memory_Heap_Committed", labels, float(memory.rss)),
-        (f"{prefix}Memory_Heap_Max", labels, float(psutil.virtual_memory().total)),
-        (f"{prefix}Threads_Count", labels, float(threads)),
+        Sample(f"{prefix}CPU_Load", labels, load),
+        Sample(f"{prefix}Memory_Heap_Used", labels, float(memory.rss)),
+        Sample(f"{prefix}Memory_Heap_Committed", labels, float(memory.rss)),
+        Sample(f"{prefix}Memory_Heap_Max", labels, float(psutil.virtual_memory().total)),
+        Sample(f"{prefix}Threads_Count", labels, float(threads)),
     ]
 
 
@@ -307,21 +314,17 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # the default of 5 makes a burst of connections wait a second each
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], registry: Registry) -> None:
-        self.registry = registry
+    def __init__(self, address: tuple[str, int], registry: CollectorRegistry) -> None:
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__(address, _Handler)
+        super().__init__(address, _Handler.factory(registry))
 
     def server_bind(self) -> None:
-        self.socket.bind(
-            self.server_address
-        )  # HTTPServer's own looks the host's name up, which may take seconds
+        # HTTPServer's own looks up the host's name, which may take seconds.
+        self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(
-            blocking=False
-        ):  # somebody holds connections open: not at our expense
+        if not self._free.acquire(blocking=False):  # connections are being held open
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
@@ -336,20 +339,11 @@ class _Server(ThreadingHTTPServer):
         log.debug("a metrics request failed", client=str(client_address), exc_info=True)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_TIMEOUT_S  # of each read: a silent client goes
-    server: _Server
+class _Handler(MetricsHandler):
+    timeout = REQUEST_TIMEOUT_S  # of each read: a silent client is dropped
 
     def do_GET(self) -> None:
-        if self.path.split("?", 1)[0] not in ("/", "/metrics"):
+        if self.path.split("?", 1)[0] in ("/", "/metrics"):
+            super().do_GET()
+        else:
             self.send_error(404)
-            return
-        body = self.server.registry.render()
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug("metrics request", message=format % args)
