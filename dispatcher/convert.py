@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import grpc
 
 from dispatcher.core.commands import RefusalKind
-from dispatcher.core.core import Job
 from dispatcher.core.events import JobMasterRegistered, JobStatusReported
+from dispatcher.core.jobs import Job
 from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
 from firesteel.common.rpc.errors import RemoteProtocolError

@@ -15,7 +15,7 @@ from typing import assert_never
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from dispatcher.core.core import Job
+from dispatcher.core.jobs import Job
 from dispatcher.core.records import (
     JobAdded,
     JobAssigned,

@@ -79,8 +79,7 @@ class ResultStore:
         return max(self._generations(job_id, operator_id), default=None)
 
     def path(self, job_id: str, operator_id: str, generation: int) -> Path:
-        suffix = f"-{generation}" if generation else ""
-        return self._directory / job_id / f"{operator_id}{suffix}.chunks"
+        return self._directory / job_id / f"{operator_id}-{generation}.chunks"
 
     def drop(self, job_id: str) -> None:
         for key in [key for key in self._open if key[0] == job_id]:
@@ -114,8 +113,7 @@ class ResultStore:
             for name in names
             if name.startswith(prefix) and name.endswith(suffix)
         ]
-        written = [0] if f"{operator_id}.chunks" in names else []
-        return written + [int(number) for number in numbers if number.isdigit()]
+        return [int(number) for number in numbers if number.isdigit()]
 
 
 class _ChunkFile:

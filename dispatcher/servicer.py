@@ -15,8 +15,9 @@ import firesteel
 from dispatcher import convert
 from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
 from dispatcher.core.commands import Refusal
-from dispatcher.core.core import Job, unknown_job
+from dispatcher.core.core import unknown_job
 from dispatcher.core.events import JobMasterDisconnected
+from dispatcher.core.jobs import Job
 from dispatcher.results import ChunkOutOfOrder, ResultsNotWritten, follow
 from dispatcher.shell import Shell, wait_for_change
 from firesteel._proto import (

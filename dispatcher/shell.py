@@ -31,7 +31,7 @@ from dispatcher.core.commands import (
     StartJob,
     StartProcess,
 )
-from dispatcher.core.core import DispatcherCore, Job
+from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
@@ -41,16 +41,18 @@ from dispatcher.core.events import (
     ProcessStartFailed,
     SubmitJob,
 )
+from dispatcher.core.jobs import Job
 from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.config import Configuration, options
+from firesteel.common.core import Tick
 from firesteel.common.driver import Driver
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
 from firesteel.common.platform import SYSTEM, Platform, Process
-from firesteel.common.process import StartFailed, log_tail
+from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.states import JobStatus
 
 log = structlog.get_logger(__name__)
@@ -135,8 +137,7 @@ class Shell:
         self._log_directory.mkdir(parents=True, exist_ok=True)
         await self._in_store(self._store.drop_unused_graphs)
         self._start_task(self._drop_blobs())
-        for command in self.core.start(self.platform.clock.monotonic()).commands:
-            self._execute(command)
+        self.post(Tick())  # has the spares started
         await self._driver.run()
 
     def stop(self) -> None:
@@ -347,8 +348,9 @@ class Shell:
         self.post(ProcessStarted(pid=child.pid, log_path=str(log_path)))
         code = await child.wait()
         self._children.pop(child.pid, None)
-        log.info("a JobMaster process has ended", pid=child.pid, exit_code=code)
-        self.post(ProcessExited(pid=child.pid, exit_code=code, log_tail=log_tail(log_path)))
+        reason = exit_reason(code)
+        log.info("a JobMaster process has ended", pid=child.pid, reason=reason)
+        self.post(ProcessExited(pid=child.pid, reason=reason, log_tail=log_tail(log_path)))
         self._prune_logs()
 
     async def _drop_results(self, job_id: JobId) -> None:

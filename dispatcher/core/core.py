@@ -1,27 +1,19 @@
-"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, what a
-client is answered.
+"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, and what
+a client is answered.
 
-Owns: the table of jobs and the table of JobMaster processes. Pure: see firesteel.common.driver.
+Owns the table of jobs and the table of JobMaster processes. Pure: see firesteel.common.core.
 
 Rules (numbers are those of the invariants they keep):
 
 * A job is stored before anything is done for it, and before its client hears of it (3).
-* A globally terminal job never runs again; submitting its id again returns that it is there (1, 2).
+* A globally terminal job never runs again; submitting its id again returns its result (1, 2).
 * Submitting the id of a running job is an error and touches nothing of it (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
-
-A JobMaster process serves one job. Some are kept started beforehand (spares), so a job does not
-wait for an interpreter:
-
-    StartProcess ──▶ started ──▶ registered (spare) ──▶ assigned ──▶ acknowledged ──▶ exited
-                        │              │                    │
-                        └──────────────┴── exits: replaced  └── exits: its job has failed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import assert_never
 
 from dispatcher.core.commands import (
@@ -49,6 +41,8 @@ from dispatcher.core.events import (
     ProcessStartFailed,
     SubmitJob,
 )
+from dispatcher.core.jobs import Ending, Job, JobTable
+from dispatcher.core.processes import JobMasterProcess, ProcessTable
 from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
@@ -59,62 +53,22 @@ from dispatcher.core.records import (
     Record,
 )
 from firesteel.common.core import Effects, Tick
-from firesteel.common.ids import JobId, JobMasterId
-from firesteel.common.process import exit_reason
-from firesteel.common.states import JobStatus
+from firesteel.common.ids import JobId
+from firesteel.common.states import IllegalTransition, JobStatus
 
-START_BACKOFF_S = 0.5  # doubled with every JobMaster process in a row that ends before it is of use
-START_BACKOFF_MAX_S = 30.0
-STARTS_BEFORE_GIVING_UP = 3  # then the jobs that wait for a process are failed
-STARTING_MAX = 4  # interpreters brought up at the same time
-REGISTER_TIMEOUT_S = 30.0  # from process started to registered
-RECONNECT_GRACE_S = 5.0  # a broken stream that is not re-established by then is a death notice
-ADOPTION_GRACE_S = 10.0  # after a Dispatcher's restart: how long running jobs are given to report
+REGISTER_TIMEOUT_S = 30.0  # from a process's start to its registration
+RECONNECT_GRACE_S = 5.0  # a JobMaster whose stream stays broken for longer is dead
+ADOPTION_GRACE_S = 10.0  # after a Dispatcher's restart: until running jobs must have reported
+LAST_MESSAGES_S = 1.0  # after a process's exit: to read what its stream still carries
 CANCEL_RETRY_S = 1.0
-FORGOTTEN_MAX = 100_000  # ids of jobs no longer kept that are still known to have ended
 LOST_WHILE_DOWN = "its JobMaster ended while the cluster was down; run the job again"
-
-
-@dataclass(slots=True, kw_only=True)
-class Job:
-    job_id: JobId
-    name: str
-    graph_id: str
-    status: JobStatus = JobStatus.INITIALIZING
-    start_ms: int = 0
-    end_ms: int = 0  # 0: not ended
-    epoch: int = 0  # of the JobMaster assigned last; 0: none so far
-    job_master_id: JobMasterId | None = None
-    tasks_by_state: dict[str, int] = field(default_factory=dict)
-    pid: int | None = None  # of its JobMaster process, once known to this Dispatcher
-    confirmed: bool = (
-        False  # its JobMaster has reported on it: it has the graph and can be asked to cancel
-    )
-    cancel_requested: bool = False
-    cancel_again_at: float | None = None
-    adopt_until: float | None = None  # found in the store: its JobMaster must register by then
-
-
-@dataclass(slots=True, kw_only=True)
-class JobMasterProcess:
-    pid: int
-    child: bool = False  # started by this Dispatcher: the operating system tells of its end
-    log_path: str = ""
-    job_master_id: JobMasterId | None = None
-    address: str = ""
-    connection: int | None = None
-    job_id: JobId | None = None
-    acknowledged: bool = False  # its job is over; it is about to exit
-    exit_code: int | None = None
-    log_tail: str = ""
-    lost_at: float | None = None  # given up then, unless it has (re-)connected
 
 
 class DispatcherCore:
     """Handles one event at a time; see the module's docstring.
 
     `wall_offset_s` turns the driver's monotonic clock into seconds since 1970; `jobs` and
-    `forgotten` come from the store.
+    `forgotten` come from the store; `history` ended jobs are kept.
     """
 
     def __init__(
@@ -127,30 +81,18 @@ class DispatcherCore:
         forgotten: Iterable[tuple[JobId, JobStatus]] = (),
         now: float = 0.0,
     ) -> None:
-        self.jobs: dict[JobId, Job] = {
-            job.job_id: job for job in sorted(jobs, key=lambda job: job.start_ms)
-        }
-        self.processes: dict[int, JobMasterProcess] = {}  # by pid
+        self.table = JobTable(jobs, forgotten, history=history)
+        self.processes = ProcessTable(spares=spares)
         self.stale_reports = 0  # dropped: not from the job's current JobMaster
-        self._forgotten: dict[JobId, JobStatus] = dict(forgotten)
-        self._spares = spares
-        self._history = history
         self._wall_offset_s = wall_offset_s
-        self._starting = 0  # StartProcess commands not answered yet
-        self._failed_starts = 0  # in a row
-        self._last_failure = ""
-        self._start_again_at: float | None = None
         self._records: list[Record] = []
         self._commands: list[Command] = []
-        for job in self.jobs.values():
-            if job.job_master_id is not None and not job.status.globally_terminal:
+        for job in self.table:
+            job.note(f"{job.status.name} in the store", now)
+            if job.job_master_id is not None and not job.ended:
                 job.adopt_until = now + ADOPTION_GRACE_S
 
     # ---- the driver's interface
-
-    def start(self, now: float) -> Effects[Record, Command]:
-        """What is to be done before the first event: the spares."""
-        return self.handle(Tick(), now)
 
     def handle(self, event: Event, now: float) -> Effects[Record, Command]:
         match event:
@@ -167,12 +109,12 @@ class DispatcherCore:
             case ProcessStarted():
                 self._process_started(event, now)
             case ProcessStartFailed():
-                self._starting -= 1
+                self.processes.starting -= 1
                 self._start_failed(event.reason, now)
             case ProcessExited():
                 self._process_exited(event, now)
             case CancelNotDelivered():
-                if (job := self.jobs.get(event.job_id)) and not job.status.globally_terminal:
+                if (job := self.jobs.get(event.job_id)) and not job.ended:
                     job.cancel_again_at = now + CANCEL_RETRY_S
             case Tick():
                 self._time_passed(now)
@@ -185,38 +127,63 @@ class DispatcherCore:
         return effects
 
     def next_deadline(self) -> float | None:
-        deadlines = [p.lost_at for p in self.processes.values() if p.lost_at is not None]
-        for job in self.jobs.values():
+        deadlines = [p.lost_at for p in self.processes if p.lost_at is not None]
+        for job in self.table:
             deadlines += [at for at in (job.adopt_until, job.cancel_again_at) if at is not None]
-        if self._start_again_at is not None:
-            deadlines.append(self._start_again_at)
+        if self.processes.start_again_at is not None:
+            deadlines.append(self.processes.start_again_at)
         return min(deadlines, default=None)
 
     # ---- what the shell may read
 
+    @property
+    def jobs(self) -> dict[JobId, Job]:
+        return self.table.by_id
+
     def find(self, job_id: JobId) -> Job | None:
-        """Of a job that is no longer kept only its id and how it ended are known."""
-        if (status := self._forgotten.get(job_id)) is not None:
-            return Job(job_id=job_id, name="", graph_id="", status=status)
-        return self.jobs.get(job_id)
+        return self.table.find(job_id)
 
     def is_forgotten(self, job_id: JobId) -> bool:
-        return job_id in self._forgotten
+        return job_id in self.table.forgotten
 
     def count(self, *statuses: JobStatus) -> int:
-        return sum(job.status in statuses for job in self.jobs.values())
+        return sum(job.status in statuses for job in self.table)
 
     def running(self) -> int:
-        return sum(not job.status.globally_terminal for job in self.jobs.values())
+        return sum(not job.ended for job in self.table)
 
     def process_of(self, job: Job) -> JobMasterProcess | None:
         """The job's JobMaster, while it lives and is connected."""
-        process = self.processes.get(job.pid) if job.pid is not None else None
-        return (
-            process
-            if process is not None and process.connection is not None and process.exit_code is None
-            else None
-        )
+        process = self.processes.by_pid.get(job.pid) if job.pid is not None else None
+        if process is None or process.connection is None or process.exit_reason is not None:
+            return None
+        return process
+
+    def story(self, of: JobId | int) -> list[str]:
+        """How this job, or the JobMaster process with this pid, came to its state."""
+        entity = self.processes.by_pid.get(of) if isinstance(of, int) else self.jobs.get(of)
+        return entity.story() if entity is not None else []
+
+    def validate(self) -> None:
+        """Raises AssertionError, with the story of the job or process that breaks an invariant."""
+        for job_id, what in self.table.violations():
+            self._broken(f"job {job_id} {what}", job_id)
+        for pid, what in self.processes.violations():
+            self._broken(f"JobMaster process {pid} {what}", pid)
+        for job in self.table:
+            process = self.processes.by_pid.get(job.pid) if job.pid is not None else None
+            if job.pid is not None and (process is None or process.job_id != job.job_id):
+                self._broken(
+                    f"job {job.job_id} is with process {job.pid}, which is not", job.job_id
+                )
+            if not job.ended and not job.waiting and job.pid is None and job.adopt_until is None:
+                self._broken(f"job {job.job_id} has lost its JobMaster and goes on", job.job_id)
+        if self.table.waiting() and self.processes.spares():
+            job_id = self.table.waiting()[0].job_id
+            self._broken(f"job {job_id} waits although there are spare JobMasters", job_id)
+
+    def _broken(self, what: str, of: JobId | int) -> None:
+        raise AssertionError("\n  ".join([what, *self.story(of)]))
 
     # ---- clients
 
@@ -224,9 +191,11 @@ class DispatcherCore:
         job = self.find(event.job_id)
         if job is None:
             start_ms = self._wall_ms(now)
-            self.jobs[event.job_id] = Job(
+            job = Job(
                 job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms
             )
+            job.note("submitted", now)
+            self.table.add(job)
             self._records.append(
                 JobAdded(
                     job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms
@@ -234,12 +203,13 @@ class DispatcherCore:
             )
             self._commands.append(Answer(request=event.request))
             self._commands.append(NotifyWatchers(job_id=event.job_id))
-        elif job.status.globally_terminal:
-            self._commands.append(
-                Answer(request=event.request)
-            )  # the stored result is what it gets
+        elif job.ended:
+            self._commands.append(Answer(request=event.request))  # with the stored result
         else:
-            message = f'job {job.job_id} ("{job.name}") is already {job.status.name}: cancel it first, or submit under a new id'
+            message = (
+                f'job {job.job_id} ("{job.name}") is already {job.status.name}:'
+                " cancel it first, or submit under a new id"
+            )
             self._refuse(event.request, RefusalKind.ALREADY_EXISTS, message)
 
     def _cancel(self, event: CancelJob, now: float) -> None:
@@ -248,25 +218,29 @@ class DispatcherCore:
             self._refuse(event.request, RefusalKind.NOT_FOUND, unknown_job(event.job_id))
         elif job.status is JobStatus.CANCELED:
             self._commands.append(Answer(request=event.request))
-        elif job.status.globally_terminal:
-            message = f'job {job.job_id} ("{job.name}") cannot be cancelled: it is already {job.status.name}'
+        elif job.ended:
+            message = (
+                f'job {job.job_id} ("{job.name}") cannot be cancelled:'
+                f" it is already {job.status.name}"
+            )
             self._refuse(event.request, RefusalKind.WRONG_STATE, message)
         else:
             if not job.cancel_requested:
                 job.cancel_requested = True
+                job.note("cancel requested", now)
                 self._records.append(JobCancelRequested(job_id=job.job_id))
             self._commands.append(Answer(request=event.request))
-            if job.job_master_id is None:
-                self._end(job, JobStatus.CANCELED, now)  # nothing runs yet
+            if job.waiting:
+                self._end(job, Ending.CANCELLED_EARLY, now)
             elif job.confirmed:
-                self._ask_to_cancel(job, now)
-            # else: its JobMaster is just starting; asked as soon as it reports
+                self._ask_to_cancel(job)
+            # else: its JobMaster is starting, and is asked at its first report
 
-    def _ask_to_cancel(self, job: Job, now: float) -> None:
+    def _ask_to_cancel(self, job: Job) -> None:
         job.cancel_again_at = None
         if process := self.process_of(job):
             self._commands.append(AskToCancel(job_id=job.job_id, address=process.address))
-        # else: asked when it has reconnected; if it does not, the job is ended anyway
+        # else: asked when it has reconnected; if it does not reconnect, the job ends anyway
 
     def _refuse(self, request: int, kind: RefusalKind, message: str) -> None:
         self._commands.append(Answer(request=request, refusal=Refusal(kind=kind, message=message)))
@@ -274,142 +248,129 @@ class DispatcherCore:
     # ---- JobMaster processes
 
     def _process_started(self, event: ProcessStarted, now: float) -> None:
-        self._starting -= 1
-        process = self.processes.setdefault(event.pid, JobMasterProcess(pid=event.pid))
+        self.processes.starting -= 1
+        process = self.processes.get_or_add(event.pid)
+        process.note("started", now)
         process.child = True
         process.log_path = event.log_path
         if process.job_master_id is None:
             process.lost_at = now + REGISTER_TIMEOUT_S
 
     def _registered(self, event: JobMasterRegistered, now: float) -> None:
-        process = self.processes.setdefault(event.pid, JobMasterProcess(pid=event.pid))
+        process = self.processes.get_or_add(event.pid)
+        process.note(f"registered on connection {event.connection}", now)
         process.job_master_id = event.job_master_id
         process.address = event.address
         process.connection = event.connection
         process.lost_at = None
-        self._failed_starts = 0
-        self._start_again_at = None
+        self.processes.start_succeeded()
         if process.job_id is None:
-            self._adopt(process)
+            self._adopt(process, now)
         if process.job_id is None:
             return
         job = self.jobs.get(process.job_id)
-        if job is None or job.status.globally_terminal:
-            return  # it will report its terminal status once more, and be acknowledged
+        if job is None or job.ended:
+            return  # it reports its terminal status once more, and is acknowledged
         if not job.confirmed:
             self._start_job(job, event.connection)
         elif job.cancel_requested:
-            self._ask_to_cancel(job, now)
+            self._ask_to_cancel(job)
 
-    def _adopt(self, process: JobMasterProcess) -> None:
-        """A process that was assigned by an earlier Dispatcher keeps its job.
+    def _adopt(self, process: JobMasterProcess, now: float) -> None:
+        """A process that an earlier Dispatcher had assigned keeps its job.
 
-        It may never have been told of it, so it is told (again); it is confirmed by its report.
+        The assignment may not have reached it, so it is sent again, until it reports.
         """
-        for job in self.jobs.values():
-            if job.job_master_id == process.job_master_id:
-                process.job_id = job.job_id
-                job.pid = process.pid
-                job.adopt_until = None
-                return
+        if (job := self.table.assigned_to(process.job_master_id)) is not None:
+            job.note(f"adopted with JobMaster process {process.pid}", now)
+            process.job_id = job.job_id
+            job.pid = process.pid
+            job.adopt_until = None
 
     def _disconnected(self, event: JobMasterDisconnected, now: float) -> None:
-        process = self._by_connection(event.connection)
+        process = self.processes.on(event.connection)
         if process is None:
             return  # replaced by a newer stream
+        process.note("disconnected", now)
         process.connection = None
-        if process.exit_code is not None or process.acknowledged:
+        if process.exit_reason is not None or process.acknowledged:
             self._gone(process, now)
         else:
             process.lost_at = now + RECONNECT_GRACE_S
 
     def _process_exited(self, event: ProcessExited, now: float) -> None:
-        process = self.processes.get(event.pid)
+        process = self.processes.by_pid.get(event.pid)
         if process is None:
             return
-        process.exit_code, process.log_tail = event.exit_code, event.log_tail
+        process.note(f"exited: {event.reason}", now)
+        process.exit_reason, process.log_tail = event.reason, event.log_tail
         if process.connection is None:
             self._gone(process, now)
         else:
-            process.lost_at = (
-                now + 1.0
-            )  # what its stream still carries is read first: it may be the final status
+            process.lost_at = now + LAST_MESSAGES_S  # the final status may be among them
 
     def _gone(self, process: JobMasterProcess, now: float) -> None:
-        """The last word about a process."""
-        del self.processes[process.pid]
+        """Nothing more comes from this process."""
+        self.processes.remove(process)
         job = self.jobs.get(process.job_id) if process.job_id is not None else None
         if job is None:
             if process.child and not process.acknowledged:
-                self._start_failed(f"a JobMaster process {_how_it_ended(process)}", now)
+                self._start_failed(f"a JobMaster process {process.how_it_ended()}", now)
             return
         if job.pid != process.pid:
             return
         job.pid = None
-        if job.status.globally_terminal:
-            return
         # With high availability, this is where another JobMaster gets the job under the next epoch.
-        if job.cancel_requested:
-            self._end(job, JobStatus.CANCELED, now)
-        else:
-            self._end(
-                job,
-                JobStatus.FAILED,
-                now,
-                failure=f"the job's JobMaster process {_how_it_ended(process)}",
-            )
+        if not job.ended:
+            self._lose(job, f"the job's JobMaster process {process.how_it_ended()}", now)
 
     def _start_failed(self, reason: str, now: float) -> None:
-        self._last_failure = reason
-        backoff_s = min(START_BACKOFF_S * 2**self._failed_starts, START_BACKOFF_MAX_S)
-        self._failed_starts += 1
-        self._start_again_at = now + backoff_s
-        if self._failed_starts < STARTS_BEFORE_GIVING_UP:
-            return
-        for job in self._waiting():
-            self._end(
-                job,
-                JobStatus.FAILED,
-                now,
-                failure=f"no JobMaster process could be started: {reason}",
-            )
-
-    def _by_connection(self, connection: int) -> JobMasterProcess | None:
-        return next((p for p in self.processes.values() if p.connection == connection), None)
+        if self.processes.start_failed(now):
+            for job in self.table.waiting():
+                failure = f"no JobMaster process could be started: {reason}"
+                self._end(job, Ending.NO_JOB_MASTER, now, failure=failure)
 
     # ---- reports
 
     def _status_reported(self, event: JobStatusReported, now: float) -> None:
-        process = self._by_connection(event.connection)
+        process = self.processes.on(event.connection)
         job = self.jobs.get(event.job_id)
-        ended = job is None or job.status.globally_terminal
-        if (
-            process is None
-            or job is None
-            or job.pid != process.pid
-            or job.epoch != event.epoch
-            or ended
-        ):
-            if process is not None and ended and event.status.globally_terminal:
-                self._acknowledge(process, event.status)  # the acknowledgement was lost
-                return
+        if process is None:
             self.stale_reports += 1
-            if process is not None and ended:
-                self._commands.append(KillProcess(pid=process.pid))  # given up before it came back
-            return
+        elif job is None or job.ended:
+            self._reported_after_the_end(process, event.status)
+        elif job.pid != process.pid or job.epoch != event.epoch:
+            self.stale_reports += 1
+        else:
+            self._reported(job, process, event, now)
+
+    def _reported_after_the_end(self, process: JobMasterProcess, status: JobStatus) -> None:
+        if status.globally_terminal:
+            self._acknowledge(process, status)  # the acknowledgement was lost
+        else:
+            self.stale_reports += 1
+            self._commands.append(KillProcess(pid=process.pid))  # given up before it came back
+
+    def _reported(
+        self, job: Job, process: JobMasterProcess, event: JobStatusReported, now: float
+    ) -> None:
         first = not job.confirmed
         job.confirmed = True
+        try:
+            news = job.report(event.status, now)
+        except IllegalTransition as error:  # a fault of that JobMaster's: it ends one job, not all
+            self._commands.append(KillProcess(pid=process.pid))
+            self._end(job, Ending.JOB_MASTER_LOST, now, failure=str(error))
+            return
         job.tasks_by_state = dict(event.tasks_by_state)
-        if event.status.globally_terminal:
-            job.status = event.status
-            self._ended(job, event.timestamp_ms, event.final_details, "")
+        if job.ended:
+            self._ended(job, event.timestamp_ms, event.final_details)
             self._acknowledge(process, event.status)
             return
-        if event.status is not job.status:
-            job.status = event.status
+        if news:
             self._records.append(JobStatusChanged(job_id=job.job_id, status=event.status))
         if first and job.cancel_requested:
-            self._ask_to_cancel(job, now)
+            self._ask_to_cancel(job)
         self._commands.append(NotifyWatchers(job_id=job.job_id))
 
     def _acknowledge(self, process: JobMasterProcess, status: JobStatus) -> None:
@@ -417,13 +378,22 @@ class DispatcherCore:
         if process.connection is not None:
             self._commands.append(Acknowledge(connection=process.connection, status=status))
 
-    def _end(self, job: Job, status: JobStatus, now: float, *, failure: str = "") -> None:
-        """Ends a job without (or after) its JobMaster."""
-        job.status = status
-        job.tasks_by_state = {}
-        self._ended(job, self._wall_ms(now), None, failure)
+    # ---- ends
 
-    def _ended(self, job: Job, end_ms: int, final_details: bytes | None, failure: str) -> None:
+    def _lose(self, job: Job, failure: str, now: float) -> None:
+        """Its JobMaster is gone."""
+        if job.cancel_requested:
+            self._end(job, Ending.JOB_MASTER_LOST_CANCELLING, now)
+        else:
+            self._end(job, Ending.JOB_MASTER_LOST, now, failure=failure)
+
+    def _end(self, job: Job, event: Ending, now: float, *, failure: str = "") -> None:
+        job.end(event, now)
+        self._ended(job, self._wall_ms(now), failure=failure)
+
+    def _ended(
+        self, job: Job, end_ms: int, final_details: bytes | None = None, failure: str = ""
+    ) -> None:
         job.end_ms = end_ms
         job.adopt_until = job.cancel_again_at = None
         self._records.append(
@@ -436,71 +406,46 @@ class DispatcherCore:
             )
         )
         self._commands.append(NotifyWatchers(job_id=job.job_id))
-        self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        ended = sorted(
-            (j for j in self.jobs.values() if j.status.globally_terminal), key=lambda j: j.end_ms
-        )
-        for job in ended[: max(0, len(ended) - self._history)]:
-            del self.jobs[job.job_id]
-            self._forgotten[job.job_id] = job.status
-            self._records.append(JobForgotten(job_id=job.job_id))
-            self._commands.append(DropResults(job_id=job.job_id))
-        while len(self._forgotten) > FORGOTTEN_MAX:
-            del self._forgotten[next(iter(self._forgotten))]
+        for dropped in self.table.forget_oldest():
+            self._records.append(JobForgotten(job_id=dropped.job_id))
+            self._commands.append(DropResults(job_id=dropped.job_id))
 
     # ---- time and matching
 
     def _time_passed(self, now: float) -> None:
-        for process in [
-            p for p in self.processes.values() if p.lost_at is not None and p.lost_at <= now
-        ]:
-            if process.exit_code is None:
-                self._commands.append(KillProcess(pid=process.pid))
-            self._gone(process, now)
-        for job in list(self.jobs.values()):
+        for process in list(self.processes):
+            if process.lost_at is not None and process.lost_at <= now:
+                if process.exit_reason is None:
+                    self._commands.append(KillProcess(pid=process.pid))
+                self._gone(process, now)
+        for job in list(self.table):
             if job.cancel_again_at is not None and job.cancel_again_at <= now:
-                self._ask_to_cancel(job, now)
+                self._ask_to_cancel(job)
             if job.adopt_until is not None and job.adopt_until <= now:
-                if job.cancel_requested:
-                    self._end(job, JobStatus.CANCELED, now)
-                else:
-                    self._end(job, JobStatus.FAILED, now, failure=LOST_WHILE_DOWN)
-        if self._start_again_at is not None and self._start_again_at <= now:
-            self._start_again_at = None
+                self._lose(job, LOST_WHILE_DOWN, now)
+        start_again_at = self.processes.start_again_at
+        if start_again_at is not None and start_again_at <= now:
+            self.processes.start_again_at = None
 
     def _match_jobs_and_processes(self, now: float) -> None:
-        """Run after every event, from current facts: waiting jobs get spares, missing processes are
-        started.
+        """Runs after every event, from current facts: gives spares to waiting jobs, and has missing
+        processes started.
         """
-        idle = [p for p in self.processes.values() if p.job_id is None and p.exit_code is None]
-        ready = [p for p in idle if p.connection is not None]
-        waiting = self._waiting()
-        for job, process in zip(waiting, ready, strict=False):
-            self._assign(job, process)
-        matched = min(len(waiting), len(ready))
-        if self._start_again_at is not None:
-            return
-        missing = len(waiting) - matched + self._spares - (len(idle) - matched) - self._starting
-        for _ in range(min(missing, STARTING_MAX - self._starting)):
-            self._starting += 1
+        for job, process in zip(self.table.waiting(), self.processes.spares(), strict=False):
+            self._assign(job, process, now)
+        for _ in range(self.processes.to_start(len(self.table.waiting()))):
+            self.processes.starting += 1
             self._commands.append(StartProcess())
 
-    def _waiting(self) -> Sequence[Job]:
-        return [
-            j
-            for j in self.jobs.values()
-            if j.job_master_id is None and not j.status.globally_terminal
-        ]
-
-    def _assign(self, job: Job, process: JobMasterProcess) -> None:
+    def _assign(self, job: Job, process: JobMasterProcess, now: float) -> None:
         assert process.job_master_id is not None, "only registered processes are assigned"
         assert process.connection is not None, "only connected processes are assigned"
         job.epoch += 1
         job.job_master_id = process.job_master_id
         job.pid = process.pid
         process.job_id = job.job_id
+        job.note(f"assigned to JobMaster process {process.pid} with epoch {job.epoch}", now)
+        process.note(f"assigned to job {job.job_id}", now)
         self._records.append(
             JobAssigned(job_id=job.job_id, epoch=job.epoch, job_master_id=process.job_master_id)
         )
@@ -519,12 +464,3 @@ class DispatcherCore:
 
 def unknown_job(job_id: str) -> str:
     return f"there is no job {job_id} on this cluster; `firesteel list -a` shows the jobs that it knows"
-
-
-def _how_it_ended(process: JobMasterProcess) -> str:
-    where = f"; its log is {process.log_path}" if process.log_path else ""
-    if process.log_tail:
-        where += f"; it ends with\n{process.log_tail}"
-    if process.exit_code is None:
-        return f"(pid {process.pid}) could not be reached any more{where}"
-    return f"(pid {process.pid}) ended with {exit_reason(process.exit_code)}{where}"

@@ -12,7 +12,7 @@ from firesteel.common.states import JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJob:
-    """A client wants this job run. Its graph is already in the job store, under `graph_id`."""
+    """A client submits a job. Its graph is already in the job store, under `graph_id`."""
 
     request: int  # names the waiting client in Answer
     job_id: JobId
@@ -28,7 +28,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterRegistered:
-    """A JobMaster process opened (or re-opened) its stream; `connection` numbers the stream."""
+    """A JobMaster process has opened its stream, or opened it again; `connection` numbers streams."""
 
     connection: int
     job_master_id: JobMasterId
@@ -38,7 +38,7 @@ class JobMasterRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterDisconnected:
-    """The stream ended or fell silent; everything it carried was posted before this."""
+    """The stream ended or fell silent; its messages were all posted before this."""
 
     connection: int
 
@@ -56,7 +56,7 @@ class JobStatusReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStarted:
-    """What StartProcess asked for is there; it may have registered already."""
+    """The outcome of StartProcess; the process may have registered already."""
 
     pid: int
     log_path: str
@@ -70,8 +70,8 @@ class ProcessStartFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExited:
     pid: int
-    exit_code: int
-    log_tail: str = ""  # its last words
+    reason: str  # its exit code in words
+    log_tail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

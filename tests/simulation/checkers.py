@@ -285,7 +285,7 @@ def processes_are_as_wanted(cluster: Cluster) -> Iterator[str]:
             ):
                 yield f"slot {slot.index} of {task_executor.name} is not warm"
     alive = {process.pid for process in cluster.job_masters if process.alive}
-    known = set(cluster.dispatcher.core.processes)
+    known = set(cluster.dispatcher.core.processes.by_pid)
     if alive != known:
         yield f"JobMasters alive {sorted(alive)}, known {sorted(known)}"
     spares = sum(process.alive and process.job is None for process in cluster.job_masters)

@@ -20,7 +20,7 @@ from dispatcher.core.commands import (
     StartJob,
     StartProcess,
 )
-from dispatcher.core.core import DispatcherCore, Job
+from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
@@ -30,6 +30,7 @@ from dispatcher.core.events import (
     ProcessStartFailed,
     SubmitJob,
 )
+from dispatcher.core.jobs import Job
 from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
@@ -40,7 +41,9 @@ from dispatcher.core.records import (
     Record,
 )
 from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2
+from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.process import exit_reason
 from firesteel.common.states import JobStatus
 from tests.simulation.network import End
 from tests.simulation.processes import (
@@ -159,7 +162,7 @@ class DispatcherProcess(Process):
         self._waiting: dict[int, Callable[[Refusal | None], None]] = {}
         self.post = self._driver.post
         self.probe = self._driver.probe
-        self._driver.begin(self.core.start(self.world.now).commands)
+        self.post(Tick())
         self.after(HEARTBEAT_INTERVAL_S, self._beat)
 
     # ---- clients
@@ -254,7 +257,9 @@ class DispatcherProcess(Process):
         child = self._cluster.start_job_master()
         child.on_exit.append(
             lambda code: (
-                self.post(ProcessExited(pid=child.pid, exit_code=code)) if self.alive else None
+                self.post(ProcessExited(pid=child.pid, reason=exit_reason(code)))
+                if self.alive
+                else None
             )
         )
         self.post(ProcessStarted(pid=child.pid, log_path="log"))

@@ -288,7 +288,7 @@ def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
 
 def _speak_of_the_past_to_the_dispatcher(cluster: Cluster) -> None:
     dispatcher = cluster.dispatcher
-    for process in list(dispatcher.core.processes.values()):
+    for process in list(dispatcher.core.processes):
         job_id = process.job_id
         known = dispatcher.core.jobs.get(job_id) if job_id is not None else None
         if known is None or process.connection is None or known.status.globally_terminal:

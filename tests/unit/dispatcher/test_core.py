@@ -17,9 +17,7 @@ from dispatcher.core.commands import (
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
     RECONNECT_GRACE_S,
-    STARTS_BEFORE_GIVING_UP,
     DispatcherCore,
-    Job,
 )
 from dispatcher.core.events import (
     CancelJob,
@@ -33,6 +31,8 @@ from dispatcher.core.events import (
     ProcessStartFailed,
     SubmitJob,
 )
+from dispatcher.core.jobs import Ending, Job
+from dispatcher.core.processes import STARTS_BEFORE_GIVING_UP
 from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
@@ -43,7 +43,7 @@ from dispatcher.core.records import (
 )
 from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId
-from firesteel.common.states import JobStatus
+from firesteel.common.states import IllegalTransition, JobStatus
 
 JOB = JobId("a" * 32)
 OTHER = JobId("b" * 32)
@@ -65,6 +65,7 @@ class Harness:
         effects = self.core.handle(event, self.now)
         self.records += effects.records
         self.commands += effects.commands
+        self.core.validate()
         return [*effects.records, *effects.commands]
 
     def pass_time(self, seconds: float) -> list[object]:
@@ -159,7 +160,7 @@ def test_registering_before_the_start_was_announced_starts_no_process_too_many()
     harness.tell(ProcessStarted(pid=1, log_path="/logs/1.log"))
     harness.submit()
     assert len(of(StartProcess, harness.commands)) == 2  # the first, and the one that replaces it
-    assert harness.core.processes[1].lost_at is None
+    assert harness.core.processes.by_pid[1].lost_at is None
 
 
 def test_submitting_a_running_job_again_is_an_error_that_names_it_and_touches_nothing() -> None:
@@ -268,7 +269,9 @@ def test_cancelling_a_cancelled_job_is_done_already() -> None:
 
 def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
     harness = Harness().running()
-    harness.tell(ProcessExited(pid=1, exit_code=-9, log_tail="  its last words"))
+    harness.tell(
+        ProcessExited(pid=1, reason="exit code -9 (killed by SIGKILL)", log_tail="  its last words")
+    )
     assert harness.job.status is JobStatus.RUNNING  # what it said last is read first
     (ended,) = of(JobEnded, harness.tell(JobMasterDisconnected(connection=1)))
     assert ended.status is JobStatus.FAILED
@@ -279,7 +282,7 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
 
 def test_a_final_status_that_arrives_after_the_exit_counts() -> None:
     harness = Harness().running()
-    harness.tell(ProcessExited(pid=1, exit_code=0))
+    harness.tell(ProcessExited(pid=1, reason="exit code 0"))
     harness.report(JobStatus.FINISHED)
     harness.tell(JobMasterDisconnected(connection=1))
     assert harness.job.status is JobStatus.FINISHED
@@ -289,7 +292,7 @@ def test_a_job_that_was_being_cancelled_is_cancelled_by_its_job_masters_death() 
     harness = Harness().running()
     harness.cancel()
     harness.tell(JobMasterDisconnected(connection=1))
-    harness.tell(ProcessExited(pid=1, exit_code=1))
+    harness.tell(ProcessExited(pid=1, reason="exit code 1"))
     assert harness.job.status is JobStatus.CANCELED
 
 
@@ -327,7 +330,7 @@ def test_a_dead_spare_is_replaced_with_growing_pauses() -> None:
     pauses = []
     for pid in (1, 2, 3):
         harness.tell(ProcessStarted(pid=pid, log_path=""))
-        assert not of(StartProcess, harness.tell(ProcessExited(pid=pid, exit_code=1)))
+        assert not of(StartProcess, harness.tell(ProcessExited(pid=pid, reason="exit code 1")))
         pauses.append(harness.core.next_deadline() - harness.now)
         assert of(StartProcess, harness.pass_time(pauses[-1])) == [StartProcess()]
     assert pauses == [0.5, 1.0, 2.0]
@@ -337,6 +340,9 @@ def test_jobs_fail_when_no_job_master_can_be_started() -> None:
     harness = Harness()
     harness.submit()
     for _ in range(STARTS_BEFORE_GIVING_UP):
+        assert harness.job.status is JobStatus.INITIALIZING
+        if not harness.core.processes.starting:
+            harness.pass_time(harness.core.next_deadline() - harness.now)
         harness.tell(ProcessStartFailed(reason="no memory"))
     assert harness.job.status is JobStatus.FAILED
     assert "no memory" in of(JobEnded, harness.records)[0].failure
@@ -406,3 +412,48 @@ def test_after_a_restart_an_ended_job_does_not_run_again() -> None:
     harness = Harness(jobs=[stored(JobStatus.FINISHED)])
     assert not of(StartJob, harness.process(2))
     assert harness.submit() == [Answer(request=1)]
+
+
+def test_a_report_may_skip_statuses_but_not_go_back() -> None:
+    harness = Harness()
+    harness.process()
+    harness.submit()
+    harness.report(JobStatus.RUNNING)  # CREATED was never seen
+    harness.report(JobStatus.CANCELLING)
+    out = harness.report(JobStatus.RUNNING)
+    (ended,) = of(JobEnded, out)
+    assert ended.status is JobStatus.FAILED
+    assert "CANCELLING, which rules out that its JobMaster reports RUNNING" in ended.failure
+    assert "INITIALIZING -> RUNNING: reported" in ended.failure, "its story"
+    assert of(KillProcess, out) == [KillProcess(pid=1)]
+
+
+def test_no_event_ends_a_job_that_has_ended() -> None:
+    job = Job(job_id=JOB, name="a job", graph_id="g", status=JobStatus.FINISHED)
+    for event in Ending:
+        with pytest.raises(IllegalTransition, match="is FINISHED, which rules out"):
+            job.end(event, 1.0)
+
+
+def test_a_job_tells_how_it_came_to_its_state() -> None:
+    harness = Harness().running()
+    harness.cancel()
+    harness.tell(JobMasterDisconnected(connection=1))
+    harness.pass_time(RECONNECT_GRACE_S)
+    assert harness.core.story(JOB) == [
+        "100.000 submitted",
+        "100.000 assigned to JobMaster process 1 with epoch 1",
+        "100.000 INITIALIZING -> RUNNING: reported",
+        "100.000 cancel requested",
+        "105.000 RUNNING -> CANCELED: its JobMaster was lost while the job was being cancelled",
+    ]
+    harness.process(2)
+    assert harness.core.story(2) == ["105.000 started", "105.000 registered on connection 2"]
+    assert harness.core.story(3) == []
+
+
+def test_a_broken_invariant_is_an_error_with_the_story() -> None:
+    harness = Harness().running()
+    harness.job.pid = 99
+    with pytest.raises(AssertionError, match=r"is with process 99, which is not(.|\n)*submitted"):
+        harness.core.validate()
