@@ -20,7 +20,9 @@ from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Wa
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.testing import job, operator_id, vertex
-from taskexecutor.executor.timing.watermark_alignment import Alignment
+from taskexecutor.executor.timing.watermark_alignment import (
+    WatermarkAlignment as SourceAlignment,
+)
 
 DRIFT_US = {"fast": 100, "slow": 250}
 INTERVAL_US = 1_000_000
@@ -42,7 +44,7 @@ class Reader:
         spec = WatermarkAlignmentSpec(
             group="g", max_drift_us=DRIFT_US[name], update_interval_us=INTERVAL_US
         )
-        self.alignment = Alignment(
+        self.alignment = SourceAlignment(
             spec,
             self.out.append,
             self.timers.append,

@@ -21,10 +21,10 @@ from taskexecutor.executor.state import (
     TaskOperatorState,
 )
 from taskexecutor.executor.state.key_groups import key_group
+from taskexecutor.executor.task.chain import NodeTarget, create_node
+from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import OperatorMetrics
-from taskexecutor.executor.task.node import ChainNode, ChainOutput, NodeTarget
-from taskexecutor.executor.task.runtime_context import OperatorContext, TaskEnvironment
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.timers import TaskTimers
 from taskexecutor.executor.timing.watermarks import ValveEvent
@@ -50,7 +50,7 @@ class OperatorHarness:
     """Runs one operator as a task would, in the caller's thread, on the caller's time.
 
     `spark` becomes `context.spark`; `sent` collects the events for the coordinator. `watermark`
-    advances event time, `processing_time` processing time. `alignment` puts the operator into a
+    advances event time, `processing_time` processing time. `watermark_alignment` puts the operator into a
     watermark alignment group.
     """
 
@@ -68,7 +68,7 @@ class OperatorHarness:
         max_parallelism: int = 128,
         side_output_tags: Sequence[str] = (),
         restored: RestoredOperatorState | None = None,
-        alignment: WatermarkAlignmentSpec | None = None,
+        watermark_alignment: WatermarkAlignmentSpec | None = None,
     ) -> None:
         inputs = len(input_schemas) if input_schemas is not None else operator.inputs
         schemas = tuple(input_schemas) if input_schemas is not None else (None,) * inputs
@@ -94,37 +94,27 @@ class OperatorHarness:
             clock=TaskClock(),
         )
         self.metrics = OperatorMetrics(stable_id(name), name)
-        self._output = ChainOutput(self.environment, self.metrics)
-        self._node = ChainNode(
+        self._task_timers = TaskTimers()
+        self._node = create_node(
+            operator,
             members=(0,),
             member_ids=(self.metrics.operator_id,),
-            operator=operator,
-            inputs=inputs,
             metrics=self.metrics,
-            output=self._output,
-        )
-        self._task_timers = TaskTimers()
-        self.timers = self._task_timers.for_operator(
-            operator.on_event_time, operator.on_processing_time
-        )
-        self._node.timers = self.timers
-        self._node.context = OperatorContext(
-            self.environment,
-            metrics=self.metrics,
-            timers=self.timers,
+            environment=self.environment,
+            timers=self._task_timers,
             input_schemas=schemas,
             output_schema=output_schema,
+            watermark_alignment=watermark_alignment,
         )
+        self.timers = self._node.timers
         self._inputs = [NodeTarget(self._node, index) for index in range(inputs)]
         self._main = _Collected()
         self._side = {tag: _Collected() for tag in side_output_tags}
-        self._output.add(self._main)
+        self._node.output.add(self._main)
         for tag, collected in self._side.items():
-            self._output.add(collected, tag)
-        if alignment is not None:
-            self._node.align(alignment, self._task_timers)
-            assert self._node.alignment is not None
-            self._output.add(self._node.alignment)
+            self._node.output.add(collected, tag)
+        if self._node.watermark_alignment is not None:
+            self._node.output.add(self._node.watermark_alignment)
         backend = HashMapKeyedStateBackend(
             KeyGroupRange(0, max_parallelism), lambda key: key_group(key, max_parallelism)
         )
@@ -170,7 +160,7 @@ class OperatorHarness:
     @property
     def stopped(self) -> bool:
         """Whether a task would take no input now: the operator is ahead of its alignment group."""
-        return self._node.alignment is not None and self._node.alignment.stopped
+        return self._node.watermark_alignment is not None and self._node.watermark_alignment.stopped
 
     def flush(self) -> None:
         self.operator.flush()

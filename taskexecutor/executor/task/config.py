@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from firesteel.operator import TaskInfo
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.state import RestoredOperatorState
-from taskexecutor.executor.task.interfaces import Exchange
+from taskexecutor.executor.task.interfaces import Engine, Exchange
 from taskexecutor.executor.task.metrics import TaskMetrics
 
 
@@ -63,13 +63,6 @@ class TaskConfig:
             attempt=self.attempt,
             attempt_id=self.attempt_id,
         )
-
-
-class Engine(Protocol):
-    """What operators get of the slot's taskexecutor.executor.spark.jvm.engine.SparkEngine."""
-
-    @property
-    def session(self) -> Any: ...
 
 
 ReportState: TypeAlias = Callable[

@@ -16,12 +16,11 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
-from taskexecutor.executor.task.chain import OperatorChain
+from taskexecutor.executor.task.chain import NodeTarget, OperatorChain
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.interfaces import Exchange, InputGate
 from taskexecutor.executor.task.metrics import TaskMetricGroup
-from taskexecutor.executor.task.node import NodeTarget
 from taskexecutor.executor.task.step import Step
 
 

@@ -1,11 +1,12 @@
-"""What a task needs of the exchange; taskexecutor.executor.exchange has the implementations, and the
-test harness one in memory.
+"""What a task needs of its process: the exchange and the slot's Spark.
+
+The exchange is implemented by taskexecutor.executor.exchange and, in memory, by the test harness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -98,3 +99,10 @@ class Exchange(Protocol):
         locations: Locations,
         on_available: Callable[[], None],
     ) -> InputGate: ...
+
+
+class Engine(Protocol):
+    """What operators get of the slot's taskexecutor.executor.spark.jvm.engine.SparkEngine."""
+
+    @property
+    def session(self) -> Any: ...

@@ -117,10 +117,10 @@ class TaskMeters:
             values["numBundles"] = operator.bundles
             values["lastBundleRecords"] = operator.last_bundle_records
             values["meanBundleRecords"] = operator.bundle_records / operator.bundles
-        if operator.alignment is not None:
-            values["watermarkAlignmentDrift"] = operator.alignment.drift_ms
+        if (alignment := operator.watermark_alignment) is not None:
+            values["watermarkAlignmentDrift"] = alignment.drift_ms
             values["pausedTimeMsPerSecond"] = rates["watermark_alignment_ms"]
-            values["accumulatedPausedTimeMs"] = operator.alignment.stopped_ms
+            values["accumulatedPausedTimeMs"] = alignment.stopped_ms
         values.update(
             {name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ}
         )

@@ -13,13 +13,13 @@ from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.task.interfaces import InputGate, ResultPartition
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
-from taskexecutor.executor.timing.watermark_alignment import Alignment
+from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 LATE_RECORDS = "numLateRecordsDropped"
 # A source counts what it reads: nothing reaches it that the task could count.
 RECORDS_READ = "numRecordsIn"
 # How often an operator's plan on Spark is read, which costs a few calls into the JVM.
-PLAN_EVERY_S = 10.0
+PLAN_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,9 @@ class OperatorMetrics:
     bundles: int = 0
     bundle_records: int = 0
     last_bundle_records: int = 0
-    plan: str = ""  # the last one that was looked at, for people
-    plan_looked_at_s: float = -PLAN_EVERY_S
-    alignment: Alignment | None = None
+    plan: str = ""  # on Spark, as last read
+    plan_read_at_s: float = -PLAN_INTERVAL_S
+    watermark_alignment: WatermarkAlignment | None = None
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())
@@ -144,7 +144,9 @@ class TaskMetricGroup:
             if self.info.subtask == 0
             else {},
             watermark_alignment_ms=sum(
-                o.alignment.stopped_ms for o in self.operators if o.alignment is not None
+                o.watermark_alignment.stopped_ms
+                for o in self.operators
+                if o.watermark_alignment is not None
             ),
             late_records_dropped=sum(
                 o.counters[LATE_RECORDS].value for o in self.operators if LATE_RECORDS in o.counters

@@ -37,12 +37,12 @@ from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionF
 from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
 from taskexecutor.executor.task.config import TaskConfig, TaskServices
+from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
 from taskexecutor.executor.task.interfaces import ResultPartition
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
 from taskexecutor.executor.task.metrics import TaskMetricGroup, TaskMetrics
-from taskexecutor.executor.task.runtime_context import TaskEnvironment
 from taskexecutor.executor.task.source_task import SourceTask
 from taskexecutor.executor.task.step import Step
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind

@@ -21,7 +21,7 @@ from taskexecutor.executor.timing.watermarks import ValveEvent
 GOOD_PART = 4  # of the drift
 
 
-class Alignment:
+class WatermarkAlignment:
     """A `node.Target`. Reports once per update interval, and at once when it stops, ends or is
     idle, or is no longer.
 

@@ -32,7 +32,7 @@ from taskexecutor.executor.exchange.partitioners import make_routing
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
 from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.task.node import NodeTarget
+from taskexecutor.executor.task.chain import NodeTarget
 from tests.unit.operators import stateful_processors as examples
 
 TIME = pa.timestamp("us", "UTC")

@@ -15,7 +15,7 @@ from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.aggregation import window_panes
 from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
-from taskexecutor.executor.task.node import NodeTarget
+from taskexecutor.executor.task.chain import NodeTarget
 
 SIZE_US = 10
 ITEMS = parse_aggregates(["count(*) AS n", "sum(x) AS s", "avg(x) AS a", "max(x) AS top"])

@@ -30,7 +30,7 @@ from firesteel.elements import (
 from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
-from taskexecutor.executor.timing.watermark_alignment import Alignment
+from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
 SPEC = WatermarkAlignmentSpec(group="g", max_drift_us=10_000, update_interval_us=1_000_000)
@@ -43,7 +43,7 @@ class Surroundings:
         self.sent: list[tuple[int, bool]] = []
         self.now_ms = 5_000
         self.due_ms: list[int] = []
-        self.alignment = Alignment(
+        self.alignment = WatermarkAlignment(
             SPEC,
             self._send,
             self.due_ms.append,
@@ -303,9 +303,11 @@ def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle()
         .assigner_spec()
     )
     operator = AssignWatermarks(spec, lambda: clock.now_ms)
-    harness = OperatorHarness(operator, [SCHEMA], output_schema=SCHEMA, alignment=spec.alignment)
-    assert harness._node.alignment is not None
-    harness._node.alignment._now_ns = lambda: clock.now_ms * 1_000_000
+    harness = OperatorHarness(
+        operator, [SCHEMA], output_schema=SCHEMA, watermark_alignment=spec.alignment
+    )
+    assert harness._node.watermark_alignment is not None
+    harness._node.watermark_alignment._now_ns = lambda: clock.now_ms * 1_000_000
     harness.open()
 
     def pass_ms(ms: int) -> None:

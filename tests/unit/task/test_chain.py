@@ -9,8 +9,8 @@ import pyarrow as pa
 from firesteel.common.job_graph import JobVertex
 from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_WATERMARK, EndOfData, EndOfPartition, StreamStatus, Watermark
+from firesteel.plan.fusion import group_operators
 from firesteel.testing import Journal, RecordingOperator, RecordingSource
-from taskexecutor.executor.task.chain import group_operators
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 
 

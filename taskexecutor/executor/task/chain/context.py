@@ -9,59 +9,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from firesteel.common.operator_messages import FromOperator, OperatorEvent
-from firesteel.operator import TaskCancelled, TaskInfo, TimerService
-from taskexecutor.executor.task.mailbox import Mailbox
-from taskexecutor.executor.task.metrics import PLAN_EVERY_S, OperatorCounter, OperatorMetrics
-from taskexecutor.executor.timing.clock import TaskClock, TimeKind
-from taskexecutor.executor.timing.watermark_alignment import Alignment
-
-
-class TaskEnvironment:
-    """What all operators of one task share."""
-
-    def __init__(
-        self,
-        *,
-        info: TaskInfo,
-        config: dict[str, str],
-        engine: Any,
-        send_event: Callable[[OperatorEvent], None],
-        mailbox: Mailbox,
-        clock: TaskClock,
-    ) -> None:
-        self.info = info
-        self.config = config
-        self.engine = engine
-        self.send_event = send_event
-        self.mailbox = mailbox
-        self.clock = clock
-        self.cancelled = False  # set once, by any thread
-        self.yielded = False  # mails were run in the middle of a step: look again before sleeping
-
-    def check_cancelled(self) -> None:
-        if self.cancelled:
-            raise TaskCancelled
-
-    def yield_to_mail(self, timeout_s: float) -> None:
-        """Runs the mails that are there, or the first that comes within `timeout_s`; on the task's
-        thread.
-        """
-        self.check_cancelled()
-        self.yielded = True
-        if not len(self.mailbox):
-            with self.clock.spans[TimeKind.BLOCKED]:
-                self.mailbox.wait(timeout_s)
-        self.process_mails()
-        self.check_cancelled()
-
-    def process_mails(self) -> None:
-        for _ in range(
-            len(self.mailbox)
-        ):  # those that are there now: mails must not keep data waiting for ever
-            mail = self.mailbox.take()
-            if mail is not None:
-                mail()
+from firesteel.common.operator_messages import FromOperator
+from firesteel.operator import TaskInfo, TimerService
+from taskexecutor.executor.task.environment import TaskEnvironment
+from taskexecutor.executor.task.metrics import PLAN_INTERVAL_S, OperatorCounter, OperatorMetrics
+from taskexecutor.executor.timing.clock import TimeKind
+from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 
 class OperatorContext:
@@ -75,13 +28,14 @@ class OperatorContext:
         timers: TimerService,
         input_schemas: tuple[pa.Schema | None, ...],
         output_schema: pa.Schema | None,
+        watermark_alignment: WatermarkAlignment | None,
     ) -> None:
         self._environment = environment
         self._metrics = metrics
         self._timers = timers
         self._input_schemas = input_schemas
         self._output_schema = output_schema
-        self.alignment: Alignment | None = None
+        self._watermark_alignment = watermark_alignment
         spans = environment.clock.spans
         self._spans = {"spark": spans[TimeKind.SPARK], "python": spans[TimeKind.PYTHON]}
 
@@ -119,7 +73,7 @@ class OperatorContext:
 
     @property
     def stopped_ms(self) -> float:
-        return 0.0 if self.alignment is None else self.alignment.stopped_ms
+        return 0.0 if self._watermark_alignment is None else self._watermark_alignment.stopped_ms
 
     def counter(self, name: str) -> OperatorCounter:
         return self._metrics.counter(name)
@@ -136,22 +90,13 @@ class OperatorContext:
     def show_plan(self, plan: Callable[[], str]) -> None:
         metrics = self._metrics
         now_s = time.monotonic()
-        if now_s - metrics.plan_looked_at_s >= PLAN_EVERY_S:
-            metrics.plan, metrics.plan_looked_at_s = plan(), now_s
+        if now_s - metrics.plan_read_at_s >= PLAN_INTERVAL_S:
+            metrics.plan, metrics.plan_read_at_s = plan(), now_s
 
     def send_to_coordinator(self, event: FromOperator) -> None:
         if not isinstance(event, FromOperator):
             raise TypeError(f"{type(event).__name__} is not an operator event")
-        info = self._environment.info
-        self._environment.send_event(
-            OperatorEvent(
-                job_id=info.job_id,
-                operator_id=self.operator_id,
-                subtask=info.subtask,
-                attempt_id=info.attempt_id,
-                message=event,
-            )
-        )
+        self._environment.send_message(self.operator_id, event)
 
     def request_mail(self, action: Callable[[], None]) -> None:
         self._environment.mailbox.put(action)

@@ -1,0 +1,114 @@
+"""The operators of one task as a DAG of nodes.
+
+Everything up to `open` goes from the last node to the first, so that an operator that starts finds
+its consumers ready; everything from `finish` on goes from the first to the last, so that an
+operator that ends finds them still there (spec 000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from firesteel.common.job_graph import JobEdge
+from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
+from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
+from taskexecutor.executor.task.chain.node import ChainNode
+from taskexecutor.executor.task.config import TaskConfig
+from taskexecutor.executor.task.interfaces import ResultPartition
+
+
+class OperatorChain:
+    """Nodes in topological order, and where each in_edge enters."""
+
+    def __init__(self, nodes: Sequence[ChainNode], partitions: Sequence[ResultPartition]) -> None:
+        self.nodes = tuple(nodes)
+        self.partitions = tuple(partitions)
+        self._node_of_operator = {
+            operator_id: node for node in self.nodes for operator_id in node.member_ids
+        }
+        self._watermark_alignments = [
+            node.watermark_alignment for node in self.nodes if node.watermark_alignment is not None
+        ]
+        self._node_of_index = {index: node for node in self.nodes for index in node.members}
+
+    def entry(self, edge: JobEdge) -> tuple[ChainNode, int]:
+        """The node and input that an in_edge feeds."""
+        return self._node_of_index[edge.target_operator], edge.target_input
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the task must take no input now: it is ahead of its watermark alignment group."""
+        return any(alignment.stopped for alignment in self._watermark_alignments)
+
+    def node_of(self, operator_id: str) -> ChainNode | None:
+        return self._node_of_operator.get(operator_id)
+
+    # -- last to first
+
+    def setup(self, check: Callable[[], None]) -> None:
+        for node in reversed(self.nodes):
+            check()
+            node.setup()
+
+    def initialize_state(
+        self, config: TaskConfig, key_group_of: Callable[[object], int], check: Callable[[], None]
+    ) -> None:
+        key_groups = key_group_range(
+            config.subtask, config.vertex.parallelism, config.vertex.max_parallelism
+        )
+        for node in reversed(self.nodes):
+            check()
+            restored = None
+            if config.restored is not None:
+                restored = next(
+                    (state for i, state in config.restored.items() if i in node.member_ids), None
+                )
+            node.initialize_state(
+                TaskOperatorState(HashMapKeyedStateBackend(key_groups, key_group_of), restored)
+            )
+
+    def open(self, check: Callable[[], None]) -> None:
+        for node in reversed(self.nodes):
+            check()
+            node.operator.open()
+
+    # -- first to last
+
+    def flush(self) -> None:
+        """Input has run dry: nothing is held back any longer."""
+        for node in self.nodes:
+            node.operator.flush()
+
+    def advance_to_end_of_event_time(self) -> None:
+        """MAX_WATERMARK: every event-time timer fires. Where it has arrived already, nothing
+        happens.
+        """
+        for node in self.nodes:
+            node.advance_to_end_of_event_time()
+
+    def finish(self, check: Callable[[], None]) -> None:
+        for node in self.nodes:
+            check()
+            node.finish()
+
+    def emit_end_of_data(self, finished: bool) -> None:
+        self._emit_event(EndOfData(finished))
+
+    def emit_end_of_partition(self) -> None:
+        self._emit_event(EndOfPartition())
+
+    def close(self) -> list[BaseException]:
+        """Closes every operator that was set up and is not closed yet, whatever the others raise;
+        returns what they raised.
+        """
+        failures: list[BaseException] = []
+        for node in self.nodes:
+            try:
+                node.close()
+            except BaseException as error:
+                failures.append(error)
+        return failures
+
+    def _emit_event(self, event: StreamEvent) -> None:
+        for partition in self.partitions:
+            partition.emit_event(event)

@@ -1,0 +1,235 @@
+"""One runtime operator in a task's chain, with its inputs, its timers and its output.
+
+Calls go forward: a node's operator emits into its output, which calls the next nodes or hands over
+to result partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
+from firesteel.elements import MAX_WATERMARK, Watermark
+from firesteel.operator import StreamOperator
+from firesteel.plan.specs import WatermarkAlignmentSpec
+from taskexecutor.executor.state import TaskOperatorState
+from taskexecutor.executor.task.chain.context import OperatorContext
+from taskexecutor.executor.task.chain.output import ChainOutput
+from taskexecutor.executor.task.environment import TaskEnvironment
+from taskexecutor.executor.task.metrics import OperatorMetrics
+from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers
+from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
+from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
+
+
+class ChainNode:
+    """A runtime operator: one operator of the vertex, or a run of them that Spark executes as one
+    plan.
+    """
+
+    def __init__(
+        self,
+        *,
+        members: tuple[int, ...],
+        member_ids: tuple[str, ...],
+        operator: StreamOperator,
+        inputs: int,
+        metrics: OperatorMetrics,
+        output: ChainOutput,
+        timers: OperatorTimers,
+        context: OperatorContext,
+        watermark_alignment: WatermarkAlignment | None,
+    ) -> None:
+        self.members = members  # indices into the vertex' operators
+        self.member_ids = member_ids
+        self.operator = operator
+        self.metrics = metrics
+        self.output = output
+        self.timers = timers
+        self.context = context
+        self.watermark_alignment = watermark_alignment  # of the source whose output this is
+        self.state: TaskOperatorState | None = None
+        self._valve = WatermarkValve(0)  # one channel per producer, whichever input it feeds
+        self._producers = [0] * inputs  # per input: those that have not ended
+        self._ended = [False] * inputs
+        self._must_close = False
+
+    @property
+    def name(self) -> str:
+        return self.metrics.operator_name
+
+    @property
+    def watermark_us(self) -> int:
+        """The operator's event time: of its inputs combined, or of its output for a source."""
+        return self._valve.watermark_us if self._producers else self.output.watermark_us
+
+    def add_producer(self, input_index: int) -> int:
+        """Adds a producer to an input; returns the producer's number for `on_event`."""
+        self._producers[input_index] += 1
+        return self._valve.add_channel()
+
+    # -- life
+
+    def setup(self) -> None:
+        self._must_close = True  # even if it raises: it may have acquired something by then
+        self.operator.setup(self.context, self.output)
+
+    def initialize_state(self, state: TaskOperatorState) -> None:
+        self.state = state
+        self.operator.initialize_state(state)
+
+    def finish(self) -> None:
+        for input_index, ended in enumerate(self._ended):
+            if not ended:
+                self._end_input(input_index)
+        self.operator.flush()
+        self.operator.finish()
+        self.output.seal("finish")
+        for target in self.output.targets:
+            target.finished()
+
+    def close(self) -> None:
+        """Closes the operator if it was set up and is not closed yet."""
+        if not self._must_close:
+            return
+        self._must_close = False
+        self.output.seal("close")
+        try:
+            self.operator.close()
+        finally:
+            if self.state is not None:
+                self.state.close()
+
+    # -- data
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        self.metrics.records_in += batch.num_rows
+        self.operator.process_batch(batch, input_index)
+
+    def on_event(self, channel: int, event: ValveEvent) -> None:
+        """A producer's watermark or status."""
+        if isinstance(event, Watermark):
+            combined = self._valve.on_watermark(channel, event.timestamp_us)
+        else:
+            combined = self._valve.on_status(channel, event.idle)
+        for outcome in combined:
+            if isinstance(outcome, Watermark):
+                self.advance_watermark(outcome)
+            else:
+                self.operator.flush()
+                self.output.emit_status(outcome)
+
+    def advance_watermark(self, watermark: Watermark) -> None:
+        """Event time advances; what is held back as a bundle belongs before it."""
+        self.operator.flush()
+        self.timers.advance_watermark(watermark.timestamp_us)
+        self.operator.process_watermark(watermark)
+
+    def advance_to_end_of_event_time(self) -> None:
+        if self.timers.current_watermark_us < MAX_WATERMARK.timestamp_us:
+            self.advance_watermark(MAX_WATERMARK)
+        self.output.emit_watermark(MAX_WATERMARK)  # even if the operator keeps watermarks to itself
+
+    def handle_coordinator_event(self, event: ToOperator) -> None:
+        alignment = self.watermark_alignment
+        if alignment is not None and isinstance(event, WatermarkLimit):
+            alignment.limit(event.limit_us)
+            return
+        if alignment is not None and isinstance(event, Resend):
+            alignment.report()
+        self.operator.handle_coordinator_event(event)
+
+    def producer_ended(self, input_index: int) -> None:
+        """One of the input's producers has ended; the input ends with the last of them."""
+        self._producers[input_index] -= 1
+        if self._producers[input_index] == 0 and not self._ended[input_index]:
+            self._end_input(input_index)
+
+    def _end_input(self, input_index: int) -> None:
+        self._ended[input_index] = True
+        self.operator.flush()
+        self.operator.end_input(input_index)
+
+
+class NodeTarget:
+    """An input of another operator of the chain. Several targets may lead to one input: a union."""
+
+    __slots__ = ("_channel", "_input_index", "_node")
+
+    def __init__(self, node: ChainNode, input_index: int) -> None:
+        self._node = node
+        self._input_index = input_index
+        self._channel = node.add_producer(input_index)
+
+    def batch(self, batch: pa.RecordBatch) -> None:
+        self._node.process_batch(batch, self._input_index)
+
+    def event(self, event: ValveEvent) -> None:
+        self._node.on_event(self._channel, event)
+
+    def finished(self) -> None:
+        self._node.producer_ended(self._input_index)
+
+
+def create_node(
+    operator: StreamOperator,
+    *,
+    members: tuple[int, ...],
+    member_ids: tuple[str, ...],
+    metrics: OperatorMetrics,
+    environment: TaskEnvironment,
+    timers: TaskTimers,
+    input_schemas: Sequence[pa.Schema | None],  # one per input
+    output_schema: pa.Schema | None,
+    watermark_alignment: WatermarkAlignmentSpec | None,
+) -> ChainNode:
+    """A node with everything around its operator, but no targets yet. The watermark alignment, if
+    there is one, becomes the last of the output's targets.
+    """
+    operator_timers = timers.for_operator(operator.on_event_time, operator.on_processing_time)
+    alignment = None
+    if watermark_alignment is not None:
+        alignment = _align(watermark_alignment, environment, metrics.operator_id, timers)
+        metrics.watermark_alignment = alignment
+    return ChainNode(
+        members=members,
+        member_ids=member_ids,
+        operator=operator,
+        inputs=len(input_schemas),
+        metrics=metrics,
+        output=ChainOutput(environment, metrics),
+        timers=operator_timers,
+        context=OperatorContext(
+            environment,
+            metrics=metrics,
+            timers=operator_timers,
+            input_schemas=tuple(input_schemas),
+            output_schema=output_schema,
+            watermark_alignment=alignment,
+        ),
+        watermark_alignment=alignment,
+    )
+
+
+def _align(
+    spec: WatermarkAlignmentSpec,
+    environment: TaskEnvironment,
+    operator_id: str,
+    task_timers: TaskTimers,
+) -> WatermarkAlignment:
+    timers = task_timers.for_operator(
+        _no_event_time, lambda timestamp_ms, key, namespace: alignment.on_timer()
+    )
+    alignment = WatermarkAlignment(
+        spec,
+        lambda report: environment.send_message(operator_id, report),
+        timers.register_processing_time,
+    )
+    return alignment
+
+
+def _no_event_time(timestamp_us: int, key: Any, namespace: Any) -> None:
+    raise AssertionError("a watermark alignment has no timers in event time")
