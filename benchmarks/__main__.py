@@ -90,7 +90,7 @@ def run(name: str, steps: Steps, beside: Peers) -> list[Row]:
                 rows = importlib.import_module(f"benchmarks.{name}").run()
     except Exception as error:  # the others shall still be measured
         reason = f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"
-        row = {
+        row: Row = {
             "name": name,
             "ours": reason,
             "unit": "",

@@ -75,8 +75,10 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
     graph = job(vertex("producer", parallelism), vertex("consumer", parallelism))
     server = new_server([])
     servicer = JobMasterServicer()
-    job_master_pb2_grpc.add_JobMasterServicer_to_server(servicer, server)
-    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(_StubResourceManager(), server)
+    job_master_pb2_grpc.add_JobMasterServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(  # type: ignore[no-untyped-call]
+        _StubResourceManager(), server
+    )
     address = bind(server, "127.0.0.1", 0)
     await server.start()
     start = dispatcher_pb2.StartJob(
@@ -150,7 +152,7 @@ async def stub_task_executor(address: str, job_id: str, number: int, slots: int)
         for slot in range(slots)
     ]
     async with aio_channel(address) as channel:
-        stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()
+        stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()  # type: ignore[no-untyped-call]
         hello = job_master_pb2.TaskExecutorHello(
             task_executor_id=who, address=who, host="127.0.0.1"
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec, TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
@@ -44,9 +45,10 @@ def bundle(keys: int, kind: str, window: int | None) -> list[pa.RecordBatch]:
         }
     for item in ITEMS:
         columns |= {name: pa.array(_RANDOM.integers(0, 1000, keys)) for name in item.partial}
-    return pa.table(columns | {"_rows": pa.array(np.ones(keys, np.int64))}).to_batches(
-        max_chunksize=BATCH_ROWS
-    )
+    batches: list[pa.RecordBatch] = pa.table(
+        columns | {"_rows": pa.array(np.ones(keys, np.int64))}
+    ).to_batches(max_chunksize=BATCH_ROWS)
+    return batches
 
 
 def measure(
@@ -58,6 +60,7 @@ def measure(
         [data[0][0].schema.field(n) for n in names]
         + [pa.field(item.name, pa.int64()) for item in ITEMS]
     )
+    operator: StreamOperator
     if windows:
         window = TumblingSpec(size_us=SIZE_US)
         operator = window_operator(

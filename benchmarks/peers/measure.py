@@ -148,11 +148,13 @@ class _Supervisor:
         elif PROTOCOL.match(line) and self._began is not None:
             now, used_s = time.monotonic(), cpu_s()
             began, used_before_s = self._began
-            known = used_s is not None and used_before_s is not None and used_s >= used_before_s
+            spent_s = (
+                used_s - used_before_s if used_s is not None and used_before_s is not None else -1.0
+            )
             self._measured = Measured(
                 rows=int(line.split()[1]),
                 seconds=now - began,
-                cpu_s=used_s - used_before_s if known else None,
+                cpu_s=spent_s if spent_s >= 0 else None,
                 load=self._load,
             )
             self._deadline = min(self._deadline, now + GRACE_S)

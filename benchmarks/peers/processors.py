@@ -28,7 +28,8 @@ class CountAndSum(StatefulProcessor):
         self._state = handle.getValueState("state", "c long, s long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        count, total = self._state.get() if self._state.exists() else (0, 0)
+        state = self._state.get() if self._state.exists() else None
+        count, total = state or (0, 0)
         for row in rows:
             count += 1
             total += row.value

@@ -30,7 +30,7 @@ SETTINGS = {
 }
 
 
-class CountAndSum(KeyedProcessFunction):
+class CountAndSum(KeyedProcessFunction):  # type: ignore[misc]  # PyFlink is untyped
     def open(self, runtime_context: RuntimeContext) -> None:
         kind = Types.TUPLE([Types.LONG(), Types.LONG()])
         self._state = runtime_context.get_state(ValueStateDescriptor("state", kind))

@@ -19,7 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.peers import work as peers
 from benchmarks.peers.work import KEEP_ONE_IN, Work

@@ -1,4 +1,4 @@
-"""Between messages and the domain types that several services share. Protobuf stays at the door."""
+"""Between messages and the domain types that several services share."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def blob_to_proto(blob: Blob) -> common_pb2.BlobRef:
     return common_pb2.BlobRef(
         hash=blob.hash,
         name=blob.name,
-        kind=blob.kind.value,
+        kind=common_pb2.BlobKind.Name(blob.kind.value),
         target_dir=blob.target_dir,
         size_bytes=blob.size_bytes,
     )
@@ -148,10 +148,10 @@ def edge_to_proto(edge: JobEdge) -> job_graph_pb2.JobEdge:
         target_vertex_id=edge.target_vertex_id,
         target_operator=edge.target_operator,
         target_input=edge.target_input,
-        pattern=edge.pattern.value,
-        partitioner=edge.partitioner.value,
+        pattern=job_graph_pb2.DistributionPattern.Name(edge.pattern.value),
+        partitioner=job_graph_pb2.Partitioner.Name(edge.partitioner.value),
         key_columns=edge.key_columns,
-        result_type=edge.result_type.value,
+        result_type=job_graph_pb2.ResultType.Name(edge.result_type.value),
         side_output_tag=edge.side_output_tag,
     )
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import grpc
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
 from firesteel.errors import FiresteelError
@@ -39,14 +41,12 @@ def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
     yourself).
     """
     server = grpc.aio.server(options=_OPTIONS)
-    checker = health.aio.HealthServicer()
+    checker = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     names = [service.full_name for service in services]
     for name in ["", *names]:
         checker._server_status[name] = health_pb2.HealthCheckResponse.SERVING
-    reflection.enable_server_reflection(
-        [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
-    )
+    reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
     return server
 
 
@@ -78,10 +78,10 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
         raise AddressTaken(
             f"cannot listen on {host}:{port}: it is in use or not an address of this machine"
         )
-    if not is_loopback(target[0]):
+    if not is_loopback(str(target[0])):
         log.warning(
-            "LISTENING BEYOND THIS MACHINE WITHOUT ANY CREDENTIALS: whoever reaches this port can run code as this user;"
-            " bind 127.0.0.1 (taskmanager.bind-host), or let a firewall keep others out",
+            "LISTENING BEYOND THIS MACHINE WITHOUT ANY CREDENTIALS: anybody who reaches this port"
+            " can run code as this user; bind 127.0.0.1 (taskmanager.bind-host), or use a firewall",
             address=f"{host}:{bound}",
         )
     return f"{host}:{bound}"
