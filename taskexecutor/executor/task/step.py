@@ -1,11 +1,40 @@
-"""What one turn of a task's loop came to."""
+"""What tasks with and without inputs do differently."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 
 class Step(Enum):
-    MORE = 0  # something was processed; look again at once
+    """The outcome of one turn of the task's loop."""
+
+    MORE = 0  # something was processed; take the next step at once
     DRY = 1  # nothing to do until a mail or new input
     END = 2  # nothing more will come
+
+
+class TaskKind(Protocol):
+    """Called on the task's thread."""
+
+    def init(self) -> None:
+        """Acquires task-wide resources."""
+
+    def step(self) -> Step:
+        """Processes the next element."""
+
+    def step_after_data(self) -> Step:
+        """END when nothing at all can follow on the inputs."""
+
+    @property
+    def drained(self) -> bool:
+        """Whether the data has really ended, rather than stopped with a savepoint."""
+
+    @property
+    def max_wait_s(self) -> float | None:
+        """How long to wait for a mail after a step that found nothing; None: without a limit."""
+
+    def watermark_us(self) -> int: ...
+
+    def cleanup(self) -> None:
+        """Frees what `init` acquired; also if `init` was never called."""

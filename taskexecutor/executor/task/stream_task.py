@@ -1,15 +1,15 @@
-"""StreamTask: one attempt of one subtask, from its first breath to its report (spec 000, spec 001).
+"""StreamTask: one attempt of one subtask, from its creation to its last report (spec 000, spec 001).
 
-    INITIALIZING  set_initial_state → utilities, load the chain → setup operators → task-specific
-    init →
-                  initialize operator states → open operators
-    RUNNING       run → MAX_WATERMARK → quiesce timers → finish operators → EndOfData → [final checkpoint] →
-                  wait until it is acknowledged (and for EndOfPartition of all inputs) → close
-                  operators → EndOfPartition → task-specific cleanup → common cleanup
-    FINISHED
+    INITIALIZING  set initial state → utilities, load the chain → set operators up → task-specific
+                  init → initialize operator states → open operators
+    RUNNING       run
+    FINISHING     MAX_WATERMARK → quiesce timers → finish operators → EndOfData
+    DRAINING      [final checkpoint] → wait until all data is acknowledged (and for EndOfPartition
+                  of all inputs)
+    CLOSING       close operators → EndOfPartition → task-specific cleanup → common cleanup
 
-A cancellation or a failure anywhere jumps to: shut timers down → task-specific cleanup → close
-operators → common cleanup, and CANCELED or FAILED. Every operator that was set up is closed exactly
+A cancellation or a failure anywhere leads to INTERRUPTED: shut timers down → task-specific cleanup
+→ close operators → common cleanup, and CANCELED or FAILED. Every operator that was set up is closed exactly
 once on every path; a close that raises does not keep the others from being closed; the first
 failure is the one that is reported.
 
@@ -21,10 +21,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import structlog
 
@@ -32,53 +31,29 @@ from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import ToOperator
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, error_info
-from firesteel.operator import TaskCancelled
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.state.key_groups import key_group
+from taskexecutor.executor.task.acknowledgement import Acknowledgement
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
 from taskexecutor.executor.task.config import TaskConfig, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
 from taskexecutor.executor.task.interfaces import ResultPartition
+from taskexecutor.executor.task.loop import MailboxLoop
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
 from taskexecutor.executor.task.metrics import TaskMetricGroup, TaskMetrics
+from taskexecutor.executor.task.phase import TaskEvent, TaskLifecycle
 from taskexecutor.executor.task.source_task import SourceTask
-from taskexecutor.executor.task.step import Step
+from taskexecutor.executor.task.step import Step, TaskKind
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
 
-# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the master,
-# which will cancel this task. Only if nobody does is the symptom reported.
+# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the JobMaster,
+# which then cancels this task. The symptom is reported only if nobody does.
 NEIGHBOUR_FAILURE_GRACE_S = 1.0
 
 _log = structlog.get_logger("task")
-
-
-class TaskKind(Protocol):
-    """What tasks with and without inputs do differently; called on the task's thread."""
-
-    def init(self) -> None:
-        """Acquires task-wide resources."""
-
-    def step(self) -> Step:
-        """Processes the next element."""
-
-    def step_after_data(self) -> Step:
-        """END when nothing at all can follow on the inputs."""
-
-    @property
-    def drained(self) -> bool:
-        """The data has really ended (and not only stopped with a savepoint)."""
-
-    @property
-    def max_wait_s(self) -> float | None:
-        """How long to wait for a mail when a step found nothing to do; None: as long as it takes."""
-
-    def watermark_us(self) -> int: ...
-
-    def cleanup(self) -> None:
-        """Frees what `init` acquired; also if `init` was never called."""
 
 
 class _Outcome(Enum):
@@ -112,13 +87,15 @@ class StreamTask:
         self._partitions: list[ResultPartition] = []
         self._chain: OperatorChain | None = None
         self._kind: TaskKind | None = None
-        self._acknowledging: threading.Thread | None = None
+        self._acknowledgement: Acknowledgement | None = None
+        self._loop = MailboxLoop(self._environment, self._timers)
+        self._lifecycle = TaskLifecycle(self.info.task_name_with_subtask)
 
     # -- any thread
 
     def cancel(self) -> None:
-        """Ends the task at its next step, also while it waits for input or for credit. A user
-        function that ignores it stays.
+        """Ends the task at its next step, even while it waits for input or for credit. It cannot end
+        a user function that does not return.
         """
         self._environment.cancelled = True
         self._cancelled.set()
@@ -150,7 +127,7 @@ class StreamTask:
                 self._invoke()
             except BaseException as error:
                 if self._environment.cancelled:
-                    outcome = _Outcome.CANCELED  # whatever it is, it is how the task was stopped
+                    outcome = _Outcome.CANCELED  # whatever was raised ended a cancelled task
                 else:
                     outcome = _Outcome.FAILED
                     failures.append(error)
@@ -160,8 +137,9 @@ class StreamTask:
             self._report_outcome(outcome, failures)
 
     def _invoke(self) -> None:
-        check = self._environment.check_cancelled
+        check, lifecycle = self._environment.check_cancelled, self._lifecycle
         check()
+        lifecycle.on(TaskEvent.STARTED)
         self._report(ExecutionState.INITIALIZING)
         # The initial state came with the deployment: `config.restored`.
         chain, kind = self._load()
@@ -171,21 +149,18 @@ class StreamTask:
         chain.initialize_state(self.config, self._key_group, check)
         chain.open(check)
         check()
+        lifecycle.on(TaskEvent.OPENED)
         self._report(ExecutionState.RUNNING)
-        self._run_until_end(kind.step, on_dry=chain.flush)
+        self._loop.run(kind.step, on_dry=chain.flush, max_wait_s=lambda: kind.max_wait_s)
+        lifecycle.on(TaskEvent.INPUT_ENDED)
         self._finish_data(chain, kind)
+        lifecycle.on(TaskEvent.END_OF_DATA_SENT)
         # A task that takes part in checkpoints waits here for the one that contains what finish()
         # has done (spec 001).
         self._await_acknowledgement(kind)
-        self._close_operators(chain)
-        chain.emit_end_of_partition()
-        self._timers.shut_down()
-        kind.cleanup()
-        with self._clock.spans[TimeKind.IDLE]:  # the consumers have yet to take EndOfPartition
-            for partition in self._partitions:
-                partition.finish()
-        self._close_partitions()
-        self._mailbox.close()
+        lifecycle.on(TaskEvent.ACKNOWLEDGED)
+        self._close(chain, kind)
+        lifecycle.on(TaskEvent.CLOSED)
 
     def _load(self) -> tuple[OperatorChain, TaskKind]:
         config = self.config
@@ -204,7 +179,8 @@ class StreamTask:
                     key_columns=tuple(edge.key_columns),
                 )
             )
-        self._environment.check_cancelled()  # a cancel that came before the partitions existed could not abort them
+        # A cancellation that came before the partitions existed could not abort them.
+        self._environment.check_cancelled()
         chain = build_chain(
             config,
             environment=self._environment,
@@ -225,42 +201,6 @@ class StreamTask:
         self._metrics.watermark_us = kind.watermark_us
         return chain, kind
 
-    def _run_until_end(self, step: Callable[[], Step], on_dry: Callable[[], None]) -> None:
-        """The mailbox loop: mails and timers first, then one step; sleeps when there is nothing to
-        do.
-        """
-        environment, mailbox, timers = self._environment, self._mailbox, self._timers
-        assert self._kind is not None
-        while True:
-            if environment.cancelled:
-                raise TaskCancelled
-            if len(mailbox):
-                environment.process_mails()
-            if timers.next_due_ms is not None:
-                timers.fire_processing_time(time.time_ns() // 1_000_000)
-            match step():
-                case Step.MORE:
-                    pass
-                case Step.DRY:
-                    on_dry()
-                    self._sleep(self._kind.max_wait_s)
-                case Step.END:
-                    return
-                case unknown:
-                    assert_never(unknown)
-
-    def _sleep(self, max_wait_s: float | None) -> None:
-        if (
-            self._environment.yielded
-        ):  # a mail that ran in the middle of the step may have changed what it found
-            self._environment.yielded = False
-            return
-        if self._timers.next_due_ms is not None:
-            until_timer_s = max(0.0, self._timers.next_due_ms / 1000 - time.time())
-            max_wait_s = until_timer_s if max_wait_s is None else min(max_wait_s, until_timer_s)
-        with self._clock.spans[TimeKind.IDLE]:
-            self._mailbox.wait(max_wait_s)
-
     def _finish_data(self, chain: OperatorChain, kind: TaskKind) -> None:
         drained = kind.drained
         if drained:
@@ -276,48 +216,38 @@ class StreamTask:
         """Until the consumers have taken EndOfData and the producers have sent EndOfPartition. The
         loop goes on meanwhile.
         """
-        acknowledged = not self._partitions
-        failure: BaseException | None = None
-
-        def on_acknowledged(error: BaseException | None) -> None:
-            nonlocal acknowledged, failure
-            acknowledged, failure = True, error
-
-        def wait_for_consumers() -> None:
-            error: BaseException | None = None
-            try:
-                for partition in self._partitions:
-                    partition.await_acknowledged()
-            except BaseException as raised:
-                error = raised
-            self._mailbox.put(functools.partial(on_acknowledged, error))
+        acknowledgement = Acknowledgement(self._partitions, self._mailbox, self.info.attempt_id)
+        self._acknowledgement = acknowledgement
 
         def step() -> Step:
-            if failure is not None:
-                raise failure
+            if acknowledgement.failure is not None:
+                raise acknowledgement.failure
             ended = kind.step_after_data()
-            return Step.DRY if ended is Step.END and not acknowledged else ended
+            return Step.DRY if ended is Step.END and not acknowledgement.acknowledged else ended
 
-        if not acknowledged:
-            name = f"acks {self.info.attempt_id[:8]}"
-            self._acknowledging = threading.Thread(
-                target=wait_for_consumers, name=name, daemon=True
-            )
-            self._acknowledging.start()
-        self._run_until_end(
-            step, on_dry=lambda: None
-        )  # operators have finished: nothing of them is left to flush
+        acknowledgement.start()
+        # The operators have finished: there is nothing to flush.
+        self._loop.run(step, on_dry=lambda: None, max_wait_s=lambda: kind.max_wait_s)
 
-    def _close_operators(self, chain: OperatorChain) -> None:
+    def _close(self, chain: OperatorChain, kind: TaskKind) -> None:
         failures = chain.close()
         if failures:
             raise failures[0]
+        chain.emit_end_of_partition()
+        self._timers.shut_down()
+        kind.cleanup()
+        with self._clock.spans[TimeKind.IDLE]:  # the consumers have yet to take EndOfPartition
+            for partition in self._partitions:
+                partition.finish()
+        self._close_partitions()
+        self._mailbox.close()
 
     # -- the end
 
     def _interrupted(self) -> list[BaseException]:
         """Spec 000, "Interrupted Execution"; returns what went wrong on the way, in order."""
         failures: list[BaseException] = []
+        self._lifecycle.on(TaskEvent.INTERRUPTED)
         self._mailbox.close()
         self._timers.shut_down()
         if self._kind is not None:
@@ -330,11 +260,12 @@ class StreamTask:
                 partition.abort()
         with _collecting(failures):
             self._close_partitions()
+        self._lifecycle.on(TaskEvent.CLOSED)
         return failures
 
     def _close_partitions(self) -> None:
-        if self._acknowledging is not None:
-            self._acknowledging.join()
+        if self._acknowledgement is not None:
+            self._acknowledgement.join()
         for partition in self._partitions:
             partition.close()
 

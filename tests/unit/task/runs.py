@@ -158,8 +158,8 @@ class Run:
     def join(self) -> Run:
         self.thread.join(10)
         assert not self.thread.is_alive(), "the task did not end"
-        acknowledging = self.task._acknowledging
-        assert acknowledging is None or not acknowledging.is_alive(), (
+        acknowledgement = self.task._acknowledgement
+        assert acknowledgement is None or not acknowledgement.waiting, (
             "a thread of the task was left"
         )
         return self
