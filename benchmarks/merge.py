@@ -18,7 +18,7 @@ from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec, TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
+from taskexecutor.executor.operators.windows.window_operator import window_operator
 
 BATCH_ROWS = 65_536
 ITEMS = parse_aggregates(["count(*) AS n", "sum(x) AS s"])

@@ -31,9 +31,9 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation.partials import _ranks
+from taskexecutor.executor.operators.aggregation.merge_values import ranks
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
+from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleWay
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -597,4 +597,4 @@ def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[
             .orderBy("number")
             .toArrow()
         )
-    assert _ranks(batch["value"]).tolist() == ranked["rank"].to_pylist()
+    assert ranks(batch["value"]).tolist() == ranked["rank"].to_pylist()

@@ -42,8 +42,8 @@ OPERATORS: dict[type[Spec], str] = {
     CoProcessSpec: "co_process:CoProcess",
     TransformWithStateSpec: "stateful.transform_with_state:TransformWithState",
     AssignWatermarksSpec: "assign_watermarks:AssignWatermarks",
-    WindowAggregateSpec: "aggregation.window_aggregate:window_operator",
-    WindowApplySpec: "aggregation.window_aggregate:window_operator",
+    WindowAggregateSpec: "windows.window_operator:window_operator",
+    WindowApplySpec: "windows.window_operator:window_operator",
     RunningAggregateSpec: "aggregation.running_aggregate:RunningAggregate",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)

@@ -30,8 +30,8 @@ from firesteel.plan.specs import (
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioners import make_routing
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
 from taskexecutor.executor.operators.stateful import TransformWithState
+from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.task.chain import NodeTarget
 from tests.unit.operators import stateful_processors as examples
 

@@ -14,10 +14,11 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation import keyed_partials
+from taskexecutor.executor.operators.aggregation import key_index, keyed_partials
+from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.operators.aggregation.grouping import group, members
-from taskexecutor.executor.operators.aggregation.keyed_partials import DensePartials, KeyedPartials
-from taskexecutor.executor.operators.aggregation.partials import merge_partials
+from taskexecutor.executor.operators.aggregation.keyed_partials import KeyedPartials
+from taskexecutor.executor.operators.aggregation.merging import merge_partials
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 
 MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
@@ -150,9 +151,9 @@ def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int |
 def test_keys_keep_their_numbers(
     bundles: list[set[tuple[int | None, str | None]]], few: bool
 ) -> None:
-    before, keyed_partials._FEW = keyed_partials._FEW, 0 if few else 8
+    before, key_index._FEW = key_index._FEW, 0 if few else 8
     try:
-        index = keyed_partials._HashIndex()
+        index = key_index.HashIndex()
         expected: dict[tuple[int | None, str | None], int] = {}
         for bundle in map(list, bundles):
             if not bundle:
@@ -165,7 +166,7 @@ def test_keys_keep_their_numbers(
             assert found == [expected.setdefault(key, len(expected)) for key in bundle]
             assert index.count == len(expected)
     finally:
-        keyed_partials._FEW = before
+        key_index._FEW = before
 
 
 def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from firesteel.elements import Watermark
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation import window_panes
-from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
+from taskexecutor.executor.operators.windows import panes
+from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.task.chain import NodeTarget
 
 SIZE_US = 10
@@ -158,7 +158,7 @@ def test_a_late_but_allowed_window_that_never_was_is_emitted_at_once() -> None:
 
 
 def test_many_partials_are_compacted(monkeypatch: Any) -> None:
-    monkeypatch.setattr(window_panes, "COMPACT_ROWS", 3)
+    monkeypatch.setattr(panes, "COMPACT_ROWS", 3)
     harness = opened()
     for x in range(50):
         harness.process(partials(("a", 1, x), ("b", 1, x)))

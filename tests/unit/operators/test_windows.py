@@ -21,10 +21,10 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation import window_contents, window_sessions
-from taskexecutor.executor.operators.aggregation.window_aggregate import window_operator
-from taskexecutor.executor.operators.aggregation.window_contents import PartialContents
-from taskexecutor.executor.operators.aggregation.window_sessions import SessionWindows
+from taskexecutor.executor.operators.windows import partial_contents, sessions
+from taskexecutor.executor.operators.windows.partial_contents import PartialContents
+from taskexecutor.executor.operators.windows.sessions import SessionWindows
+from taskexecutor.executor.operators.windows.window_operator import window_operator
 
 TIME = pa.timestamp("us", "UTC")
 ITEMS = parse_aggregates(["count(*) AS n", "collect_list(x) AS xs"])
@@ -331,13 +331,13 @@ def test_windows_are_combined_alike_one_by_one_and_together(
     table = pa.table({"key": keys, "_p0_sum": range(len(rows)), "_rows": [1] * len(rows)})
     found = []
     for limit in (0, 10**6):
-        before, window_contents.LARGE_ROWS = window_contents.LARGE_ROWS, limit
+        before, partial_contents.LARGE_ROWS = partial_contents.LARGE_ROWS, limit
         try:
             combined, windows = PartialContents(("key",), items).combined(
                 table, np.array([window for window, _ in rows])
             )
         finally:
-            window_contents.LARGE_ROWS = before
+            partial_contents.LARGE_ROWS = before
         assert (windows[1:] >= windows[:-1]).all()
         found.append(
             sorted(zip(windows.tolist(), *(c.to_pylist() for c in combined.columns), strict=True))
@@ -401,14 +401,14 @@ def test_settling_early_changes_nothing(elements: list[list[Row] | int]) -> None
     results = []
     for limit in (0, 10**6):
         stream = Stream(SessionSpec(gap_us=5))
-        before, window_sessions.SETTLE_ROWS = window_sessions.SETTLE_ROWS, limit
+        before, sessions.SETTLE_ROWS = sessions.SETTLE_ROWS, limit
         try:
             fired = [
                 stream.watermark(e) if isinstance(e, int) else stream.rows(*e)
                 for e in _rising(elements)
             ]
         finally:
-            window_sessions.SETTLE_ROWS = before
+            sessions.SETTLE_ROWS = before
         assert isinstance(stream.harness.operator, SessionWindows)
         results.append((fired, stream.late))
     assert results[0] == results[1]

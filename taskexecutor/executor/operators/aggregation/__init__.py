@@ -1,1 +1,1 @@
-"""Windows and running aggregates: grouping, partials, panes, sessions."""
+"""Aggregation: partial results by key, how they merge, and the operator without windows."""

@@ -1,7 +1,6 @@
-"""Groups of rows by key, as numbers: what merging partial results, joining keys and finding
-sessions rest on.
+"""Groups rows by key: the basis of merging partial results, matching keys and finding sessions.
 
-A row's code is the number of its group. Whole numbers in a dense range, the most frequent keys in
+A row's code is the number of its group. Integers in a dense range, the most frequent keys in
 practice, need no hash table: their offset is their code.
 """
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-_DENSE = 4  # a range of this many times the rows is counted instead of hashed
+_DENSE = 4  # a range of up to this many times the rows is counted instead of hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +24,14 @@ class Groups:
     count: int
 
     def first_rows(self) -> Ints:
-        """A row of each group, the first one."""
+        """The index of each group's first row."""
         rows = np.empty(self.count, np.int64)
         rows[self.codes[::-1]] = np.arange(len(self.codes) - 1, -1, -1)
         return rows
 
 
 def group(columns: Sequence[pa.Array]) -> Groups:
-    """Groups rows that are equal in all columns; nulls are equal to each other. Every group has a
-    row.
-    """
+    """Groups rows that are equal in all columns; nulls are equal to each other. No group is empty."""
     codes, count = _codes(columns[0])
     for column in columns[1:]:
         more, more_count = _codes(column)
@@ -51,7 +48,7 @@ def one_group(rows: int) -> Groups:
 def members(
     keys: Sequence[pa.Array], among: Sequence[pa.Array]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """For each row of `keys`, whether `among` has an equal one."""
+    """For each row of `keys`, whether `among` has an equal row."""
     groups = group(
         [pa.concat_arrays([mine, theirs]) for mine, theirs in zip(keys, among, strict=True)]
     )
@@ -62,15 +59,15 @@ def members(
 
 
 def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Joins the intervals of each code that meet or overlap: a session number per row; start and
-    end of each session.
+    """Joins the intervals of each code that touch or overlap. Returns the session number of each
+    row, and the start and end of each session.
     """
     if not len(codes):
         return codes, starts, ends
     order = np.lexsort((starts, codes))
     by_code, by_start = codes[order], starts[order]
-    # The latest end so far within the code: a running maximum over numbers that begin anew, higher,
-    # with each code.
+    # The latest end so far within the code. One running maximum does for all codes, because the
+    # numbers of each code are above those of the code before.
     distinct_ends, ranks = np.unique(ends[order], return_inverse=True)
     latest = distinct_ends[
         np.maximum.accumulate(by_code * len(distinct_ends) + ranks) - by_code * len(distinct_ends)
@@ -101,7 +98,7 @@ def whole_numbers(column: pa.Array) -> Ints | None:
 
 
 def _codes(column: pa.Array) -> tuple[Ints, int]:
-    """Codes of one column below a bound, not all of which need occur."""
+    """Codes of one column, and a bound that they are below; not every code need occur."""
     if not len(column):
         return np.empty(0, np.int64), 0
     numbers = whole_numbers(column)
@@ -119,14 +116,14 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
 
 
 def _codes_of_nested(column: pa.Array) -> tuple[Ints, int]:
-    """Arrow cannot hash structs and lists."""
+    """Codes of structs and lists, which Arrow cannot hash."""
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(repr(value), len(numbers)) for value in column.to_pylist()]
     return np.array(codes, np.int64), len(numbers)
 
 
 def _compact(codes: Ints, bound: int) -> tuple[Ints, int]:
-    """The same groups with codes that all occur."""
+    """The same groups with consecutive codes."""
     if not len(codes):
         return codes, 0
     if bound > max(_DENSE * len(codes), 1024):

@@ -1,6 +1,4 @@
-"""The keyed half of an aggregation without windows: the partials of all keys so far, and the
-changed keys' results.
-"""
+"""The keyed half of an aggregation without windows."""
 
 from __future__ import annotations
 
@@ -9,15 +7,19 @@ import pyarrow as pa
 from firesteel.elements import Watermark
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
-from taskexecutor.executor.operators.aggregation.keyed_partials import DensePartials, KeyedPartials
-from taskexecutor.executor.operators.aggregation.partials import merges_of
-from taskexecutor.executor.operators.aggregation.window_contents import all_of, finished
+from taskexecutor.executor.operators.aggregation.columns import as_table
+from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
+from taskexecutor.executor.operators.aggregation.keyed_partials import KeyedPartials
+from taskexecutor.executor.operators.aggregation.merging import merges_of
+from taskexecutor.executor.operators.aggregation.results import aggregate_results
 
-BUNDLE_ROWS = 262_144  # partial rows that wait at most, or twice the number of keys if that is more
+BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if that is more
 
 
 class RunningAggregate(StreamOperator):
-    """Emits, per flush, one row for each key that the bundle changed: a stream of upserts by key."""
+    """Holds the partials of all keys. Each flush emits one row for each key that the bundle changed:
+    a stream of upserts by key.
+    """
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec
@@ -45,7 +47,9 @@ class RunningAggregate(StreamOperator):
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         changed = self._merge(waiting)
         self.output.emit(
-            finished(self.context, self._spec.aggregates, self._spec.key_columns, changed, {})
+            aggregate_results(
+                self.context, self._spec.aggregates, self._spec.key_columns, changed, {}
+            )
         )
 
     def _merge(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -58,8 +62,8 @@ class RunningAggregate(StreamOperator):
                 KeyedPartials(self._spec.key_columns, merges_of(self._spec.aggregates)),
             )
             if dense.keys:
-                self._state.add(all_of([dense.rows()]))
-        return self._state.add(all_of(bundle))
+                self._state.add(as_table([dense.rows()]))
+        return self._state.add(as_table(bundle))
 
     def finish(self) -> None:
         self.flush()

@@ -1,12 +1,12 @@
-"""Tumbling and sliding windows: which windows a row is in, when they fire, what comes too late.
+"""Tumbling and sliding windows: which windows a row is in, when they fire, which rows are too late.
 
 Time is cut into panes, side by side, so that every window is a run of whole panes (one, for
 tumbling windows). Rows are kept once, in their pane, however many windows overlap there; a window
 that fires combines its panes. All windows that one watermark passes fire together, in the order of
-time. Python's work per batch is a few calls, whatever its rows.
+time. A batch costs a few calls in Python, however many rows it has.
 
-Panes live at the operator, not row by row in the keyed state backend: a snapshot splits their
-tables by key group.
+The operator holds the panes, not the keyed state backend, which would hold single rows: a snapshot
+splits the panes' tables by key group.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ import pyarrow as pa
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
+from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
 from taskexecutor.executor.operators.aggregation.grouping import Ints, members
-from taskexecutor.executor.operators.aggregation.partials import single
-from taskexecutor.executor.operators.aggregation.window_contents import Contents, all_of
+from taskexecutor.executor.operators.windows.contents import Contents
 
-COMPACT_ROWS = (
-    65_536  # rows of one pane that wait uncombined, beyond as many as there are combined ones
-)
+# Rows of a pane that wait to be combined, beyond as many as are combined already.
+COMPACT_ROWS = 65_536
 
 
 def clock_us() -> int:
@@ -40,7 +39,7 @@ def clock_us() -> int:
 class _Pane:
     slices: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0  # in slices
-    combined_rows: int = 0  # of them, known to be one per key
+    combined_rows: int = 0  # of them, one per key
 
 
 class PaneWindows(StreamOperator):
@@ -57,15 +56,13 @@ class PaneWindows(StreamOperator):
         self._lateness_us = allowed_lateness_us
         self._clock_us = clock_us
         self._panes: dict[int, _Pane] = {}  # by start
-        self._fired: dict[int, bool] = {}  # open windows by end
+        self._fired: dict[int, bool] = {}  # of open windows, by end
         self._firing: list[int] = []  # heap: ends of windows that have not fired
-        self._leaving: list[
-            tuple[int, int]
-        ] = []  # heap: (end of the last window of a pane, start of the pane)
+        # Heap: the end of a pane's last window, and the pane's start.
+        self._leaving: list[tuple[int, int]] = []
         self._closing: list[int] = []  # heap: ends of open windows
-        self._updated: dict[
-            int, list[pa.RecordBatch]
-        ] = {}  # late but allowed rows, by the end of a window that fired before
+        # Late rows within the allowed lateness, by the end of a window that has fired.
+        self._updated: dict[int, list[pa.RecordBatch]] = {}
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -73,7 +70,7 @@ class PaneWindows(StreamOperator):
 
     @property
     def _now_us(self) -> int:
-        """The last microsecond that is over."""
+        """The last microsecond that has passed."""
         return (
             self._clock_us() - 1
             if self._window.processing_time
@@ -94,7 +91,7 @@ class PaneWindows(StreamOperator):
         starts_us = _floor(
             self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us
         )
-        if self._window.slide_us > self._window.size_us:  # some rows are between the windows
+        if self._window.slide_us > self._window.size_us:  # some rows are between windows
             inside = self._last_end(starts_us) > starts_us
             batch, starts_us = batch.filter(pa.array(inside)), starts_us[inside]
         now_us = self._now_us
@@ -132,9 +129,8 @@ class PaneWindows(StreamOperator):
 
     def _open(self, end_us: int, now_us: int) -> None:
         heapq.heappush(self._closing, end_us)
-        self._fired[end_us] = (
-            end_us - 1 <= now_us
-        )  # late, but allowed: its results are emitted at once
+        # A window that is over already got allowed late rows: its results are emitted at once.
+        self._fired[end_us] = end_us - 1 <= now_us
         if not self._fired[end_us]:
             heapq.heappush(self._firing, end_us)
             if self._window.processing_time:
@@ -151,7 +147,7 @@ class PaneWindows(StreamOperator):
         self._advance(timestamp_ms * 1_000 - 1)
 
     def finish(self) -> None:
-        """What is left when the input ends fires."""
+        """Fires the windows that are left when the input ends."""
         if self._firing:
             self._advance(max(self._closing))
 
@@ -184,22 +180,22 @@ class PaneWindows(StreamOperator):
         )
 
     def _emit_updates(self) -> None:
-        """Late rows within the allowed lateness: their keys' results again, complete and at once."""
+        """Emits the complete results of the late rows' keys once more."""
         updated, self._updated = self._updated, {}
         keys = self._contents.key_columns
         for end_us in sorted(updated):
             rows, _ = self._combined([end_us])
-            touched = all_of(updated[end_us])
+            touched = as_table(updated[end_us])
             mine = members(
-                [single(rows.column(key)) for key in keys],
-                [single(touched.column(key)) for key in keys],
+                [as_array(rows.column(key)) for key in keys],
+                [as_array(touched.column(key)) for key in keys],
             )
             rows = rows.filter(pa.array(mine))
             ends = np.full(rows.num_rows, end_us)
             self._contents.emit(rows, ends - self._window.size_us, ends)
 
     def _combined(self, ends_us: Sequence[int]) -> tuple[pa.Table, Ints]:
-        """The rows of these windows, and of each row the number of its window."""
+        """The rows of these windows, and the index of each row's window."""
         slices: list[pa.RecordBatch] = []
         windows: list[Ints] = []
         overlapping = self._window.pane_us < self._window.size_us
@@ -209,23 +205,23 @@ class PaneWindows(StreamOperator):
                 if pane is None:
                     continue
                 if overlapping and pane.rows > pane.combined_rows:
-                    self._compact(pane)  # it is combined once, not once per window
+                    self._compact(pane)  # once, instead of once per window
                 slices += pane.slices
                 windows.append(np.full(pane.rows, number))
-        return self._contents.combined(all_of(slices), np.concatenate(windows))
+        return self._contents.combined(as_table(slices), np.concatenate(windows))
 
     def _compact(self, pane: _Pane) -> None:
         if not self._contents.combines:
             return
-        combined, _ = self._contents.combined(all_of(pane.slices), np.zeros(pane.rows, np.int64))
+        combined, _ = self._contents.combined(as_table(pane.slices), np.zeros(pane.rows, np.int64))
         pane.slices = combined.combine_chunks().to_batches()
         pane.rows = pane.combined_rows = combined.num_rows
 
     # -- which windows
 
     def _last_end(self, start_us: Any) -> Any:
-        """The end of the last window that a pane, or each of many, is in. Not after its start: it
-        is in none.
+        """The end of the last window of a pane, or of each of many. If it is not after the pane's
+        start, the pane is in no window.
         """
         return (
             start_us
@@ -246,7 +242,7 @@ def _floor(time_us: Any, offset_us: int, step_us: int) -> Any:
 
 
 def _by_pane(batch: pa.RecordBatch, starts_us: Ints) -> list[tuple[int, pa.RecordBatch]]:
-    """The batch cut by pane, in the order of time."""
+    """The batch split by pane, in the order of time."""
     if (starts_us == starts_us[0]).all():
         return [(int(starts_us[0]), batch)]
     if not (starts_us[1:] >= starts_us[:-1]).all():

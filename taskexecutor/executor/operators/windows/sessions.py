@@ -1,8 +1,7 @@
-"""Session windows: a key's rows that are at most a gap apart.
+"""Session windows: rows of a key that are at most a gap apart.
 
-What arrives are sessions of single bundles (or single rows); sessions that meet are joined, a
-column of them at a time. They are kept as one table, and settled when something may fire or may
-have come too late.
+Sessions of single bundles (or single rows) arrive; those that touch are joined, whole columns at a
+time. They wait in one table, which is settled when a session may fire or a row may be too late.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import pyarrow as pa
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
+from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
 from taskexecutor.executor.operators.aggregation.grouping import group, sessions
-from taskexecutor.executor.operators.aggregation.partials import single
-from taskexecutor.executor.operators.aggregation.window_contents import Contents, all_of
-from taskexecutor.executor.operators.aggregation.window_panes import clock_us
+from taskexecutor.executor.operators.windows.contents import Contents
+from taskexecutor.executor.operators.windows.panes import clock_us
 
-SETTLE_ROWS = 262_144  # rows that wait unsettled, beyond as many as there are settled ones
+SETTLE_ROWS = 262_144  # rows that wait to be settled, beyond as many as are settled already
 
 _START, _END, _FRESH = "_session_start", "_session_end", "_fresh"
 
@@ -29,7 +28,7 @@ _START, _END, _FRESH = "_session_start", "_session_end", "_fresh"
 class SessionWindows(StreamOperator):
     """A session fires when its end has passed, and again when allowed late rows have joined it.
 
-    A row is too late if its session, joined with those that are still open, was over when it came.
+    A row is too late if its session, joined with those still open, was over when the row arrived.
     """
 
     def __init__(
@@ -44,14 +43,12 @@ class SessionWindows(StreamOperator):
         self._contents = contents
         self._lateness_us = allowed_lateness_us
         self._clock_us = clock_us
-        # With the columns _session_start, _session_end and _fresh, which says that a row is in no
-        # result yet.
+        # With the columns _session_start, _session_end and _fresh: the row is in no result yet.
         self._waiting: list[pa.RecordBatch] = []
         self._settled: pa.Table | None = None
         self._waiting_rows = 0
-        self._next_end_us = (
-            MAX_TIMESTAMP_US  # no session that has not fired, or has to be dropped, ends before
-        )
+        # No session is to fire, or to be dropped, before this time.
+        self._next_end_us = MAX_TIMESTAMP_US
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -64,10 +61,8 @@ class SessionWindows(StreamOperator):
             return
         if self._window.processing_time:
             now_us = self._clock_us()
-            starts, ends = (
-                np.full(batch.num_rows, now_us),
-                np.full(batch.num_rows, now_us + self._window.gap_us),
-            )
+            starts = np.full(batch.num_rows, now_us)
+            ends = np.full(batch.num_rows, now_us + self._window.gap_us)
             self.context.timers.register_processing_time(-(-int(ends[0]) // 1_000))
             over_us = now_us - 1
         else:
@@ -75,7 +70,7 @@ class SessionWindows(StreamOperator):
             over_us = self.context.timers.current_watermark_us
         self._wait(batch, starts, ends)
         first_end_us = int(ends.min())
-        if first_end_us - 1 <= over_us:  # late at least by itself
+        if first_end_us - 1 <= over_us:  # too late, unless it joins an open session
             self._settle(over_us, arriving=True)
             return
         self._next_end_us = min(self._next_end_us, first_end_us)
@@ -107,7 +102,7 @@ class SessionWindows(StreamOperator):
             self._settle(over_us, arriving=False)
 
     def finish(self) -> None:
-        """What is left when the input ends fires."""
+        """Fires the sessions that are left when the input ends."""
         self._settle(MAX_TIMESTAMP_US, arriving=False)
 
     def close(self) -> None:
@@ -116,25 +111,24 @@ class SessionWindows(StreamOperator):
     # -- sessions
 
     def _settle(self, over_us: int, *, arriving: bool) -> None:
-        """Joins sessions that meet, fires those that are over and fresh, drops those that are over
-        for good.
+        """Joins sessions that touch, fires those that are over and fresh, and drops those whose
+        allowed lateness is over too.
         """
         parts = [] if self._settled is None else [self._settled]
         if self._waiting:
-            parts.append(all_of(self._waiting))
+            parts.append(as_table(self._waiting))
         self._waiting, self._waiting_rows = [], 0
         if not parts:
             return
         table = pa.concat_tables(parts).combine_chunks()
-        codes = group([single(table.column(key)) for key in self._contents.key_columns]).codes
+        codes = group([as_array(table.column(key)) for key in self._contents.key_columns]).codes
         numbers, starts, ends = sessions(codes, _numbers(table, _START), _numbers(table, _END))
-        for_good_us = ends - 1 + self._lateness_us
+        closed_us = ends - 1 + self._lateness_us
         fresh = np.zeros(len(starts), np.bool_)
         fresh[numbers[_flags(table, _FRESH)]] = True
         if arriving:
-            late = (
-                for_good_us <= over_us
-            )  # whatever is settled is still open, so these have only just come
+            # Settled sessions are still open, so these have only just arrived.
+            late = closed_us <= over_us
             if late.any():
                 rows = late[numbers]
                 self._too_late(table.filter(pa.array(rows)))
@@ -148,13 +142,13 @@ class SessionWindows(StreamOperator):
             of_row = numbers[fired]
             self._contents.emit(combined.filter(pa.array(fired)), starts[of_row], ends[of_row])
         fresh &= ~due
-        kept = (for_good_us > over_us)[numbers]
+        kept = (closed_us > over_us)[numbers]
         of_row = numbers[kept]
         self._settled = combined.filter(pa.array(kept))
         for name, values in ((_START, starts), (_END, ends), (_FRESH, fresh)):
             self._settled = self._settled.append_column(name, pa.array(values[of_row]))
         still = np.unique(of_row)
-        # A fired session waits to be dropped, any other one to fire.
+        # A session that has fired waits to be dropped, any other to fire.
         self._next_end_us = min(
             int(np.where(fresh[still], ends[still], ends[still] + self._lateness_us).min())
             if len(still)
@@ -168,8 +162,8 @@ class SessionWindows(StreamOperator):
 
 
 def _numbers(table: pa.Table, name: str) -> Any:
-    return single(table.column(name)).to_numpy()
+    return as_array(table.column(name)).to_numpy()
 
 
 def _flags(table: pa.Table, name: str) -> Any:
-    return single(table.column(name)).to_numpy(zero_copy_only=False)
+    return as_array(table.column(name)).to_numpy(zero_copy_only=False)

@@ -1,24 +1,25 @@
-"""From what a program asks of its windows to the operator that does it."""
+"""Creates the operator of a window: when it fires, and what it holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from firesteel.plan.specs import SessionSpec, WindowAggregateSpec, WindowApplySpec
-from taskexecutor.executor.operators.aggregation.window_contents import Contents, PartialContents
-from taskexecutor.executor.operators.aggregation.window_panes import PaneWindows, clock_us
-from taskexecutor.executor.operators.aggregation.window_sessions import SessionWindows
+from taskexecutor.executor.operators.windows.contents import Contents
+from taskexecutor.executor.operators.windows.panes import PaneWindows, clock_us
+from taskexecutor.executor.operators.windows.partial_contents import PartialContents
+from taskexecutor.executor.operators.windows.sessions import SessionWindows
 
 
 def window_operator(
     spec: WindowAggregateSpec | WindowApplySpec, *, clock_us: Callable[[], int] = clock_us
 ) -> PaneWindows | SessionWindows:
-    """`clock_us` is processing time, in microseconds since the epoch."""
+    """`clock_us`: processing time, in microseconds since the epoch."""
     contents: Contents
     if isinstance(spec, WindowAggregateSpec):
         contents = PartialContents(spec.key_columns, spec.aggregates)
     else:
-        from taskexecutor.executor.operators.aggregation.window_rows import RowContents
+        from taskexecutor.executor.operators.windows.row_contents import RowContents
 
         contents = RowContents(spec)
     lateness_us = spec.allowed_lateness_us

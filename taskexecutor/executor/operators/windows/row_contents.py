@@ -1,5 +1,5 @@
-"""Windows that keep their rows and run Spark on them when they fire: `window.apply(...)`, and
-aggregates that cannot be split.
+"""Windows of rows, on which Spark runs when they fire: `window.apply(...)`, and aggregates that
+cannot be split.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import SessionSpec, WindowApplySpec
 from taskexecutor.executor.operators.aggregation.grouping import Ints
-from taskexecutor.executor.operators.aggregation.window_contents import (
-    END,
-    START,
+from taskexecutor.executor.operators.windows.contents import (
     TIME,
+    WINDOW_END,
+    WINDOW_START,
+    Bounds,
+    Combined,
+    as_timestamps,
     event_times,
 )
 from taskexecutor.executor.spark import plans
@@ -30,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class RowContents:
-    """Rows as they came. In `emit`, Spark gets them with their window's start and end as two more
+    """Rows as they arrived. `emit` gives them to Spark with their window's start and end as two more
     columns.
 
-    A function sees one window at a time (sessions: all that fire together), of all keys of this
-    subtask.
+    A function sees one window at a time (of sessions: all that fire together), with all keys of
+    this subtask.
     """
 
     combines = False
@@ -52,14 +55,11 @@ class RowContents:
         self._engine = engine_of(context.spark)
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
 
-    def bounds(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
-        times = (
-            event_times(batch, self._spec.time_column, self._context.operator_name)
-            + self._spec.time_shift_us
-        )
-        return times, times + (
-            self._spec.window.gap_us if isinstance(self._spec.window, SessionSpec) else 1
-        )
+    def bounds(self, batch: pa.RecordBatch) -> Bounds:
+        times = event_times(batch, self._spec.time_column, self._context.operator_name)
+        times = times + self._spec.time_shift_us
+        window = self._spec.window
+        return Bounds(times, times + (window.gap_us if isinstance(window, SessionSpec) else 1))
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
@@ -70,19 +70,19 @@ class RowContents:
         else:
             self._late.inc(batch.num_rows)
 
-    def combined(self, table: pa.Table, windows: Ints) -> tuple[pa.Table, Ints]:
+    def combined(self, table: pa.Table, windows: Ints) -> Combined:
         order = np.argsort(windows, kind="stable")
         if (windows[1:] >= windows[:-1]).all():
-            return table, windows
-        return table.take(pa.array(order)), windows[order]
+            return Combined(table, windows)
+        return Combined(table.take(pa.array(order)), windows[order])
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
         if not table.num_rows:
             return
-        for name, times in ((START, starts), (END, ends)):
-            if name in table.schema.names:  # rows that are themselves results of windows
+        for name, times in ((WINDOW_START, starts), (WINDOW_END, ends)):
+            if name in table.schema.names:  # the rows are results of other windows
                 table = table.drop_columns([name])
-            table = table.append_column(pa.field(name, TIME), pa.array(times).view(TIME))
+            table = table.append_column(pa.field(name, TIME), as_timestamps(times))
         if self._way is None:
             self._way = BundleWay(self._engine.session, self._engine.bundles, table.schema)
         group = f"firesteel-{self._context.task.attempt_id}"

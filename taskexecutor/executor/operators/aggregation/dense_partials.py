@@ -1,0 +1,136 @@
+"""The partial results of all keys in arrays, for keys that are integers close to each other.
+
+This is the most frequent case and the fastest one: a key's place in the arrays is its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from taskexecutor.executor.operators.aggregation.grouping import Ints, whole_numbers
+
+SPARSE = 16  # a table may have this many places per key
+SMALL_TABLE = 65_536  # places, however few keys there are
+
+_UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+_NEUTRAL = {"sum": 0, "min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}
+
+
+class DensePartials:
+    """Sums, minima and maxima of numbers per integer key.
+
+    `add` refuses anything else; its owner then moves the rows to KeyedPartials.
+    """
+
+    def __init__(self, key_columns: tuple[str, ...], merges: Mapping[str, str]) -> None:
+        self._key_columns = key_columns
+        self._merges = merges
+        self._schema: pa.Schema | None = None  # of the rows it returns
+        self._low = 0  # the key at place 0
+        self._columns: dict[str, np.ndarray[Any, Any]] = {}
+        self._present = np.empty(0, np.bool_)
+        self._changed = np.empty(0, np.bool_)  # all false between bundles
+        self._bound = 0.0  # no integer sum can be larger
+        self.keys = 0
+
+    def add(self, bundle: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """Merges partial rows; returns the new rows of the keys that they change. If it refuses
+        them, it returns None and changes nothing.
+        """
+        keys = self._keys_of(bundle)
+        if keys is None or not self._cover(keys):
+            return None
+        for batch, values in zip(bundle, keys, strict=True):
+            places = values - self._low if self._low else values
+            self._changed[places] = True
+            for name, how in self._merges.items():
+                _UFUNCS[how].at(self._columns[name], places, batch.column(name).to_numpy())
+        changed = np.flatnonzero(self._changed)
+        self._changed[changed] = False
+        self.keys += len(changed) - int(np.count_nonzero(self._present[changed]))
+        self._present[changed] = True
+        return self._rows(changed)
+
+    def rows(self) -> pa.RecordBatch:
+        """The rows of all keys."""
+        return self._rows(np.flatnonzero(self._present))
+
+    def _keys_of(self, bundle: Sequence[pa.RecordBatch]) -> list[Ints] | None:
+        keys: list[Ints] = []
+        for batch in bundle:
+            values = (
+                whole_numbers(batch.column(self._key_columns[0]))
+                if len(self._key_columns) == 1
+                else None
+            )
+            if values is None:
+                return None
+            keys.append(values)
+            for name, how in self._merges.items():
+                column = batch.column(name)
+                fits = pa.types.is_int64(column.type) or (
+                    how == "sum" and pa.types.is_float64(column.type)
+                )
+                if how not in _UFUNCS or not fits or column.null_count:
+                    return None
+                if pa.types.is_int64(column.type):
+                    numbers = column.to_numpy()
+                    self._bound += len(numbers) * float(
+                        max(abs(int(numbers.min())), abs(int(numbers.max())))
+                    )
+        if self._bound >= 2.0**62:  # a sum might overflow, and KeyedPartials checks that
+            return None
+        if self._schema is None:
+            self._schema = bundle[0].select([*self._key_columns, *self._merges]).schema
+        return keys
+
+    def _cover(self, keys: list[Ints]) -> bool:
+        """Makes room for these keys; False if most of it would be empty."""
+        assert self._schema is not None
+        low = min(int(values.min()) for values in keys)
+        high = max(int(values.max()) for values in keys)
+        size = len(self._present)
+        if size:
+            if low >= self._low and high < self._low + size:
+                return True
+            low, high = min(low, self._low), max(high, self._low + size - 1)
+        if high - low >= max(SPARSE * (self.keys + sum(map(len, keys))), SMALL_TABLE):
+            return False
+        # Spare room, so that ascending keys do not move the arrays with each bundle.
+        room = (high - low) // 2 if size else 0
+        at = slice(self._low - low, self._low - low + size) if size else slice(0, 0)
+
+        def grown(column: np.ndarray[Any, Any], neutral: Any, kind: Any) -> np.ndarray[Any, Any]:
+            larger = np.full(high - low + 1 + room, neutral, kind)
+            larger[at] = column
+            return larger
+
+        for name, how in self._merges.items():
+            kind = np.float64 if pa.types.is_float64(self._schema.field(name).type) else np.int64
+            self._columns[name] = grown(
+                self._columns.get(name, np.empty(0, kind)), _NEUTRAL[how], kind
+            )
+        self._present = grown(self._present, False, np.bool_)
+        self._changed = grown(self._changed, False, np.bool_)
+        self._low = low
+        return True
+
+    def _rows(self, places: Ints) -> pa.RecordBatch:
+        assert self._schema is not None
+        everything = len(places) == len(self._present)
+        columns = [_as_keys(places + self._low, self._schema.field(0).type)]
+        columns += [
+            pa.array(self._columns[n].copy() if everything else self._columns[n][places])
+            for n in self._merges
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _as_keys(values: Ints, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(kind):
+        return pa.array(values).cast(kind)
+    return pa.array(values.astype(np.int32) if pa.types.is_date32(kind) else values).view(kind)

@@ -1,0 +1,33 @@
+"""The results of merged partials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from firesteel.operator import RuntimeContext
+from firesteel.plan.aggregates.finals import evaluate
+from firesteel.plan.specs import AggregateExpression
+from taskexecutor.executor.operators.aggregation.columns import as_array
+
+
+def aggregate_results(
+    context: RuntimeContext,
+    aggregates: Sequence[AggregateExpression],
+    key_columns: Sequence[str],
+    merged: pa.Table | pa.RecordBatch,
+    times: Mapping[str, pa.Array],
+) -> pa.RecordBatch:
+    """The key columns, then `times` (the window's columns, if any), then one column per aggregate."""
+    partials = {name: as_array(merged.column(name)) for item in aggregates for name in item.merge}
+    columns = {name: as_array(merged.column(name)) for name in key_columns} | dict(times)
+    schema = context.output_schema
+    for item in aggregates:
+        # Without analysis, in tests: the type of the partial, and double for what is computed.
+        guess = partials[item.final].type if item.final in partials else pa.float64()
+        kind = schema.field(item.name).type if schema is not None else guess
+        columns[item.name] = evaluate(item, partials, merged.num_rows, kind)
+    if schema is not None:
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -1,0 +1,84 @@
+"""What a window holds: partial results, or the rows themselves.
+
+`panes` and `sessions` decide which window a row belongs to and when windows fire, without knowing
+what the windows hold.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from firesteel.operator import Output, RuntimeContext
+from taskexecutor.executor.operators.aggregation.grouping import Ints
+
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+TIME = pa.timestamp("us", "UTC")
+
+
+class Bounds(NamedTuple):
+    """Of each row, in microseconds since the epoch."""
+
+    starts: Ints
+    ends: Ints
+
+
+class Combined(NamedTuple):
+    """Rows in the order of their windows."""
+
+    rows: pa.Table
+    windows: Ints  # the number of each row's window
+
+
+class Contents(Protocol):
+    key_columns: tuple[str, ...]
+    combines: bool  # whether `combined` merges the rows of a key and window into one
+    one_window_at_a_time: bool  # whether `emit` takes the rows of a single window
+
+    def setup(self, context: RuntimeContext, output: Output) -> None: ...
+
+    def bounds(self, batch: pa.RecordBatch) -> Bounds:
+        """The pane or session of each row that has arrived. Contents that keep rows return the
+        row's time and the end of a session that has this row only.
+        """
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of a batch to keep until its window fires."""
+
+    def too_late(self, batch: pa.RecordBatch) -> None:
+        """Handles rows that arrived after all their windows were over."""
+
+    def combined(self, table: pa.Table, windows: Ints) -> Combined:
+        """Orders the rows by window, merged if `combines`. `windows`: the number of each row's
+        window.
+        """
+
+    def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
+        """Emits the results of combined rows. `starts` and `ends`: of each row's window."""
+
+
+def as_int64(times: pa.Array) -> Ints:
+    """Microseconds since the epoch."""
+    values: Ints = (
+        times.cast(pa.timestamp("us", times.type.tz))
+        .view(pa.int64())
+        .to_numpy(zero_copy_only=False)
+    )
+    return values
+
+
+def event_times(batch: pa.RecordBatch, column: str, what: str) -> Ints:
+    """Microseconds since the epoch. Raises FiresteelError if a row has none."""
+    times = batch.column(column)
+    if times.null_count:
+        raise FiresteelError(
+            f"{what}: event time column {column!r} is null in some rows; "
+            "drop them or give them a time before the window"
+        )
+    return as_int64(times)
+
+
+def as_timestamps(times_us: Ints) -> pa.Array:
+    return pa.array(times_us).view(TIME)

@@ -1,0 +1,108 @@
+"""Windows of partial results, which are merged as they arrive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firesteel.operator import Output, RuntimeContext
+from firesteel.plan.specs import AggregateExpression
+from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
+from taskexecutor.executor.operators.aggregation.grouping import Ints
+from taskexecutor.executor.operators.aggregation.merging import ROWS, merge_partials, merges_of
+from taskexecutor.executor.operators.aggregation.results import aggregate_results
+from taskexecutor.executor.operators.windows.contents import (
+    WINDOW_END,
+    WINDOW_START,
+    Bounds,
+    Combined,
+    as_int64,
+    as_timestamps,
+)
+
+LARGE_ROWS = 16_384  # windows of at least this size, on average, are merged one by one
+_NUMBER = "_window"
+
+
+class PartialContents:
+    """Partial rows, as `plans.partial_window_aggregate` produces them."""
+
+    combines = True
+    one_window_at_a_time = False
+
+    def __init__(
+        self, key_columns: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]
+    ) -> None:
+        self.key_columns = key_columns
+        self._aggregates = aggregates
+        self._merges = merges_of(aggregates)
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        self._context = context
+        self._output = output
+        self._late = context.counter("numLateRecordsDropped")
+
+    def bounds(self, batch: pa.RecordBatch) -> Bounds:
+        return Bounds(as_int64(batch.column(WINDOW_START)), as_int64(batch.column(WINDOW_END)))
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select([*self.key_columns, *self._merges])
+
+    def too_late(self, batch: pa.RecordBatch) -> None:
+        self._late.inc(pc.sum(batch.column(ROWS)).as_py())
+
+    def combined(self, table: pa.Table, windows: Ints) -> Combined:
+        runs = _runs(windows)
+        large = len(runs) * LARGE_ROWS < len(windows) and all(
+            windows[a.start] < windows[b.start] for a, b in pairwise(runs)
+        )
+        # One by one; for many small windows, one pass over all of them is cheaper.
+        if len(runs) == 1 or large:
+            parts = [self._merged(table.slice(start, stop - start)) for start, stop in runs]
+            numbers = [
+                np.full(p.num_rows, windows[start] if stop else 0)
+                for p, (start, stop) in zip(parts, runs, strict=True)
+            ]
+            return Combined(pa.Table.from_batches(parts), np.concatenate(numbers))
+        numbered = table.append_column(_NUMBER, pa.array(windows))
+        merged = merge_partials(numbered, [*self.key_columns, _NUMBER], self._merges)
+        found = merged.column(_NUMBER).to_numpy()
+        order = np.argsort(found, kind="stable")
+        kept = pa.Table.from_batches(
+            [merged.select([*self.key_columns, *self._merges]).take(pa.array(order))]
+        )
+        return Combined(kept, found[order])
+
+    def _merged(self, table: pa.Table) -> pa.RecordBatch:
+        """The rows of one window, merged."""
+        dense = (
+            DensePartials(self.key_columns, self._merges).add(table.to_batches())
+            if table.num_rows
+            else None
+        )
+        return dense if dense is not None else merge_partials(table, self.key_columns, self._merges)
+
+    def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
+        if not table.num_rows:
+            return
+        times = {WINDOW_START: as_timestamps(starts), WINDOW_END: as_timestamps(ends)}
+        self._output.emit(
+            aggregate_results(self._context, self._aggregates, self.key_columns, table, times)
+        )
+
+
+class _Run(NamedTuple):
+    start: int
+    stop: int
+
+
+def _runs(windows: Ints) -> list[_Run]:
+    """Runs of rows with the same window."""
+    if not len(windows):
+        return [_Run(0, 0)]
+    heads = np.flatnonzero(np.concatenate(([True], windows[1:] != windows[:-1])))
+    return list(map(_Run, heads.tolist(), [*heads[1:].tolist(), len(windows)]))
