@@ -1,8 +1,8 @@
-"""Where jobs are kept: their graphs, their status, and what is left of them when they have ended.
-SQL, by SQLAlchemy.
+"""Where jobs are kept: their graphs, their statuses, and their last details once they have ended.
 
-One transaction per call, each fenced: it checks that no later Dispatcher has taken the store over
-(design, section 4). Synchronous; the shell runs it in one thread of its own.
+One transaction per call, each fenced: it fails if a later Dispatcher has taken over the store.
+Every write may be repeated, because a commit whose answer is lost may have happened. Synchronous;
+the shell calls it in one thread.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from dispatcher import migrations
 from dispatcher.core.jobs import Job
 from dispatcher.core.records import (
     JobAdded,
@@ -37,6 +38,7 @@ _jobs = sa.Table(
     sa.Column("job_id", sa.String(32), primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("graph_id", sa.String(32), nullable=False),
+    sa.Index("jobs_by_graph", "graph_id"),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("start_ms", sa.BigInteger, nullable=False),
     sa.Column("end_ms", sa.BigInteger, nullable=False, default=0),
@@ -72,14 +74,20 @@ _leaders = sa.Table(
 )
 
 _SERVICE = "dispatcher"
+_MIGRATION_LOCK = 0x46697265  # Postgres: one process at a time creates or migrates the tables
 
 
 class Fenced(FiresteelError):
     """Another Dispatcher has taken over this job store; this one may write nothing more."""
 
 
+class Ending(NamedTuple):
+    final_details: bytes | None  # as the job's JobMaster reported them; None: it did not
+    failure: str  # why the job ended without them
+
+
 class JobStore:
-    """The jobs of one cluster. Opening it takes it over from whichever Dispatcher had it."""
+    """The jobs of one cluster. Opening it takes it over from the Dispatcher that had it."""
 
     def __init__(self, url: str) -> None:
         """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or
@@ -94,9 +102,9 @@ class JobStore:
                     "begin",
                     lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"),
                 )
-            _metadata.create_all(self._engine)
-            _check_columns(self._engine)
-            self.epoch = _take_over(self._engine)
+            with self._engine.begin() as connection:
+                _bring_up_to_date(connection)
+                self.epoch = _take_over(connection)
         except (sa.exc.SQLAlchemyError, ImportError) as error:
             where = url.split("@")[-1]  # without a password
             problem = f"the job store {where} cannot be opened: {_reason(error)}"
@@ -189,18 +197,18 @@ class JobStore:
         with self._engine.connect() as connection:
             return [(JobId(row.job_id), JobStatus[row.status]) for row in connection.execute(query)]
 
-    def ending(self, job_id: JobId) -> tuple[bytes | None, str] | None:
-        """(final details as its JobMaster gave them, why it ended without them); None while it has
-        not ended.
-        """
+    def ending(self, job_id: JobId) -> Ending | None:
+        """None while it has not ended."""
         query = sa.select(_jobs.c.status, _jobs.c.final_details, _jobs.c.failure).where(
             _jobs.c.job_id == job_id
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         if row is None:
-            return None, ""
-        return (row.final_details, row.failure) if JobStatus[row.status].globally_terminal else None
+            return Ending(None, "")
+        if not JobStatus[row.status].globally_terminal:
+            return None
+        return Ending(row.final_details, row.failure)
 
     def _transaction(self) -> _Fenced:
         return _Fenced(self._engine, self.epoch)
@@ -231,45 +239,58 @@ class _Fenced:
         self._begin.__exit__(*exc)  # type: ignore[arg-type]
 
 
-def _check_columns(engine: Engine) -> None:
-    """Raises FiresteelError if the tables are those of another version."""
-    inspector = sa.inspect(engine)
-    for table in _metadata.sorted_tables:
-        missing = {column.name for column in table.c} - {
-            column["name"] for column in inspector.get_columns(table.name)
-        }
-        if missing:
-            problem = f"the job store is of another version of Firesteel (table {table.name} lacks {', '.join(sorted(missing))})"
-            raise FiresteelError(f"{problem}; use another --dir or database.url")
-
-
-def _take_over(engine: Engine) -> int:
-    with engine.begin() as connection:
-        query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
-        if engine.dialect.name != "sqlite":
-            query = query.with_for_update()
-        before = connection.execute(query).scalar()
-        if before is None:
-            connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=1))
-            return 1
-        connection.execute(
-            sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=before + 1)
+def _bring_up_to_date(connection: Connection) -> None:
+    """Creates the tables, or migrates those of an earlier release. Raises FiresteelError."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    version = migrations.current_version(connection)
+    if version == migrations.HEAD:
+        return
+    if version is None and not sa.inspect(connection).has_table(_jobs.name):
+        _metadata.create_all(connection)
+        migrations.set_version(connection, migrations.HEAD)
+        return
+    if version is None:
+        _check_first_version(connection)
+        migrations.set_version(connection, migrations.FIRST)
+    elif version not in migrations.KNOWN:
+        raise FiresteelError(
+            f"the job store is of a newer release of Firesteel (version {version} of its tables);"
+            " upgrade Firesteel, or use another --dir or database.url"
         )
-        return int(before) + 1
+    migrations.upgrade(connection)
+
+
+def _check_first_version(connection: Connection) -> None:
+    """Raises FiresteelError if the tables without a version are older than the first one."""
+    inspector = sa.inspect(connection)
+    for table, columns in migrations.FIRST_COLUMNS.items():
+        present = inspector.get_columns(table) if inspector.has_table(table) else []
+        if missing := set(columns) - {column["name"] for column in present}:
+            raise FiresteelError(
+                "the job store is of a version of Firesteel that cannot be migrated"
+                f" (table {table} lacks {', '.join(sorted(missing))}); use another --dir or database.url"
+            )
+
+
+def _take_over(connection: Connection) -> int:
+    query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
+    if connection.dialect.name != "sqlite":
+        query = query.with_for_update()
+    before = connection.execute(query).scalar()
+    if before is None:
+        connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=1))
+        return 1
+    connection.execute(
+        sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=before + 1)
+    )
+    return int(before) + 1
 
 
 def _write(connection: Connection, record: Record) -> None:
     match record:
         case JobAdded():
-            connection.execute(
-                sa.insert(_jobs).values(
-                    job_id=record.job_id,
-                    name=record.name,
-                    graph_id=record.graph_id,
-                    status=JobStatus.INITIALIZING.name,
-                    start_ms=record.start_ms,
-                )
-            )
+            _add(connection, record)
         case JobAssigned():
             _update(
                 connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id
@@ -308,6 +329,18 @@ def _write(connection: Connection, record: Record) -> None:
             assert_never(record)
 
 
+def _add(connection: Connection, record: JobAdded) -> None:
+    """Does nothing if the same row is there: the answer to an earlier commit was lost."""
+    row = {"name": record.name, "graph_id": record.graph_id, "start_ms": record.start_ms}
+    query = sa.select(*(_jobs.c[name] for name in row)).where(_jobs.c.job_id == record.job_id)
+    if (stored := connection.execute(query).mappings().first()) is None:
+        connection.execute(
+            sa.insert(_jobs).values(job_id=record.job_id, status=JobStatus.INITIALIZING.name, **row)
+        )
+    elif dict(stored) != row:
+        raise LookupError(f"the job store has another job {record.job_id}: {dict(stored)}")
+
+
 def _update(connection: Connection, job_id: JobId, **values: object) -> None:
     changed = connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
     if changed.rowcount != 1:
@@ -319,7 +352,7 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA synchronous=FULL")  # a committed row survives a loss of power
     cursor.execute("PRAGMA busy_timeout=5000")
     cursor.close()
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from dispatcher.blob_store import BlobStore
-from dispatcher.core.records import JobAdded, JobEnded
+from dispatcher.core.records import JobAdded, JobEnded, Record
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
 from dispatcher.shell import Shell
+from firesteel._proto import job_graph_pb2
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
 from firesteel.common.states import JobStatus
 
 JOB = JobId("a" * 32)
+SOON_S = 10.0
 
 
 @pytest.fixture
@@ -28,11 +32,9 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
     store.close()
 
 
-@pytest.fixture
-async def shell(store: JobStore, tmp_path: Path) -> AsyncIterator[Shell]:
-    conf = Configuration.load()
-    store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
-    shell = Shell(
+def shell_on(store: JobStore, tmp_path: Path) -> Shell:
+    conf = Configuration.load().with_overrides({"jobmanager.jobmaster.spares": "0"})
+    return Shell(
         conf=conf,
         address="",
         resource_manager="",
@@ -43,6 +45,12 @@ async def shell(store: JobStore, tmp_path: Path) -> AsyncIterator[Shell]:
         registry=Registry.from_configuration(conf),
         host="here",
     )
+
+
+@pytest.fixture
+async def shell(store: JobStore, tmp_path: Path) -> AsyncIterator[Shell]:
+    store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
+    shell = shell_on(store, tmp_path)
     yield shell
     await shell.close()
 
@@ -62,3 +70,33 @@ async def test_an_end_is_never_told_without_its_reason(
     monkeypatch.setattr(store, "graph", graph)
     details = await shell.details(job)
     assert [error.summary for error in details.exceptions] == ["why"]
+
+
+class LosesAnswers(JobStore):
+    """Commits, but the first answers do not arrive."""
+
+    lost = 2
+
+    def persist(self, records: Sequence[Record]) -> None:
+        super().persist(records)
+        if self.lost:
+            self.lost -= 1
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("server closed the connection"))
+
+
+async def test_a_commit_whose_answer_is_lost_does_not_end_the_dispatcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LosesAnswers(JobStore.sqlite_url(tmp_path))
+    shell = shell_on(store, tmp_path)
+    running = asyncio.create_task(shell.run())
+    graph = job_graph_pb2.JobGraph(job_id=JOB, name="a job")
+    async with asyncio.timeout(SOON_S):
+        assert await shell.submit(graph) is None
+    assert not running.done()
+    assert [job.name for job in store.jobs()] == ["a job"]
+    assert shell.store_problem == ""
+    shell.stop()
+    await running
+    await shell.close()
+    store.close()

@@ -1,0 +1,194 @@
+"""The job store's schema over releases, on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.script import ScriptDirectory
+
+from dispatcher import migrations
+from dispatcher.core.jobs import Job
+from dispatcher.core.records import JobAdded, JobForgotten
+from dispatcher.job_store import Fenced, JobStore
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
+from firesteel.errors import FiresteelError
+
+JOB, ENDED, FORGOTTEN = JobId("a" * 32), JobId("b" * 32), JobId("c" * 32)
+
+# The tables as they were before there were versions.
+FIRST_TABLES = [
+    """CREATE TABLE jobs (
+        job_id VARCHAR(32) NOT NULL, name TEXT NOT NULL, graph_id VARCHAR(32) NOT NULL,
+        status VARCHAR(16) NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
+        epoch BIGINT NOT NULL, job_master_id VARCHAR(32), cancel_requested BOOLEAN NOT NULL,
+        failure TEXT NOT NULL, final_details {bytes}, forgotten BOOLEAN NOT NULL,
+        PRIMARY KEY (job_id))""",
+    "CREATE TABLE job_graphs (graph_id VARCHAR(32) NOT NULL, graph {bytes} NOT NULL, PRIMARY KEY (graph_id))",
+    """CREATE TABLE job_graph_blobs (
+        graph_id VARCHAR(32) NOT NULL, blob_hash VARCHAR(32) NOT NULL,
+        PRIMARY KEY (graph_id, blob_hash))""",
+    "CREATE TABLE leaders (service VARCHAR(32) NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (service))",
+    "INSERT INTO leaders VALUES ('dispatcher', 6)",
+    "INSERT INTO job_graphs VALUES ('g', 'graph')",
+    "INSERT INTO job_graph_blobs VALUES ('g', 'blob')",
+    f"INSERT INTO jobs VALUES ('{JOB}', 'runs', 'g', 'RUNNING', 7, 0, 1, 'm', true, '', NULL, false)",
+    f"INSERT INTO jobs VALUES ('{ENDED}', 'failed', 'g', 'FAILED', 5, 9, 1, 'n', false, 'why', 'all', false)",
+    f"INSERT INTO jobs VALUES ('{FORGOTTEN}', '', '', 'FINISHED', 3, 4, 1, 'o', false, '', NULL, true)",
+]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database."""
+    if request.param == "sqlite":
+        return JobStore.sqlite_url(tmp_path)
+    url: str = request.getfixturevalue("postgres").replace(
+        "postgresql://", "postgresql+psycopg2://"
+    )
+    execute(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return url
+
+
+def execute(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def first_release(url: str) -> None:
+    content = "BYTEA" if url.startswith("postgresql") else "BLOB"
+    execute(url, *(statement.replace("{bytes}", content) for statement in FIRST_TABLES))
+
+
+def schema(url: str) -> dict[str, object]:
+    """Everything that two databases of one version have in common."""
+    engine = sa.create_engine(url)
+    inspector = sa.inspect(engine)
+    found = {
+        table: (
+            [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)],
+            inspector.get_pk_constraint(table)["constrained_columns"],
+            [(i["name"], i["column_names"]) for i in inspector.get_indexes(table)],
+        )
+        for table in inspector.get_table_names()
+    }
+    engine.dispose()
+    return found
+
+
+def test_a_database_from_before_there_were_versions_is_migrated_with_its_rows(url: str) -> None:
+    first_release(url)
+    store = JobStore(url)
+    assert store.epoch == 7
+    assert store.jobs() == [
+        Job(
+            job_id=ENDED,
+            name="failed",
+            graph_id="g",
+            status=JobStatus.FAILED,
+            start_ms=5,
+            end_ms=9,
+            epoch=1,
+            job_master_id=JobMasterId("n"),
+        ),
+        Job(
+            job_id=JOB,
+            name="runs",
+            graph_id="g",
+            status=JobStatus.RUNNING,
+            start_ms=7,
+            epoch=1,
+            job_master_id=JobMasterId("m"),
+            cancel_requested=True,
+        ),
+    ]
+    assert store.forgotten() == [(FORGOTTEN, JobStatus.FINISHED)]
+    assert store.graph("g") == b"graph"
+    assert store.needed_blobs() == {"blob"}
+    assert store.ending(ENDED) == (b"all", "why")
+    store.persist([JobForgotten(job_id=ENDED)])
+    store.close()
+    JobStore(url).close()  # it is of the newest version now
+
+
+def test_a_migrated_database_is_like_a_new_one(url: str, tmp_path: Path) -> None:
+    first_release(url)
+    JobStore(url).close()
+    migrated = schema(url)
+    if url.startswith("postgresql"):
+        execute(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    else:
+        url = JobStore.sqlite_url(Path(str(tmp_path / "new")).parent / "new")
+        (tmp_path / "new").mkdir()
+    JobStore(url).close()
+    assert schema(url) == migrated
+
+
+def test_all_migrations_from_nothing_make_the_newest_version(url: str, tmp_path: Path) -> None:
+    JobStore(url).close()
+    new = schema(url)
+    if url.startswith("postgresql"):
+        execute(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    else:
+        url = f"sqlite:///{tmp_path}/other.db"
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        migrations.upgrade(connection)
+    engine.dispose()
+    assert schema(url) == new
+
+
+def test_a_database_of_a_newer_release_is_refused_and_left_alone(url: str) -> None:
+    earlier = JobStore(url)
+    execute(url, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(FiresteelError, match=r"of a newer release .*9999.*upgrade Firesteel"):
+        JobStore(url)
+    earlier.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7)])
+    earlier.close()
+
+
+def test_a_later_dispatcher_fences_the_earlier_one(url: str) -> None:
+    earlier, later = JobStore(url), JobStore(url)
+    with pytest.raises(Fenced, match="taken over"):
+        earlier.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7)])
+    later.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7)])
+    assert len(later.jobs()) == 1
+    earlier.close()
+    later.close()
+
+
+def test_a_commit_whose_answer_was_lost_may_be_repeated(url: str) -> None:
+    store = JobStore(url)
+    records = [
+        JobAdded(job_id=JOB, name="a job", graph_id=store.put_graph(b"graph"), start_ms=7),
+        JobForgotten(job_id=JOB),
+    ]
+    for _ in range(2):
+        store.persist(records[:1])
+    assert [job.name for job in store.jobs()] == ["a job"]
+    for _ in range(2):
+        store.persist(records[1:])
+    assert store.forgotten() == [(JOB, JobStatus.INITIALIZING)]
+    store.close()
+
+
+def test_the_versions_are_those_of_the_modules() -> None:
+    scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+    assert scripts.get_current_head() == migrations.HEAD
+    assert {script.revision for script in scripts.walk_revisions()} == set(migrations.KNOWN)
+
+
+def test_opening_a_database_of_the_newest_version_does_not_import_alembic(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from dispatcher.job_store import JobStore\n"
+        "for _ in range(2): JobStore(JobStore.sqlite_url(Path(sys.argv[1]))).close()\n"
+        "assert 'alembic' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
