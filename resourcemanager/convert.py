@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from firesteel._proto import common_pb2
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.convert import profile_from_proto, profile_to_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager.core import commands, events
@@ -142,7 +142,7 @@ def _requirements_declared(
     )
 
 
-def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[events.SlotStatus, ...]:
+def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[SlotStatus, ...]:
     statuses = tuple(_slot_status(message) for message in messages)
     if len(statuses) > SLOTS_MAX:
         raise RemoteProtocolError(
@@ -158,7 +158,7 @@ def _slot_statuses(messages: Iterable[pb.SlotStatus]) -> tuple[events.SlotStatus
     return statuses
 
 
-def _slot_status(message: pb.SlotStatus) -> events.SlotStatus:
+def _slot_status(message: pb.SlotStatus) -> SlotStatus:
     if message.slot_index < 0:
         raise RemoteProtocolError(f"SlotStatus.slot_index: {message.slot_index} is negative")
     if bool(message.allocation_id) != bool(message.job_id):
@@ -167,13 +167,19 @@ def _slot_status(message: pb.SlotStatus) -> events.SlotStatus:
         )
     if not message.allocation_id:
         profile = _profile(message.profile, "SlotStatus.profile")
-        return events.SlotStatus(slot_index=message.slot_index, profile=profile, warm=message.warm)
-    return events.SlotStatus(
+        return SlotStatus(
+            slot_index=message.slot_index,
+            profile=profile,
+            warm=message.warm,
+            problem=message.problem,
+        )
+    return SlotStatus(
         slot_index=message.slot_index,
         profile=_profile(message.profile, "SlotStatus.profile"),
         allocation_id=AllocationId(_id(message.allocation_id, "SlotStatus.allocation_id")),
         job_id=JobId(_id(message.job_id, "SlotStatus.job_id")),
         warm=message.warm,
+        problem=message.problem,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
-from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager
@@ -34,12 +34,12 @@ def job_id(name: str) -> JobId:
     return JobId(stable_id("job", name))
 
 
-def free(*indexes: int) -> tuple[events.SlotStatus, ...]:
-    return tuple(events.SlotStatus(slot_index=index, profile=UNKNOWN) for index in indexes)
+def free(*indexes: int) -> tuple[SlotStatus, ...]:
+    return tuple(SlotStatus(slot_index=index, profile=UNKNOWN) for index in indexes)
 
 
-def held(index: int, request: commands.RequestSlot) -> events.SlotStatus:
-    return events.SlotStatus(
+def held(index: int, request: commands.RequestSlot) -> SlotStatus:
+    return SlotStatus(
         slot_index=index,
         profile=request.profile,
         allocation_id=request.allocation_id,
@@ -85,7 +85,7 @@ class Harness:
     def register(
         self,
         name: str,
-        slots: int | tuple[events.SlotStatus, ...] = 2,
+        slots: int | tuple[SlotStatus, ...] = 2,
         *,
         worker_id: WorkerId | None = None,
         slot: ResourceProfile = SLOT,
@@ -155,7 +155,7 @@ class Harness:
     def report(
         self,
         name: str,
-        *statuses: events.SlotStatus,
+        *statuses: SlotStatus,
         sequence: int | None = None,
         epoch: Epoch = EPOCH,
     ) -> list[Command]:

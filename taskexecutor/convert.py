@@ -16,6 +16,7 @@ from firesteel._proto import (
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.resources import SlotStatus
 from firesteel.common.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
@@ -70,7 +71,7 @@ def from_resource_manager(
 
 
 def slot_statuses(
-    statuses: tuple[commands.SlotStatus, ...],
+    statuses: tuple[SlotStatus, ...],
 ) -> list[resource_manager_pb2.SlotStatus]:
     return [
         resource_manager_pb2.SlotStatus(
@@ -79,6 +80,7 @@ def slot_statuses(
             allocation_id=status.allocation_id or "",
             job_id=status.job_id or "",
             warm=status.warm,
+            problem=status.problem,
         )
         for status in statuses
     ]

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,15 +20,21 @@ import taskexecutor
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.platform import Platform, Process
-from firesteel.common.process import StartFailed, temporary
+from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
+from firesteel.common.units import MIB
 from taskexecutor.core import commands, events
-from taskexecutor.executor import CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
+from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes
 
 log = structlog.get_logger(__name__)
 
 READY_TIMEOUT_S = 180.0
-MAX_LOG_BYTES = 16 * 2**20
+MAX_LOG_BYTES = 16 * MIB
+
+_EXIT_CODES = {
+    JVM_LOST_EXIT_CODE: "its Spark JVM has ended",
+    ABANDONED_THREAD_EXIT_CODE: "a thread of its job did not end",
+}
 
 
 @dataclass(slots=True)
@@ -130,7 +135,7 @@ class ExecutorProcesses:
             self._running[command.executor_id].child = child
             cause = exit_text(await child.wait())
         except StartFailed as error:
-            cause = str(error)
+            cause = start_failure(error, log_path)
         except OSError as error:
             cause = f"{self._argv(command)[0]}: {error}"
         except asyncio.CancelledError:
@@ -141,7 +146,7 @@ class ExecutorProcesses:
                 "a slot's process has ended",
                 slot=command.slot_index,
                 executor_id=command.executor_id,
-                cause=cause,
+                cause=cause.splitlines()[0],
             )
             self._post(events.ProcessDied(executor_id=command.executor_id, cause=cause))
             shutil.rmtree(temp_dir, ignore_errors=True)
@@ -212,12 +217,14 @@ def _sweep() -> None:
 
 
 def exit_text(code: int) -> str:
-    """An exit code for people: `killed by SIGKILL`, `exit code 3`."""
-    if code == JVM_LOST_EXIT_CODE:
-        return "its Spark JVM has ended"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    return _EXIT_CODES.get(code) or exit_reason(code)
+
+
+def start_failure(error: StartFailed, log_path: Path) -> str:
+    """Why a process could not start: in the first line, the last that it logged; then the end of
+    its log.
+    """
+    tail = log_tail(log_path)
+    if not tail:
+        return error.reason
+    return f"{error.reason}: {tail.splitlines()[-1].strip()}\nthe end of {log_path}:\n{tail}"

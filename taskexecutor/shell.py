@@ -177,6 +177,13 @@ class TaskExecutor:
                 self._send_to_job_master(command)
             case commands.StartProcess():
                 self._processes.run(command)
+            case commands.LogStartProblem():
+                log.warning(
+                    "a slot's process cannot start",
+                    slot=command.slot_index,
+                    problem=command.problem,
+                    retry_in_s=command.retry_in_s,
+                )
             case commands.KillProcess():
                 self._processes.kill(command.executor_id, command.reason)
             case commands.AssignProcess():

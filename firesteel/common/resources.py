@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from firesteel.common.ids import AllocationId, JobId
+
 # The smallest heap of a slot: an idle session lives on 60 MiB of it, and bundles, shuffles and
 # sorts want some for themselves.
 MINIMUM_HEAP_BYTES = 192 * 2**20
@@ -80,3 +82,15 @@ class ResourceProfile:
 
 _BYTE_FIELDS = tuple(f.name for f in fields(ResourceProfile) if f.name.endswith("_bytes"))
 UNKNOWN = ResourceProfile(unknown=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """A slot as its TaskExecutor sees and reports it."""
+
+    slot_index: int
+    profile: ResourceProfile  # UNKNOWN while free
+    allocation_id: AllocationId | None = None  # None: free
+    job_id: JobId | None = None  # set exactly when allocation_id is
+    warm: bool = False  # its process is up with its SparkSession; for display only
+    problem: str = ""  # why its process cannot start; empty: none known

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import AllocationId, IdSource, JobId, TaskExecutorId
+from firesteel.common.resources import SlotStatus
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.events import Connection, Event, WorkerId
@@ -213,7 +214,7 @@ class SlotManager:
             return None
         return slot
 
-    def _reconcile(self, executor: TaskExecutor, statuses: tuple[events.SlotStatus, ...]) -> None:
+    def _reconcile(self, executor: TaskExecutor, statuses: tuple[SlotStatus, ...]) -> None:
         result = self.table.reconcile(executor, statuses)
         for allocation_id in result.doubled:
             self.fence.drop("allocation reported on two slots")

@@ -12,23 +12,12 @@ from typing import NewType
 
 from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, SlotStatus
 
 Connection = NewType("Connection", int)
 WorkerId = NewType(
     "WorkerId", str
 )  # a TaskExecutor as its driver names it, before it has registered
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    """A slot as its TaskExecutor sees it."""
-
-    slot_index: int
-    profile: ResourceProfile  # UNKNOWN while free
-    allocation_id: AllocationId | None = None  # None: free
-    job_id: JobId | None = None  # set exactly when allocation_id is
-    warm: bool = False  # its process is up: shown to people, decides nothing
 
 
 Environment = tuple[

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
-from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
-from resourcemanager.core.events import Connection, SlotStatus, WorkerId
+from resourcemanager.core.events import Connection, WorkerId
 from resourcemanager.core.matching import Offer
 
 

@@ -9,20 +9,11 @@ from dataclasses import dataclass
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.states import ExecutionState
 from taskexecutor.core.process_shape import ProcessShape
 
 # ---- to the ResourceManager
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    slot_index: int
-    profile: ResourceProfile
-    allocation_id: AllocationId | None
-    job_id: JobId | None
-    warm: bool  # its process is up with its SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +113,15 @@ class StartProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartProblem:
+    """Once for each cause, however often the start is tried again."""
+
+    slot_index: int
+    problem: str
+    retry_in_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KillProcess:
     """SIGKILL to its whole process group; ProcessDied follows."""
 
@@ -180,6 +180,7 @@ Command = (
     | CloseJobMaster
     | ToJobMaster
     | StartProcess
+    | LogStartProblem
     | KillProcess
     | AssignProcess
     | RelayToProcess

@@ -4,9 +4,11 @@ die.
 
 from __future__ import annotations
 
+import re
+
 from firesteel.common.ids import ExecutorId
 from taskexecutor.core import allocations
-from taskexecutor.core.commands import StartProcess
+from taskexecutor.core.commands import LogStartProblem, StartProcess
 from taskexecutor.core.events import (
     MemorySampled,
     ProcessDied,
@@ -176,7 +178,7 @@ def died(table: SlotTable, event: ProcessDied, now: float) -> None:
     if useless or (before is ProcessState.READY and now - process.ready_at < SETTLED_S):
         _back_off(table, slot, reason, now)
     else:
-        slot.start_failures = 0
+        slot.start_backoff.reset()
     match slot.state:
         case SlotState.FREE:
             pass
@@ -194,12 +196,17 @@ def died(table: SlotTable, event: ProcessDied, now: float) -> None:
             allocations.end(table, slot, slot.allocation.release_cause)
 
 
-def _back_off(table: SlotTable, slot: Slot, reason: str, now: float) -> None:
-    settings = table.settings
-    slot.start_failures += 1
-    pause = settings.start_backoff_s * 2 ** min(slot.start_failures - 1, 30)
-    slot.start_not_before = now + min(pause, settings.max_start_backoff_s)
-    slot.start_problem = reason
+def _back_off(table: SlotTable, slot: Slot, problem: str, now: float) -> None:
+    pause_s = slot.start_backoff.next()
+    slot.start_not_before = now + pause_s
+    if _cause(problem) != _cause(slot.start_problem):
+        slot.start_problem = problem
+        table.command(LogStartProblem(slot_index=slot.index, problem=problem, retry_in_s=pause_s))
+
+
+def _cause(problem: str) -> str:
+    """The problem's first line without what differs each time: ids, pids and times."""
+    return re.sub(r"\b[0-9a-f]{32}\b|[0-9]+", "", problem.partition("\n")[0])
 
 
 def memory_sampled(table: SlotTable, event: MemorySampled) -> None:

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
+from firesteel.common.backoff import Backoff
 from firesteel.common.ids import (
     AllocationId,
     AttemptId,
@@ -19,12 +20,11 @@ from firesteel.common.ids import (
     IdSource,
     JobId,
 )
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, SlotStatus
 from taskexecutor.core.commands import (
     CloseJobMaster,
     Command,
     ReportSlots,
-    SlotStatus,
     ToJobMaster,
 )
 from taskexecutor.core.settings import Settings
@@ -62,7 +62,13 @@ class SlotTable:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.ids = ids
-        self.slots = [Slot(index=index) for index in range(settings.slots)]
+        self.slots = [
+            Slot(
+                index=index,
+                start_backoff=Backoff(settings.start_backoff_s, settings.max_start_backoff_s),
+            )
+            for index in range(settings.slots)
+        ]
         self.jobs: dict[JobId, Job] = {}
         self.resource_manager_epoch = Epoch(0)
         self.stopping = False
@@ -161,6 +167,7 @@ class SlotTable:
                 job_id=slot.allocation.job_id if slot.allocation else None,
                 warm=slot.process is not None
                 and slot.process.state in (ProcessState.READY, ProcessState.BUSY),
+                problem=slot.start_problem,
             )
             for slot in self.slots
         )

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from firesteel.common.backoff import Backoff
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState, IllegalTransition
@@ -160,9 +161,9 @@ class Slot:
     state: SlotState = SlotState.FREE
     allocation: Allocation | None = None  # exactly while not FREE
     process: SlotProcess | None = None
-    start_failures: int = 0  # in a row
+    start_backoff: Backoff
     start_not_before: float = 0.0
-    start_problem: str = ""  # why the last process could not start; empty once one could
+    start_problem: str = ""  # why processes cannot start; empty once one could
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
 
     def become(self, state: SlotState, why: str) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with started(tmp_path) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def started(tmp_path: Path, *more: str) -> AsyncIterator[Cluster]:
+    """A TaskExecutor; `more`: configuration, KEY=VALUE."""
     masters = Masters()
     await masters.start()
     values = (
@@ -62,6 +70,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         "metrics.reporter.prom.port=0",
         "heartbeat.interval=1s",
         "heartbeat.timeout=8s",
+        *more,
     )
     arguments = [part for value in values for part in ("-D", value)]
     child = await spawn(
@@ -151,6 +160,27 @@ async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
     assert "has not answered for 8 s (heartbeat.timeout) and was killed" in lost.error.summary
     assert await gone([python])
     assert (await cluster.take_slot("2")).executor_id != first.executor_id
+
+
+async def test_a_process_that_crashes_at_its_start_is_retried_ever_more_rarely(tmp_path: Path):
+    """Here because the configured Python is none."""
+    python = tmp_path / "not-python"
+    python.write_text("#!/bin/sh\necho 'no such thing' >&2; exit 3\n")
+    python.chmod(0o755)
+    async with started(tmp_path, f"python.executable={python}") as cluster:
+        report = await cluster.masters.resource_manager.next(
+            "slot_report", lambda report: report.slots[0].problem != ""
+        )
+        first_line = report.slots[0].problem.splitlines()[0]
+        assert first_line.endswith("could not start: exit code 3: no such thing")
+        log = tmp_path / "log" / "slot-0.log"
+        while log.read_text().count("no such thing") < 3:  # at 0, 1 and 3 s
+            await asyncio.sleep(0.1)
+        cluster.masters.request_slot("1" * 32, JOB, 0)
+        refused = await cluster.masters.resource_manager.next("slot_request_result")
+        assert not refused.accepted and first_line in refused.reason
+    logged = (tmp_path / "taskexecutor.log").read_text()
+    assert logged.count("a slot's process cannot start") == 1
 
 
 async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_nothing(cluster):

@@ -130,6 +130,8 @@ class TaskExecutorProcess(Process):
                 self._tell_job_master(command)
             case commands.StartProcess():
                 self._start_executor(command)
+            case commands.LogStartProblem():
+                pass
             case commands.KillProcess():
                 if (executor := self.executors.get(command.executor_id)) is not None:
                     self.after(self.world.between(0.001, 0.02), executor.die)

@@ -19,12 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from firesteel.common.process.exits import log_tail
+from firesteel.common.process.exits import exit_reason, log_tail
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
 
 
 class StartFailed(Exception):
-    """A child ended, or stayed silent too long, before it was ready."""
+    """A child ended, or stayed silent too long, before it was ready. `reason` is the message
+    without the command and the end of the log.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class Child:
@@ -204,12 +210,14 @@ def _stop_blocking(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> i
 
 def _ended_before_ready(argv: Sequence[str], code: int, log_path: Path | None) -> StartFailed:
     return StartFailed(
-        f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}"
+        f"{_shown(argv)} ended with code {code} before it was ready{_and_log(log_path)}",
+        reason=exit_reason(code),
     )
 
 
 def _not_ready(argv: Sequence[str], timeout_s: float, log_path: Path | None) -> StartFailed:
-    return StartFailed(f"{_shown(argv)} was not ready within {timeout_s:g} s{_and_log(log_path)}")
+    reason = f"was not ready within {timeout_s:g} s"
+    return StartFailed(f"{_shown(argv)} {reason}{_and_log(log_path)}", reason=reason)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from firesteel.common.ids import AllocationId, Epoch
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
 from resourcemanager.core import commands, events
 from resourcemanager.core.core import InvariantViolated
@@ -280,7 +280,7 @@ def test_the_executor_holds_another_allocation_than_asked_for() -> None:
     rm = Harness()
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
-    stranger = events.SlotStatus(
+    stranger = SlotStatus(
         slot_index=0, profile=SLOT, allocation_id=AllocationId("f" * 32), job_id=job_id("earlier")
     )
     rm.report("a", stranger)

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from taskexecutor.core.process_shape import Environment, fits, shape_for
-from taskexecutor.executor_process import exit_text
-from taskexecutor.memory import resident_bytes
 from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, SPARK
 
 
@@ -23,15 +20,3 @@ def test_what_fits():
 def test_fractions_of_cores_are_rounded_up():
     assert shape_for(replace(DEFAULT, cpu_cores=0.5), Environment()).cores == 1
     assert shape_for(replace(DEFAULT, cpu_cores=1.5), Environment()).cores == 2
-
-
-def test_resident_memory_of_a_tree():
-    used = resident_bytes([os.getpid(), 2**30])
-    assert list(used) == [os.getpid()]
-    assert used[os.getpid()] > 10 * MIB
-
-
-def test_exit_codes_are_told_in_words():
-    assert exit_text(-9) == "killed by SIGKILL"
-    assert exit_text(3) == "exit code 3"
-    assert exit_text(71) == "its Spark JVM has ended"

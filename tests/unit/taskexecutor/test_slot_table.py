@@ -83,6 +83,30 @@ def test_a_process_that_cannot_start_is_tried_again_with_growing_pauses():
     assert isinstance(world.pass_time(0.2)[0], commands.StartProcess)
 
 
+def test_why_a_process_cannot_start_is_reported_and_logged_once_for_each_cause():
+    def problem() -> str:
+        return world.core.table.statuses()[0].problem
+
+    world = World(slots=1)
+    world.die(cause="exit code 1: no java (pid 71)")
+    assert "could not start: exit code 1: no java (pid 71)" in problem()
+    assert world.only(commands.ReportSlots).slots[0].problem == problem()
+    logged = world.only(commands.LogStartProblem)
+    assert (logged.problem, logged.retry_in_s) == (problem(), 1.0)
+
+    world.pass_time(1)
+    world.die(cause="exit code 1: no java (pid 82)")
+    assert world.none(commands.LogStartProblem)
+    world.pass_time(2)
+    world.die(cause="exit code 1: no disk")
+    assert "no disk" in world.only(commands.LogStartProblem).problem
+    assert "no disk" in problem()
+
+    world.pass_time(4)
+    world.ready()
+    assert world.only(commands.ReportSlots).slots[0].problem == problem() == ""
+
+
 def test_a_slot_without_a_process_is_refused_with_the_reason():
     world = World(slots=1)
     world.die(cause="exit code 1; the end of log: no java")

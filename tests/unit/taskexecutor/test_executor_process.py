@@ -1,0 +1,33 @@
+"""What is read of slots' processes: their memory, their exit codes and their logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from firesteel.common.process import StartFailed
+from firesteel.common.units import MIB
+from taskexecutor.executor_process import exit_text, start_failure
+from taskexecutor.memory import resident_bytes
+
+
+def test_resident_memory_of_a_tree() -> None:
+    used = resident_bytes([os.getpid(), 2**30])
+    assert list(used) == [os.getpid()]
+    assert used[os.getpid()] > 10 * MIB
+
+
+def test_exit_codes_are_told_in_words() -> None:
+    assert exit_text(-9) == "exit code -9 (killed by SIGKILL)"
+    assert exit_text(3) == "exit code 3"
+    assert exit_text(71) == "its Spark JVM has ended"
+
+
+def test_why_a_process_could_not_start_is_in_the_first_line(tmp_path: Path) -> None:
+    error = StartFailed("python -m x ended with code 3 before it was ready", reason="exit code 3")
+    log_path = tmp_path / "slot-0.log"
+    assert start_failure(error, log_path) == "exit code 3"
+    log_path.write_text("importing\nModuleNotFoundError: No module named 'pyspark'\n")
+    lines = start_failure(error, log_path).splitlines()
+    assert lines[0] == "exit code 3: ModuleNotFoundError: No module named 'pyspark'"
+    assert lines[1:3] == [f"the end of {log_path}:", "  importing"]
