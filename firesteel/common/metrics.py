@@ -107,9 +107,7 @@ class Registry(Collector):
     """All metrics of one process."""
 
     def __init__(self, *, allow: Sequence[str] = (), drop_labels: Iterable[str] = ()) -> None:
-        """`allow`: globs of full metric names, all if empty; `drop_labels`: label names that are
-        left out.
-        """
+        """`allow`: globs of metric names, all if empty; `drop_labels`: labels to leave out."""
         self._allow = tuple(allow)
         self._drop_labels = frozenset(drop_labels)
         self._gauges: dict[tuple[str, _Labels], Gauge] = {}
@@ -130,7 +128,7 @@ class Registry(Collector):
         return cls(allow=allow, drop_labels=drop_labels)
 
     def gauge(self, name: str, labels: Mapping[str, str] | None = None) -> Gauge:
-        """The series of this name and these labels; the same object for the same ones."""
+        """The series of this name and these labels: always the same object."""
         with self._lock:
             return self._gauges.setdefault((name, _key(labels or {})), Gauge())
 
@@ -139,7 +137,7 @@ class Registry(Collector):
             return self._summaries.setdefault((name, _key(labels or {})), Summary())
 
     def remove(self, labels: Mapping[str, str]) -> None:
-        """Forgets every series that has all of these labels, as when a job has ended."""
+        """Removes every series that has all of these labels, as when a job has ended."""
         gone = set(_key(labels))
         with self._lock:
             self._gauges = {
@@ -150,8 +148,9 @@ class Registry(Collector):
             }
 
     def add_source(self, source: Source) -> None:
-        """`source` is asked at every scrape, from the scraping thread. One that raises is left out,
-        and logged once.
+        """`source` is called at every scrape, in the scraping thread.
+
+        One that raises is left out, and logged once.
         """
         with self._lock:
             self._sources.append(source)
@@ -177,14 +176,15 @@ class Registry(Collector):
         yield from self._summary_families(taken=set(families))
 
     def render(self) -> bytes:
-        """The text that a scrape gets."""
+        """What a scrape returns."""
         return bytes(generate_latest(self._exposed))
 
     def serve(self, host: str, port_option: str) -> int:
-        """Serves /metrics in daemon threads and returns the port it got.
+        """Serves /metrics in daemon threads; returns the port.
 
-        `port_option`: a port, a range `9249-9349` that is tried in turn, or 0 for any free one.
-        Raises ConfigurationError for anything else, FiresteelError if every port is taken.
+        `port_option`: a port, a range such as `9249-9349` of which the first free one is taken, or
+        0 for any free one. Raises ConfigurationError for anything else, FiresteelError if every
+        port is taken.
         """
         ports = parse_ports(port_option)
         for port in ports:
@@ -219,7 +219,7 @@ class Registry(Collector):
                 yield from [
                     (_name(name), _key(labels), float(value)) for name, labels, value in source()
                 ]
-            except Exception:  # one bad source must not hide all other metrics
+            except Exception:  # one bad source must not hide all others
                 if id(source) not in self._failed_sources:
                     self._failed_sources.add(id(source))
                     log.warning(
@@ -270,7 +270,7 @@ def process_samples(
     with process.oneshot():
         memory = process.memory_info()
         threads = process.num_threads()
-        # As Java does: the share of all cores, 0..1, since the last time it was asked.
+        # As in Java: the share of all cores, 0..1, since the last call.
         load = process.cpu_percent(None) / 100.0 / (psutil.cpu_count() or 1)
     return [
         Sample(f"{prefix}CPU_Load", labels, load),
@@ -288,12 +288,13 @@ def parse_ports(text: str) -> range:
     last = int(match.group(2) or first) if match else -1
     if match is None or not first <= last <= 65535:
         raise ConfigurationError(
-            f"{options.METRICS_PORT.key}: {text!r} is not allowed; expected a port, a range such as 9249-9349, or 0"
+            f"{options.METRICS_PORT.key}: {text!r} is not allowed;"
+            " expected a port, a range such as 9249-9349, or 0"
         )
     return range(first, last + 1)
 
 
-# Names whose values of several series add up to one that means something.
+# Names of amounts: the values of several series can be added.
 _AMOUNT = re.compile(r"_(?:num|total|pending|commits|taskSlots)[A-Za-z]*$")
 
 

@@ -2,8 +2,8 @@
 
 Shells take a `Platform` as an argument and reach the world only through it, so the simulation runs
 the real ones: on virtual time, over an in-memory transport, with processes that it can kill, pause
-and resume. Sleeping and waiting go through asyncio, whose event loop the simulation replaces, and so
-do threads (`asyncio.to_thread`, `loop.run_in_executor`).
+and resume. Sleeping, waiting and threads (`asyncio.to_thread`, `loop.run_in_executor`) go through
+asyncio, whose event loop the simulation replaces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Clock(Protocol):
         """Seconds; what deadlines are made of. The running event loop's `time()` is the same."""
 
     def time(self) -> float:
-        """Seconds since 1970; may jump. For what people read, never for deadlines."""
+        """Seconds since 1970; may jump. For display, never for deadlines."""
 
 
 class Transport(Protocol):
@@ -81,10 +81,10 @@ class Processes(Protocol):
         lifeline: Literal["own", "inherit"] = "own",
         ready_timeout_s: float = 60.0,
     ) -> Process:
-        """Starts a process and waits until it has announced that it is ready. Raises StartFailed."""
+        """Starts a process; returns when it has announced that it is ready. Raises StartFailed."""
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to a process that somebody else started; nothing if there is none."""
+        """SIGKILL to a process that another one started; nothing if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

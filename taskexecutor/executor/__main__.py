@@ -15,8 +15,8 @@ import traceback
 
 from firesteel.common import logs
 from firesteel.common.config import Configuration, options
+from firesteel.common.error_report import summary_of
 from firesteel.common.process import announce_ready, watch_lifeline
-from firesteel.errors import summary_of
 from taskexecutor.executor import CONFIG_VARIABLE
 
 FLUSH_TIMEOUT_S = 2.0

@@ -19,12 +19,13 @@ import structlog
 
 from firesteel._proto import executor_pb2, tasks_pb2
 from firesteel.common import logs
+from firesteel.common.error_report import error_info
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
-from firesteel.errors import ErrorInfo, error_info
+from firesteel.errors import ErrorInfo
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings

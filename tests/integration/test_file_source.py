@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
 from firesteel import Environment
+from firesteel.common.error_report import summary_of
 from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import MALFORMED_TAG, FileSink, FileSource
 from firesteel.elements import StreamStatus
-from firesteel.errors import FiresteelError, InvalidProgram, summary_of
+from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analysis.analyze import analyze

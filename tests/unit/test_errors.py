@@ -12,15 +12,9 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from firesteel.common.config import Configuration
+from firesteel.common.error_report import MAX_TEXT_CHARS, error_info, summary_of
 from firesteel.common.rpc.convert import error_from_proto, error_to_proto
-from firesteel.errors import (
-    MAX_TEXT_CHARS,
-    ErrorInfo,
-    FiresteelError,
-    JobFailed,
-    error_info,
-    summary_of,
-)
+from firesteel.errors import ErrorInfo, FiresteelError, JobFailed
 
 
 def told(function: Any, *arguments: Any, **more: Any) -> ErrorInfo:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
-from firesteel.errors import FiresteelError, JobCanceled, JobFailed, error_info
+from firesteel.common.error_report import error_info
+from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 
 
 class ProgramFailed(FiresteelError):

@@ -1,8 +1,7 @@
 """Configuration: Flink's keys from a YAML file (nested or flat), overridden by `-D key=value`.
 
-Values are kept as the text they were written as and become typed when asked for through an
-`Option`. Everything that has an option is checked when the configuration is made, so a bad value is
-found at the start and never later.
+Values are kept as text; `get` returns them with the type of their `Option`. All of them are checked
+when the configuration is created, so a bad value is found at the start.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any, TypeVar
 import yaml
 
 from firesteel.common.config.options import OPTIONS, Option
-from firesteel.common.units import parse_duration_s, parse_size_bytes
+from firesteel.common.units import parse_duration_s, parse_size_bytes, shortest_size
 from firesteel.errors import FiresteelError
 
 T = TypeVar("T")
 
 CONF_DIR = "FIRESTEEL_CONF_DIR"
-# Keys that are not options of ours: Spark's own, and what the services tell each other.
+# Keys without an option: Spark's own, and those of this cluster's processes.
 _PASSED_ON = ("spark.", "firesteel.")
 
 
@@ -33,7 +32,7 @@ class ConfigurationError(FiresteelError):
 
 
 class Configuration:
-    """An immutable set of keys with values. `warnings` names keys that mean nothing to Firesteel."""
+    """An immutable set of keys with values. `warnings` names the keys that Firesteel ignores."""
 
     __slots__ = ("_typed", "_values", "warnings")
 
@@ -51,10 +50,9 @@ class Configuration:
     def load(
         cls, path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
     ) -> Configuration:
-        """The file at `path`, or $FIRESTEEL_CONF_DIR/config.yaml if that variable is set, then the
-        overrides.
+        """The values of `path`, or of $FIRESTEEL_CONF_DIR/config.yaml, under `overrides`.
 
-        Raises ConfigurationError for a file that is not there or is no mapping, and for bad values.
+        Raises ConfigurationError if the file is missing or not a mapping, and for bad values.
         """
         if path is None and os.environ.get(CONF_DIR):
             path = Path(os.environ[CONF_DIR]) / "config.yaml"
@@ -72,15 +70,15 @@ class Configuration:
         return Configuration({**self._values, **overrides})
 
     def to_dict(self) -> dict[str, str]:
-        """Only what was set, as text: `Configuration(conf.to_dict())` is equal to `conf`."""
+        """What was set, as text: `Configuration(conf.to_dict()) == conf`."""
         return dict(self._values)
 
     def spark(self) -> dict[str, str]:
-        """What goes to a slot's SparkSession: all of `spark.*` that was set."""
+        """Every `spark.*` key that was set; for the SparkSession of a slot."""
         return {key: text for key, text in self._values.items() if key.startswith("spark.")}
 
     def to_arguments(self) -> list[str]:
-        """As repeated `-D key=value`, for a process to be started."""
+        """As repeated `-D key=value`, for a command line."""
         return [part for key, text in self._values.items() for part in ("-D", f"{key}={text}")]
 
     def __eq__(self, other: object) -> bool:
@@ -94,15 +92,14 @@ class Configuration:
 
 
 def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str]:
-    """`-D key=value` arguments as a mapping. Raises ConfigurationError for one without a key or
-    `=`.
-    """
+    """`-D key=value` arguments as a mapping. Raises ConfigurationError without a key or `=`."""
     values: dict[str, str] = {}
     for definition in definitions:
         key, equals, value = definition.partition("=")
         if not equals or not key.strip():
             raise ConfigurationError(
-                f"-D {definition}: expected key=value, for example -D taskmanager.numberOfTaskSlots=2"
+                f"-D {definition}: expected key=value,"
+                " for example -D taskmanager.numberOfTaskSlots=2"
             )
         values[key.strip()] = value.strip()
     return values
@@ -113,8 +110,7 @@ def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        # Every scalar stays the text it is: `1m`, `on` and `12:30` are ours to understand, not
-        # YAML's.
+        # BaseLoader keeps every scalar as text: YAML has other ideas of `1m`, `on` and `12:30`.
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except OSError as error:
         raise ConfigurationError(
@@ -126,7 +122,8 @@ def _read(path: Path) -> dict[str, str]:
         return {}
     if not isinstance(content, dict):
         raise ConfigurationError(
-            f"the configuration {path} must be a mapping of keys to values, not a {type(content).__name__}"
+            f"the configuration {path} must be a mapping of keys to values,"
+            f" not a {type(content).__name__}"
         )
     values: dict[str, str] = {}
     _flatten(content, "", values, path)
@@ -163,14 +160,12 @@ _ALLOWED = {
     "duration": "a duration such as 500 ms, 10 s, 3 min or 1 d",
     "size": "a size such as 64 kb, 1024m or 2 gb",
     "list": "a list: a;b;c or [a, b, c]",
-    "string": "a text",
+    "string": "text",
 }
 
 
 def parse(option: Option[T], text: str) -> T:
-    """The typed value of an option. Raises ConfigurationError naming key, value and what is
-    allowed.
-    """
+    """The typed value. Raises ConfigurationError naming the key, the value and what is allowed."""
     try:
         value = _PARSERS[option.kind](text, option)
     except ValueError:
@@ -190,7 +185,9 @@ def _bad_value(option: Option[Any], text: str) -> ConfigurationError:
         if option.minimum is not None:
             allowed += f" of at least {option.minimum:g}"
         if option.maximum is not None:
-            allowed += f" of at most {f'{option.maximum / 2**20:g} mb' if option.kind == 'size' else f'{option.maximum:g}'}"
+            is_size = option.kind == "size"
+            largest = shortest_size(int(option.maximum)) if is_size else f"{option.maximum:g}"
+            allowed += f" of at most {largest}"
     return ConfigurationError(f"{option.key}: {text!r} is not allowed; expected {allowed}")
 
 
@@ -218,7 +215,7 @@ def _enum(text: str, option: Option[Any]) -> str:
 def _list(text: str, option: Option[Any]) -> list[str]:
     if text.startswith("["):
         try:
-            items = json.loads(text)  # as we write it: any text at all
+            items = json.loads(text)  # as to_dict writes it
         except ValueError:
             items = _yaml_list(text)
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):

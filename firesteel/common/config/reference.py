@@ -1,4 +1,4 @@
-"""All options as a page for people: docs/configuration.md is what `markdown()` returns."""
+"""docs/configuration.md: all options as a page, which `markdown` returns."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from firesteel.common.units import shortest_duration, shortest_size
 
 _HEAD = """# Configuration
 
-Every key that Firesteel reads; keys and values are Flink 2.x's where Flink has them. They are set, the later
-winning, in `$FIRESTEEL_CONF_DIR/config.yaml` (nested or flat keys), in a program by `Environment(configuration={...})`, and
-by `-D key=value` on the command line. A cluster reads its own when it is started; what a program and `run -D` set concerns
-that job. Any `spark.*` key goes to the SparkSession of the job's slots. An unknown key is a warning that names the nearest
-known one; a bad value is an error that says what is allowed.
+Every key that Firesteel reads; keys and values are those of Flink 2.x where it has them. They are
+set, the later winning, in `$FIRESTEEL_CONF_DIR/config.yaml` (nested or flat keys), in a program by
+`Environment(configuration={...})`, and by `-D key=value` on the command line. A cluster reads its
+own configuration when it starts; what a program and `run -D` set applies to that job. `spark.*`
+keys go to the SparkSessions of the job's slots. An unknown key is a warning that names the nearest
+known one; a bad value is an error that states what is allowed.
 
-Durations: `500 ms`, `10 s`, `3 min`, `1 d`; a bare number is milliseconds. Sizes: `64 kb`, `1024m`, `2 gb`, powers of 1024.
-Lists: `a;b;c` or `[a, b, c]`.
+Durations: `500 ms`, `10 s`, `3 min`, `1 d`; a bare number is milliseconds. Sizes: `64 kb`, `1024m`,
+`2 gb`, powers of 1024. Lists: `a;b;c` or `[a, b, c]`.
 
-This page is printed by `python -m firesteel.common.config.reference`; a test keeps the two in step.
+`python -m firesteel.common.config.reference` prints this page; a test keeps the two in step.
 """
 
 
@@ -34,7 +35,7 @@ def markdown() -> str:
 
 
 def default_text(option: Option[Any]) -> str:
-    """The default as it would be written in a file; empty if there is nothing to write."""
+    """The default as a file would have it; empty if there is none."""
     default = option.default
     match option.kind:
         case "duration":

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from firesteel.errors import FiresteelError, summary_of
+from firesteel.common.error_report import summary_of
+from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.plans import empty_frame
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 

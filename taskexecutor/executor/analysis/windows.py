@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from firesteel.errors import FiresteelError, summary_of
+from firesteel.common.error_report import summary_of
+from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     AggregateExpression,
     PartialWindowAggregateSpec,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.error_report import summary_of
 from firesteel.elements import Watermark
-from firesteel.errors import FiresteelError, summary_of
+from firesteel.errors import FiresteelError
 from firesteel.functions import CoProcessFunction
 from firesteel.operator import (
     Counter,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from firesteel.common.error_report import summary_of
 from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.connectors.file_source import CORRUPT_RECORD
-from firesteel.errors import FiresteelError, summary_of
+from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from taskexecutor.executor.spark.plans import observed
 from taskexecutor.executor.spark.schemas import from_ddl, to_spark

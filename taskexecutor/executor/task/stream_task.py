@@ -27,10 +27,11 @@ from typing import assert_never
 
 import structlog
 
+from firesteel.common.error_report import error_info
 from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import ToOperator
 from firesteel.common.states import ExecutionState
-from firesteel.errors import ErrorInfo, error_info
+from firesteel.errors import ErrorInfo
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.acknowledgement import Acknowledgement

@@ -16,7 +16,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel.errors import FiresteelError, error_info
+from firesteel.common.error_report import error_info
+from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.stateful import TransformWithState

@@ -24,8 +24,9 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
+from firesteel.common.error_report import summary_of
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
-from firesteel.errors import FiresteelError, summary_of
+from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import TransformWithStateSpec
 from taskexecutor.executor.operators.stateful.expiring import ExpiringVariable
