@@ -34,10 +34,10 @@ FIRST_TABLES = [
         PRIMARY KEY (graph_id, blob_hash))""",
     "CREATE TABLE leaders (service VARCHAR(32) NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (service))",
     "INSERT INTO leaders VALUES ('dispatcher', 6)",
-    "INSERT INTO job_graphs VALUES ('g', 'graph')",
+    "INSERT INTO job_graphs VALUES ('g', CAST('graph' AS {bytes}))",
     "INSERT INTO job_graph_blobs VALUES ('g', 'blob')",
     f"INSERT INTO jobs VALUES ('{JOB}', 'runs', 'g', 'RUNNING', 7, 0, 1, 'm', true, '', NULL, false)",
-    f"INSERT INTO jobs VALUES ('{ENDED}', 'failed', 'g', 'FAILED', 5, 9, 1, 'n', false, 'why', 'all', false)",
+    f"INSERT INTO jobs VALUES ('{ENDED}', 'failed', 'g', 'FAILED', 5, 9, 1, 'n', false, 'why', CAST('all' AS {{bytes}}), false)",
     f"INSERT INTO jobs VALUES ('{FORGOTTEN}', '', '', 'FINISHED', 3, 4, 1, 'o', false, '', NULL, true)",
 ]
 
@@ -47,11 +47,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty database."""
     if request.param == "sqlite":
         return JobStore.sqlite_url(tmp_path)
-    url: str = request.getfixturevalue("postgres").replace(
-        "postgresql://", "postgresql+psycopg2://"
-    )
-    execute(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    server: str = request.getfixturevalue("postgres")
+    url = server.replace("postgresql://", "postgresql+psycopg2://")
+    url += f"{'&' if '?' in url else '?'}options=-csearch_path%3Djob_store"
+    empty(url)
     return url
+
+
+def empty(url: str) -> None:
+    execute(url, "DROP SCHEMA IF EXISTS job_store CASCADE", "CREATE SCHEMA job_store")
 
 
 def execute(url: str, *statements: str) -> None:
@@ -123,10 +127,9 @@ def test_a_migrated_database_is_like_a_new_one(url: str, tmp_path: Path) -> None
     JobStore(url).close()
     migrated = schema(url)
     if url.startswith("postgresql"):
-        execute(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        empty(url)
     else:
-        url = JobStore.sqlite_url(Path(str(tmp_path / "new")).parent / "new")
-        (tmp_path / "new").mkdir()
+        url = f"sqlite:///{tmp_path}/new.db"
     JobStore(url).close()
     assert schema(url) == migrated
 
@@ -135,7 +138,7 @@ def test_all_migrations_from_nothing_make_the_newest_version(url: str, tmp_path:
     JobStore(url).close()
     new = schema(url)
     if url.startswith("postgresql"):
-        execute(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        empty(url)
     else:
         url = f"sqlite:///{tmp_path}/other.db"
     engine = sa.create_engine(url)

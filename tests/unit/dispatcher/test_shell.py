@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from firesteel._proto import job_graph_pb2
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
+from firesteel.common.platform import SYSTEM, Process
+from firesteel.common.process import StartFailed
 from firesteel.common.states import JobStatus
 
 JOB = JobId("a" * 32)
@@ -32,8 +36,20 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
     store.close()
 
 
+class NoProcesses:
+    """A machine on which no process starts."""
+
+    pid = os.getpid()
+
+    async def spawn(self, argv: Sequence[str], **how: object) -> Process:
+        raise StartFailed("no process starts here")
+
+    def kill(self, pid: int) -> None:
+        raise AssertionError("there are no processes")
+
+
 def shell_on(store: JobStore, tmp_path: Path) -> Shell:
-    conf = Configuration.load().with_overrides({"jobmanager.jobmaster.spares": "0"})
+    conf = Configuration.load()
     return Shell(
         conf=conf,
         address="",
@@ -44,6 +60,7 @@ def shell_on(store: JobStore, tmp_path: Path) -> Shell:
         log_directory=tmp_path / "logs",
         registry=Registry.from_configuration(conf),
         host="here",
+        platform=replace(SYSTEM, processes=NoProcesses()),
     )
 
 
