@@ -98,8 +98,7 @@ class Environment:
         spec = SourceSpec(
             source=source,
             watermarks=None if watermarks is None else watermarks.spec(),
-            alignment=None if watermarks is None else watermarks.alignment,
-            side_output_tags=source.side_output_tags,
+            watermark_alignment=None if watermarks is None else watermarks.alignment,
         )
         node = self._program.graph.add_node(title, spec, inputs=0 if planning is None else 1)
         node.parallelism = source.parallelism

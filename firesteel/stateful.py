@@ -141,7 +141,9 @@ def _alignment_groups(nodes: Iterable[StreamNode]) -> set[str]:
     aligned = (
         node.spec for node in nodes if isinstance(node.spec, SourceSpec | AssignWatermarksSpec)
     )
-    return {spec.alignment.group for spec in aligned if spec.alignment is not None}
+    return {
+        spec.watermark_alignment.group for spec in aligned if spec.watermark_alignment is not None
+    }
 
 
 def _is_bounded(source: Any) -> bool:

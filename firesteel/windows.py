@@ -135,7 +135,7 @@ class Watermarks:
             function=self.function,
             idle_us=self.idle_us,
             held=held,
-            alignment=self.alignment,
+            watermark_alignment=self.alignment,
         )
 
 

@@ -1,1 +1,1 @@
-"""From a program to its JobGraph: operator specs, the stream graph, chaining."""
+"""From a program to its JobGraph: specs of operators, the stream graph, chaining."""

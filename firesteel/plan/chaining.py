@@ -1,13 +1,13 @@
 """Operator chaining: which operators run in one task (spec 004, "Tasks and Operator Chains").
 
-A chain is a DAG: one-input and two-input operators may stand anywhere in it. An edge may be chained
-when it is FORWARD, both ends agree in parallelism, max parallelism and groups, and neither end
-forbids it. Chains then grow along such edges, in topological order, as long as
+A chain is a DAG: operators with one and with two inputs may be anywhere in it. An edge is chainable
+if it is FORWARD, both ends agree in parallelism, max parallelism and groups, and neither end
+forbids it. Chains grow along such edges, in topological order, as long as
 
-1. every edge between two members of the chain is chainable (none of them has to cross the network),
-2. no path leaves the chain and comes back (the tasks of a job form a DAG, too), and
-3. a chain with a source has that source only and no input from another task (a source task polls,
-   it is not fed).
+1. every edge between two members of the chain is chainable (none of them needs the network),
+2. no path leaves the chain and returns to it (the tasks of a job form a DAG, too), and
+3. a chain with a source has no other source and no input from another task (a source task polls,
+   it has no input gates).
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ Chain = frozenset[StreamNode]
 
 
 def chains(graph: StreamGraph, *, enabled: bool = True) -> list[list[StreamNode]]:
-    """Groups the nodes of a resolved graph into chains; members and chains are in topological
-    order.
-    """
+    """Groups the nodes of a resolved graph into chains, both in topological order."""
     chain_of: dict[StreamNode, Chain] = {node: frozenset({node}) for node in graph.nodes}
     if enabled:
         for node in graph.nodes:
@@ -74,7 +72,7 @@ def _leaves_and_returns(
         node = frontier.pop()
         if node in reached:
             continue
-        # Data that enters a chain anywhere may leave it anywhere.
+        # Rows that enter a chain anywhere may leave it anywhere.
         reached |= chain_of[node]
         for e in graph.edges:
             if e.source in chain_of[node] and e.target not in reached:

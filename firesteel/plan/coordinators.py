@@ -28,14 +28,14 @@ def assign_coordinators(graph: StreamGraph, chains: Sequence[Sequence[StreamNode
     for chain in chains:
         for node in chain:
             match node.spec:
-                case SourceSpec(source=source, alignment=alignment):
+                case SourceSpec(source=source, watermark_alignment=alignment):
                     if source.spark_read is SparkRead.IF_FOLLOWED:
                         node.runs_on_spark = _only_spark_follows(graph, chain)
                     coordinator = source.coordinator(
                         node.parallelism or 1, read_by_spark=node.runs_on_spark
                     )
                     _assign(node, coordinator, alignment)
-                case AssignWatermarksSpec(alignment=alignment) if alignment is not None:
+                case AssignWatermarksSpec(watermark_alignment=alignment) if alignment is not None:
                     _assign(node, ALIGNMENT, alignment)
                 case SinkSpec(sink=sink):
                     _assign(node, sink.coordinator, None)

@@ -1,7 +1,6 @@
-"""Schemas written as DDL, such as "id STRING, readings ARRAY<DOUBLE>", parsed without Spark.
+"""Parses schemas written as DDL, such as "id STRING, readings ARRAY<DOUBLE>", without Spark.
 
-Only what is plainly right is parsed here; for all else `parse_ddl` gives None and Spark's own
-parser has the word, and finds the words for what is wrong.
+Anything unusual is left to Spark's own parser, and so are error messages: `parse_ddl` returns None.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*')|([<>(),:]
 _WORD = re.compile(r"\w+")
 
 
-class _NotPlain(Exception):
-    """Spark's parser may know better."""
+class _Unusual(Exception):
+    """Left to Spark's parser."""
 
 
 def parse_ddl(text: str) -> StructType | None:
-    """The columns that `text` names; None if it takes Spark's parser to tell."""
+    """The columns of `text`; None if it needs Spark's parser."""
     try:
         parser = _Parser(_tokens(text))
         fields = parser.columns()
         parser.end()
-    except _NotPlain:
+    except _Unusual:
         return None
     from pyspark.sql.types import StructType
 
@@ -39,7 +38,7 @@ def _tokens(text: str) -> list[str]:
     while position < end:
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _NotPlain
+            raise _Unusual
         tokens.append(match[0].strip())
         position = match.end()
     return tokens
@@ -58,7 +57,7 @@ class _Parser:
 
     def end(self) -> None:
         if self._at != len(self._tokens):
-            raise _NotPlain
+            raise _Unusual
 
     def _column(self) -> StructField:
         from pyspark.sql.types import StructField
@@ -73,7 +72,7 @@ class _Parser:
         if self._take("comment"):
             comment = self._next()
             if not comment.startswith("'") or "\\" in comment:
-                raise _NotPlain
+                raise _Unusual
             return StructField(name, kind, nullable, {"comment": comment[1:-1]})
         return StructField(name, kind, nullable)
 
@@ -96,7 +95,7 @@ class _Parser:
             return self._decimal()
         make = _simple_types().get(word)
         if make is None or self._peek() == "(":
-            raise _NotPlain
+            raise _Unusual
         return make()
 
     def _arguments(self, count: int) -> list[DataType]:
@@ -106,7 +105,7 @@ class _Parser:
             arguments.append(self._type())
         self._must_take(">")
         if len(arguments) != count:
-            raise _NotPlain
+            raise _Unusual
         return arguments
 
     def _decimal(self) -> DataType:
@@ -117,13 +116,13 @@ class _Parser:
         precision, scale = self._number(), self._number() if self._take(",") else 0
         self._must_take(")")
         if not 0 <= scale <= precision <= 38:
-            raise _NotPlain
+            raise _Unusual
         return DecimalType(precision, scale)
 
     def _number(self) -> int:
         word = self._next()
         if not word.isdecimal():
-            raise _NotPlain
+            raise _Unusual
         return int(word)
 
     def _name(self) -> str:
@@ -131,7 +130,7 @@ class _Parser:
         if word.startswith("`"):
             return word[1:-1].replace("``", "`")
         if not _WORD.fullmatch(word):
-            raise _NotPlain
+            raise _Unusual
         return word
 
     def _peek(self) -> str:
@@ -140,7 +139,7 @@ class _Parser:
     def _next(self) -> str:
         word = self._peek()
         if not word:
-            raise _NotPlain
+            raise _Unusual
         self._at += 1
         return word
 
@@ -152,7 +151,7 @@ class _Parser:
 
     def _must_take(self, word: str) -> None:
         if not self._take(word):
-            raise _NotPlain
+            raise _Unusual
 
 
 def _simple_types() -> dict[str, Callable[[], DataType]]:

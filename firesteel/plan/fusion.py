@@ -1,10 +1,11 @@
-"""Which operators of a chain become one: neighbours that run on Spark are one Catalyst plan, every
-other stands alone (pure).
+"""Which operators of a chain become one operator of the task: neighbours that run on Spark are one
+Catalyst plan, any other stands alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 
@@ -12,15 +13,15 @@ from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 def group_operators(
     vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]
 ) -> list[tuple[int, ...]]:
-    """Cuts a vertex' operators into runtime operators, in topological order (pure).
+    """Groups a vertex' operators, by index, into operators of the task, in topological order.
 
-    A run is maximal and linear: each member runs on Spark, has one input with one producer, and its
-    predecessor feeds nobody else, in the chain or outside.
+    A group of several is a maximal linear run: each member runs on Spark and has one input with one
+    producer, and its predecessor has no other consumer, in the chain or outside.
     """
     operators = vertex.operators
     consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
     fed_by_edges = {edge.target_operator for edge in in_edges}
-    # A side output leaves from wherever it is; only what also takes the main output ends a run.
+    # A side output may leave from the middle of a run; only a consumer of the main output ends it.
     leaves_task = {edge.source_operator for edge in out_edges if not edge.side_output_tag}
 
     def continues(producer: int, consumer: int) -> bool:
@@ -48,10 +49,15 @@ def group_operators(
     return sorted(groups, key=lambda group: group[-1])
 
 
-def chained_consumers(vertex: JobVertex, producer: int) -> list[tuple[int, int]]:
-    """Which (operator, input) of the chain an operator feeds."""
+class OperatorInput(NamedTuple):
+    operator: int  # index in the vertex
+    input_index: int
+
+
+def chained_consumers(vertex: JobVertex, producer: int) -> list[OperatorInput]:
+    """The inputs of the chain that an operator feeds."""
     return [
-        (consumer, input_index)
+        OperatorInput(consumer, input_index)
         for consumer, operator in enumerate(vertex.operators)
         for input_index, producers in enumerate(operator.inputs)
         for fed_by in producers
@@ -60,7 +66,7 @@ def chained_consumers(vertex: JobVertex, producer: int) -> list[tuple[int, int]]
 
 
 def fused(graph: JobGraph, vertex: JobVertex) -> list[tuple[int, ...]]:
-    """`group_operators` of a vertex of a whole graph."""
+    """`group_operators` for a vertex of a whole graph."""
     return group_operators(
         vertex,
         [edge for edge in graph.edges if edge.target_vertex_id == vertex.vertex_id],

@@ -1,5 +1,5 @@
 """From the StreamGraph to the JobGraph that is submitted: one vertex per chain, one intermediate
-result per edge between them.
+result per edge between two chains.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import cloudpickle
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId, stable_id
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
@@ -25,10 +26,10 @@ def build_job_graph(
     chaining_enabled: bool,
     config: dict[str, str],
 ) -> JobGraph:
-    """Decides what the program left open, chains it, and pickles each operator's spec.
+    """Decides what the program leaves open, chains its operators, and pickles their specs.
 
-    Operator ids are stable: from the uid where there is one, otherwise from the operator's place in
-    the program.
+    Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
+    position in the program.
     """
     if not stream_graph.nodes:
         raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
@@ -54,9 +55,7 @@ def build_job_graph(
 
 
 def _check_heaps(vertices: list[JobVertex]) -> None:
-    """Every slot is to be large enough for its Spark. What shares a slot adds up, as far as it is
-    parallel.
-    """
+    """Every slot must be large enough for its Spark. Subtasks that share a slot add up."""
     for vertex in vertices:
         sharing = (vertex.slot_sharing_group, vertex.resource_group)
         slot = UNKNOWN
@@ -68,8 +67,9 @@ def _check_heaps(vertices: list[JobVertex]) -> None:
                 slot = slot + other.resources
         if not slot.unknown and slot.heap_bytes < MINIMUM_HEAP_BYTES:
             raise InvalidProgram(
-                f"{vertex.name!r} asks for slots with a heap of {slot.heap_bytes / 2**20:,.0f} MiB, but a slot's Spark needs "
-                f"{MINIMUM_HEAP_BYTES / 2**20:,.0f} MiB or more: raise heap_bytes in its ResourceProfile"
+                f"{vertex.name!r} asks for slots with a heap of {slot.heap_bytes / MIB:,.0f} MiB, "
+                f"but a slot's Spark needs {MINIMUM_HEAP_BYTES / MIB:,.0f} MiB or more: "
+                "raise heap_bytes in its ResourceProfile"
             )
 
 
@@ -91,39 +91,40 @@ def _vertex(
     resources: ResourceProfile = UNKNOWN
     for node in chain:
         resources = resources + node.resources
-    operators = []
-    for node in chain:
-        inputs = tuple(
-            tuple(
-                chain.index(e.source)
-                for e in graph.in_edges(node)
-                if e.target_input == i and e.source in chain
-            )
-            for i in range(node.inputs)
-        )
-        operators.append(
-            Operator(
-                operator_id=ids[node],
-                uid=node.uid,
-                name=node.name,
-                kind=node.kind,
-                spec=_pickled(node),
-                inputs=inputs,
-                coordinator_kind=node.coordinator_kind,
-                coordinator_options_json=node.coordinator_options_json,
-                runs_on_spark=node.runs_on_spark,
-            )
-        )
     return JobVertex(
         vertex_id=vertex_id,
         name=" -> ".join(node.name for node in chain),
         parallelism=head.parallelism,
         max_parallelism=head.max_parallelism,
-        operators=tuple(operators),
+        operators=tuple(_operator(graph, chain, node, ids[node]) for node in chain),
         slot_sharing_group=head.slot_sharing_group,
         co_location_group=head.co_location_group,
         resource_group=head.resource_group,
         resources=resources,
+    )
+
+
+def _operator(
+    graph: StreamGraph, chain: list[StreamNode], node: StreamNode, operator_id: OperatorId
+) -> Operator:
+    edges = graph.in_edges(node)
+    return Operator(
+        operator_id=operator_id,
+        uid=node.uid,
+        name=node.name,
+        kind=node.kind,
+        spec=_pickled(node),
+        inputs=tuple(
+            tuple(
+                chain.index(edge.source)
+                for edge in edges
+                if edge.target_input == number and edge.source in chain
+            )
+            for number in range(node.inputs)
+        ),
+        coordinator_kind=node.coordinator_kind,
+        coordinator_options_json=node.coordinator_options_json,
+        runs_on_spark=node.runs_on_spark,
     )
 
 
@@ -133,8 +134,9 @@ def _pickled(node: StreamNode) -> bytes:
         return pickled
     except Exception as error:
         raise InvalidProgram(
-            f"operator {node} cannot be shipped: {error}; its function refers to something that cannot be pickled "
-            "(a SparkSession, a lock, an open file): create that inside the function"
+            f"operator {node} cannot be shipped: {error}; its function refers to something that "
+            "cannot be pickled (a SparkSession, a lock, an open file): create that inside the "
+            "function"
         ) from error
 
 

@@ -1,6 +1,4 @@
-"""The program as the API records it: one node per operator, one edge per input, nothing chained
-yet.
-"""
+"""The program as the API records it: one node per operator, one edge per input, not yet chained."""
 
 from __future__ import annotations
 
@@ -17,15 +15,15 @@ DEFAULT_GROUP = "default"
 
 
 class Chaining(Enum):
-    ALWAYS = "always"  # with its producer and its consumers, where the edge allows
+    ALWAYS = "always"  # with its producer and its consumers, if the edge allows
     HEAD = "head"  # start_new_chain(): never with its producer
     NEVER = "never"  # disable_chaining()
 
 
 @dataclass(slots=True, eq=False)
 class StreamNode:
-    """One operator of the program. Mutable while the program is being written: uid(), name() and
-    the like set fields.
+    """One operator of the program. uid(), name() and the like set its fields while the program is
+    being built.
     """
 
     index: int  # order of creation
@@ -36,15 +34,15 @@ class StreamNode:
     max_parallelism: int | None = None
     uid: str = ""
     chaining: Chaining = Chaining.ALWAYS
-    slot_sharing_group: str | None = None  # None: that of its inputs, if they agree
+    slot_sharing_group: str | None = None  # None: that of its producers, if they agree
     co_location_group: str = ""
     resource_group: str = ""
     resources: ResourceProfile = UNKNOWN
     coordinator_kind: str = ""
     coordinator_options_json: str = ""
     runs_on_spark: bool = False
-    # Takes its producers' parallelism instead of parallelism.default (the upstream half of a split
-    # operator).
+    # Its default parallelism is that of its producers instead of parallelism.default: the upstream
+    # half of a split operator.
     follows_producer: bool = False
 
     @property
@@ -64,15 +62,13 @@ class StreamEdge:
     source: StreamNode
     target: StreamNode
     target_input: int
-    partitioner: Partitioner | None  # None: FORWARD where parallelism is equal, else REBALANCE
+    partitioner: Partitioner | None  # None: FORWARD if the parallelism is equal, else REBALANCE
     key_columns: tuple[str, ...] = ()
     side_output_tag: str = ""
 
 
 class StreamGraph:
-    """All nodes and edges of a program, in the order they were written, which is a topological
-    order.
-    """
+    """All nodes and edges of a program in the order of their creation, which is topological."""
 
     def __init__(self) -> None:
         self.nodes: list[StreamNode] = []
@@ -92,12 +88,11 @@ class StreamGraph:
         return [e for e in self.edges if e.target is node]
 
     def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
-        """A copy in which nothing is left open: parallelism, max parallelism, groups and
-        partitioners are decided.
+        """A copy in which parallelism, max parallelism, groups and partitioners are decided.
 
-        Raises InvalidProgram for what cannot be: duplicate uids, FORWARD between different
-        parallelisms, a parallelism over its maximum, a co-location group that spans slot sharing
-        groups or parallelisms.
+        Raises InvalidProgram for duplicate uids, FORWARD between different parallelisms, a
+        parallelism above its maximum, and a co-location group that spans slot sharing groups or
+        parallelisms.
         """
         graph = StreamGraph()
         copies: dict[StreamNode, StreamNode] = {}
@@ -148,7 +143,8 @@ def _max_parallelism(node: StreamNode, wanted: int | None, default: int) -> int:
     if parallelism > wanted:
         raise InvalidProgram(
             f"operator {node} has parallelism {parallelism}, over its max parallelism {wanted}; "
-            "lower the one or raise the other with set_max_parallelism() or pipeline.max-parallelism"
+            "lower the one or raise the other with set_max_parallelism() or "
+            "pipeline.max-parallelism"
         )
     return wanted
 
@@ -159,8 +155,9 @@ def _partitioner(edge: StreamEdge, source: StreamNode, target: StreamNode) -> Pa
         return Partitioner.FORWARD if same else Partitioner.REBALANCE
     if edge.partitioner is Partitioner.FORWARD and not same:
         raise InvalidProgram(
-            f"forward() from {source} (parallelism {source.parallelism}) to {target} (parallelism {target.parallelism}) "
-            "needs equal parallelism; use rescale() or rebalance()"
+            f"forward() from {source} (parallelism {source.parallelism}) to {target} "
+            f"(parallelism {target.parallelism}) needs equal parallelism; "
+            "use rescale() or rebalance()"
         )
     return edge.partitioner
 
@@ -170,8 +167,8 @@ def _check_uids(graph: StreamGraph) -> None:
     for node in graph.nodes:
         if node.uid and node.uid in seen:
             raise InvalidProgram(
-                f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and {node.name!r}; "
-                "uids are unique in a job"
+                f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and "
+                f"{node.name!r}; uids are unique in a job"
             )
         if node.uid:
             seen[node.uid] = node
@@ -188,11 +185,14 @@ def _check_co_location(graph: StreamGraph) -> None:
             node.resource_group,
         ):
             raise InvalidProgram(
-                f"operators {other} and {node} are in co-location group {node.co_location_group!r} but in different slot sharing "
-                f"or resource groups ({other.slot_sharing_group!r}, {node.slot_sharing_group!r}), so they can never share a slot"
+                f"operators {other} and {node} are in co-location group "
+                f"{node.co_location_group!r} but in different slot sharing or resource groups "
+                f"({other.slot_sharing_group!r}, {node.slot_sharing_group!r}), "
+                "so they can never share a slot"
             )
         if other.parallelism != node.parallelism:
             raise InvalidProgram(
-                f"operators {other} and {node} are in co-location group {node.co_location_group!r} with different parallelism "
+                f"operators {other} and {node} are in co-location group "
+                f"{node.co_location_group!r} with different parallelism "
                 f"({other.parallelism} and {node.parallelism})"
             )

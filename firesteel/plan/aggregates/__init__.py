@@ -1,1 +1,1 @@
-"""SQL aggregate expressions: parsed, split into a partial and a final half, and evaluated."""
+"""SQL aggregate expressions: parsed, split into a partial and a final half, evaluated."""

@@ -1,13 +1,13 @@
-"""Calls of aggregate functions as they are written: what Spark is given of an expression is the
-program's own text.
+"""Calls of aggregate functions in the program's own words, which are what Spark gets.
 
-sqlglot's trees tell what an expression is made of; what they print is not always what was read.
+sqlglot's trees give the structure of an expression, but do not always print what they have read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
@@ -20,14 +20,14 @@ _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Texts are SQL."""
+    """One call; its parts are SQL text."""
 
     name: str  # in lower case
     arguments: tuple[str, ...]
     distinct: bool
     ignore_nulls: bool
-    condition: str  # of its FILTER clause; "" if it has none
-    start: int  # in the text, as a slice
+    condition: str  # of the FILTER clause; "" if there is none
+    start: int  # the call is text[start:stop]
     stop: int
 
 
@@ -36,7 +36,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def calls_of(text: str) -> Iterator[Call]:
-    """From left to right; arguments are not searched. For texts that parse."""
+    """The calls of a text that parses, from left to right; their arguments are not searched."""
     tokens = tokens_of(text)
     at = 0
     while at + 1 < len(tokens):
@@ -48,7 +48,7 @@ def calls_of(text: str) -> Iterator[Call]:
         if not is_call or token.text.lower() not in AGGREGATES:
             at += 1
             continue
-        start, (parts, at) = token.start, _parts(tokens, at + 1)
+        start, (parts, at) = token.start, _arguments(tokens, at + 1)
         distinct = bool(parts) and bool(parts[0]) and parts[0][0].token_type is TokenType.DISTINCT
         ignore_nulls, condition = False, ""
         words = [following.text.lower() for following in tokens[at : at + 2]]
@@ -59,7 +59,7 @@ def calls_of(text: str) -> Iterator[Call]:
             "(",
             "where",
         ]:
-            (clause,), at = _parts(tokens, at + 1)
+            (clause,), at = _arguments(tokens, at + 1)
             condition = text[clause[1].start : clause[-1].end + 1]
         if distinct:
             parts[0] = parts[0][1:]
@@ -74,15 +74,20 @@ def calls_of(text: str) -> Iterator[Call]:
         )
 
 
-def _parts(tokens: list[Token], opening: int) -> tuple[list[list[Token]], int]:
-    """What stands in a parenthesis, at its commas; and the place behind it."""
+class _Arguments(NamedTuple):
+    parts: list[list[Token]]
+    after: int  # the index of the token after the closing parenthesis
+
+
+def _arguments(tokens: list[Token], opening: int) -> _Arguments:
+    """The tokens between parentheses, split at the commas."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for at in range(opening, len(tokens)):
         kind = tokens[at].token_type
         depth += (kind in _OPENING) - (kind in _CLOSING)
         if depth == 0:
-            return parts, at + 1
+            return _Arguments(parts, at + 1)
         if depth == 1 and kind is TokenType.COMMA:
             parts.append([])
         elif at > opening:

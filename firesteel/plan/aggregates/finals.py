@@ -1,5 +1,5 @@
-"""The final half of aggregate expressions: arithmetic on merged partial columns, with pyarrow, as
-Spark would have it.
+"""Evaluates the final half of aggregate expressions: arithmetic on merged partial columns in
+pyarrow, with Spark's results.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +20,15 @@ from firesteel.plan.aggregates import hyperloglog
 from firesteel.plan.aggregates import split as aggregate_split
 from firesteel.plan.specs import AggregateExpression
 
-# Merged partials to a value: an Array, or a Scalar for a literal. Whatever is a decimal has the
-# precision and scale that it has in Spark, which rounds at each step of an expression.
+# From merged partials to an Array, or a Scalar for a literal. Decimals have the precision and scale
+# that they have in Spark, which rounds at each step of an expression.
 _Evaluator = Callable[[Mapping[str, pa.Array]], Any]
 
 
 def evaluate(
     item: AggregateExpression, partials: Mapping[str, pa.Array], rows: int, kind: pa.DataType
 ) -> pa.Array:
-    """The final values of `item` over merged partials, as Spark would give them, of type `kind`.
+    """The final values of `item` over merged partials, equal to Spark's, of type `kind`.
 
     Raises FiresteelError on division by zero and on overflow, as Spark does (ANSI mode).
     """
@@ -84,7 +84,7 @@ def _literal(tree: exp.Literal) -> pa.Scalar:
         return pa.scalar(int(tree.this))
     if "e" in tree.this.lower():
         return pa.scalar(float(tree.this))
-    value = decimal.Decimal(tree.this)  # as in Spark: 1.5 is a decimal
+    value = decimal.Decimal(tree.this)  # 1.5 is a decimal, as in Spark
     scale = max(0, -int(value.as_tuple().exponent))
     return pa.scalar(value, pa.decimal128(max(len(value.as_tuple().digits), scale), scale))
 
@@ -97,7 +97,7 @@ def _checked(
             return operation(_as_double(left), _as_double(right))
         if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
             kind = _decimal(decimals(_digits(left), _digits(right)))
-            exact = operation(_roomy(left), _roomy(right))
+            exact = operation(_widened(left), _widened(right))
             rounded = (
                 pc.round(exact, kind.scale, "half_towards_infinity")
                 if exact.type.scale > kind.scale
@@ -110,7 +110,7 @@ def _checked(
 
 
 def _divide(left: Any, right: Any) -> Any:
-    """Spark's `/`: a double for whole numbers, a decimal for decimals; an error on zero."""
+    """Spark's `/`: a double for integers, a decimal for decimals. Raises on division by zero."""
     zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
     if (zero.as_py() if isinstance(zero, pa.Scalar) else pc.any(zero).as_py()) is True:
         raise FiresteelError(
@@ -126,44 +126,48 @@ def _divide(left: Any, right: Any) -> Any:
 
 # -- decimals
 
-_Digits = tuple[int, int]  # in all, and behind the point
-_WHOLE_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}  # by the width of a whole number, as in Spark
+
+class _Digits(NamedTuple):
+    precision: int
+    scale: int
+
+
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}  # by bit width, as in Spark
 
 
 def _digits(value: Any) -> _Digits:
     if pa.types.is_decimal(value.type):
-        return value.type.precision, value.type.scale
-    return (
-        len(str(abs(value.as_py())))
-        if isinstance(value, pa.Scalar)
-        else _WHOLE_DIGITS[value.type.bit_width]
-    ), 0
+        return _Digits(value.type.precision, value.type.scale)
+    if isinstance(value, pa.Scalar):
+        return _Digits(len(str(abs(value.as_py()))), 0)
+    return _Digits(_INTEGER_DIGITS[value.type.bit_width], 0)
 
 
 def _sum_digits(left: _Digits, right: _Digits) -> _Digits:
-    scale = max(left[1], right[1])
-    return max(left[0] - left[1], right[0] - right[1]) + scale + 1, scale
+    scale = max(left.scale, right.scale)
+    whole = max(left.precision - left.scale, right.precision - right.scale)
+    return _Digits(whole + scale + 1, scale)
 
 
 def _product_digits(left: _Digits, right: _Digits) -> _Digits:
-    return left[0] + right[0] + 1, left[1] + right[1]
+    return _Digits(left.precision + right.precision + 1, left.scale + right.scale)
 
 
 def _quotient_digits(left: _Digits, right: _Digits) -> _Digits:
-    scale = max(6, left[1] + right[0] + 1)
-    return left[0] - left[1] + right[1] + scale, scale
+    scale = max(6, left.scale + right.precision + 1)
+    return _Digits(left.precision - left.scale + right.scale + scale, scale)
 
 
 def _decimal(digits: _Digits) -> pa.Decimal128Type:
-    """With too many digits, those behind the point give way, down to six."""
+    """The type with these digits. If there are too many, the scale shrinks, down to six."""
     precision, scale = digits
     if precision > 38:
         scale = max(38 - (precision - scale), min(scale, 6))
     return pa.decimal128(min(precision, 38), scale)
 
 
-def _roomy(value: Any) -> Any:
-    """Decimals wide enough for a few more digits, whatever is done to them."""
+def _widened(value: Any) -> Any:
+    """The value as a decimal with room for the digits of any result."""
     scale = value.type.scale if pa.types.is_decimal(value.type) else 0
     return pc.cast(value, pa.decimal256(37, scale))
 
@@ -201,18 +205,17 @@ def _decimal_quotient(left: Any, right: Any, kind: pa.Decimal128Type) -> pa.Arra
 
 
 def _mean(total: Any, count: Any) -> Any:
-    """Null where nothing was counted. Decimals get four more digits behind the point, intervals are
-    rounded half up; everything
-    else is a double."""
+    """Null where the count is zero. Decimals get four more decimal places, intervals are rounded
+    half up; anything else is a double.
+    """
     if pa.types.is_duration(total.type):
         return (
             _decimal_quotient(total.view(pa.int64()), count, pa.decimal128(38, 0))
             .cast(pa.int64())
             .view(total.type)
         )
-    if pa.types.is_decimal(
-        total.type
-    ):  # it has ten digits more than what was summed up, or all there can be
+    if pa.types.is_decimal(total.type):
+        # A sum has ten digits more than its values, or the maximum.
         precision = 38 if total.type.precision == 38 else total.type.precision - 6
         return _decimal_quotient(
             total, count, pa.decimal128(precision, min(total.type.scale + 4, precision))
@@ -220,14 +223,14 @@ def _mean(total: Any, count: Any) -> Any:
     return pc.divide(_as_double(total), _as_double(_null_where_zero(count)))
 
 
-def _variance(squares: Any, count: Any, taken_away: pa.Scalar) -> Any:
-    divisor = pc.subtract(pc.cast(count, pa.int64()), taken_away)
+def _variance(squares: Any, count: Any, subtrahend: pa.Scalar) -> Any:
+    divisor = pc.subtract(pc.cast(count, pa.int64()), subtrahend)
     positive = pc.if_else(pc.greater(divisor, 0), divisor, pa.scalar(None, pa.int64()))
     return pc.divide(squares, _as_double(positive))
 
 
-def _deviation(squares: Any, count: Any, taken_away: pa.Scalar) -> Any:
-    return pc.sqrt(_variance(squares, count, taken_away))
+def _deviation(squares: Any, count: Any, subtrahend: pa.Scalar) -> Any:
+    return pc.sqrt(_variance(squares, count, subtrahend))
 
 
 def _size(values: Any) -> Any:

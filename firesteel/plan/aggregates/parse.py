@@ -1,9 +1,9 @@
-"""SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay": parsed, checked, and split in
-two halves where possible.
+"""Parses and checks SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay", and splits
+them in two halves where possible.
 
-The partial half is Spark SQL and runs on the rows; partials merge column by column
-(`aggregate_split`); the final half is arithmetic on merged partials (`finals`). What cannot be
-split is left whole: it needs the rows. No Spark is needed to parse.
+The partial half is Spark SQL and runs on the rows; partials merge column by column (`split`); the
+final half is arithmetic on merged partials (`finals`). An expression that cannot be split stays
+whole and needs the rows. Parsing needs no Spark.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions
 def parse_aggregates(
     expressions: Sequence[str], *, time_column: str = ""
 ) -> tuple[AggregateExpression, ...]:
-    """Parses the items of `aggregate(...)`. `time_column` is what first() and last() go by; "" if
-    there is no event time.
+    """Parses the items of `aggregate(...)`. first() and last() are by `time_column`; "" if there is
+    no event time.
 
-    Raises InvalidProgram, with a caret under the place where one is known.
+    Raises InvalidProgram, with a caret under the place if it is known.
     """
     if not expressions:
         raise InvalidProgram(
@@ -47,7 +47,8 @@ def parse_aggregates(
     for item in parsed:
         if item.name.lower() in seen:
             raise InvalidProgram(
-                f"aggregate(): two expressions are named {item.name!r}; give each a name of its own with AS"
+                f"aggregate(): two expressions are named {item.name!r}; "
+                "give each a name of its own with AS"
             )
         if item.name.lower() in _RESERVED:
             raise InvalidProgram(
@@ -62,8 +63,8 @@ def unsplittable(aggregates: Sequence[AggregateExpression]) -> list[AggregateExp
 
 
 def point_at(text: str, name: str) -> str:
-    """The line of `text` with a caret under the first place where `name` stands as a word; "" if
-    there is none.
+    """The line of `text` where `name` first occurs as a word, with a caret under it; "" if it does
+    not occur.
     """
     found = re.search(
         rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE
@@ -87,8 +88,8 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     def no_event_time(call: Call) -> InvalidProgram:
         by = "min_by" if call.name.startswith("first") else "max_by"
         return InvalidProgram(
-            f"aggregate(): {call.name}() goes by event time, and there is none here; use {by}(value, column)\n"
-            f"{_caret(text, call.start)}"
+            f"aggregate(): {call.name}() goes by event time, and there is none here; "
+            f"use {by}(value, column)\n{_caret(text, call.start)}"
         )
 
     whole = ordered_by_time(_without_alias(text), time_column, no_event_time)
@@ -115,7 +116,7 @@ def _sql_tree(text: str) -> exp.Expression:
         select = sqlglot.parse_one(f"{_SELECT}{text}", dialect="spark")
     except ParseError as error:
         detail = error.errors[0] if error.errors else {}
-        # sqlglot points at the last character of the token that it could not take.
+        # sqlglot gives the position of the last character of the unexpected token.
         ends_at = _offset(f"{_SELECT}{text}", detail.get("line", 1), detail.get("col", 0)) - len(
             _SELECT
         )
@@ -128,21 +129,20 @@ def _sql_tree(text: str) -> exp.Expression:
         message = _MISSING_ARGUMENT.sub(
             lambda found: f"{_sql_name(found[1])}() needs one more argument", message
         )
-        raise InvalidProgram(
-            f"aggregate(): this does not parse: {message}\n{_caret(text, min(starts_at, len(text)))}"
-        ) from None
+        place = _caret(text, min(starts_at, len(text)))
+        raise InvalidProgram(f"aggregate(): this does not parse: {message}\n{place}") from None
     except TokenError:
         raise InvalidProgram(
-            f"aggregate(): this does not parse: an unfinished text or name\n{_caret(text, _unclosed(text))}"
+            "aggregate(): this does not parse: an unfinished text or name\n"
+            f"{_caret(text, _unclosed(text))}"
         ) from None
     if not isinstance(select, exp.Select) or {
         key for key, value in select.args.items() if value
     } - {"expressions", "kind"}:
         raise InvalidProgram(f"aggregate(): this is not one expression:\n{_caret(text, 0)}")
     if len(select.expressions) != 1:
-        raise InvalidProgram(
-            f"aggregate(): give each expression as a text of its own:\n{_caret(text, text.find(',') if ',' in text else 0)}"
-        )
+        place = _caret(text, max(0, text.find(",")))
+        raise InvalidProgram(f"aggregate(): give each expression as a text of its own:\n{place}")
     tree: exp.Expression = select.expressions[0]
     return tree
 
@@ -160,7 +160,7 @@ def _sql_name(class_name: str) -> str:
 
 
 def _check_functions(text: str) -> None:
-    """Every name with a parenthesis behind it is a function of Spark's."""
+    """Every name before a parenthesis must be one of Spark's functions."""
     tokens = tokens_of(text)
     for previous, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if token.token_type is not TokenType.VAR or following.token_type is not TokenType.L_PAREN:
@@ -178,7 +178,7 @@ def _check_functions(text: str) -> None:
 
 
 def _check_aggregates(text: str, tree: exp.Expression) -> None:
-    """Columns are inside aggregates, aggregates not inside each other, and there is at least one."""
+    """Columns must be inside aggregates, and aggregates not inside each other."""
     found = 0
     pending: list[exp.Expression] = [tree]
     while pending:
@@ -219,7 +219,7 @@ def _check_arguments(text: str, call: exp.Expression) -> None:
 
 
 def _derived_name(text: str, tree: exp.Expression) -> str:
-    """`count(*)` is called count, `avg(dep_delay)` avg_dep_delay; anything more needs a name."""
+    """`count(*)` is named count, `avg(dep_delay)` avg_dep_delay; anything else needs a name."""
     if isinstance(tree, exp.Count) and isinstance(tree.this, exp.Star):
         return "count"
     if (
@@ -232,7 +232,7 @@ def _derived_name(text: str, tree: exp.Expression) -> str:
 
 
 def _without_alias(text: str) -> str:
-    """The expression as it is written, up to its AS. Called for texts that parse."""
+    """The expression as written, up to its AS. For texts that parse."""
     depth, tokens = 0, tokens_of(text)
     for token in tokens:
         depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
@@ -247,10 +247,10 @@ def _wrong(text: str, tree: exp.Expression, why: str) -> InvalidProgram:
 
 
 def _place(text: str, tree: exp.Expression) -> int:
-    """Where `tree` begins in `text`, as well as sqlglot lets us know."""
+    """Where `tree` begins in `text`, as far as sqlglot records it."""
     starts = [node.meta["start"] for node in tree.walk() if "start" in node.meta]
     start = min(starts) - len(_SELECT) if starts else len(text)
-    if isinstance(tree, (exp.Func, exp.Window)):  # its name stands before its first part
+    if isinstance(tree, (exp.Func, exp.Window)):  # its name precedes its first part
         call = tree.this if isinstance(tree, exp.Window) else tree
         words = (
             [call.name]
@@ -267,7 +267,7 @@ def _place(text: str, tree: exp.Expression) -> int:
 
 
 def _caret(text: str, column: int) -> str:
-    """The line of `text` that `column` is in, and a caret under the place."""
+    """The line of `text` that has the offset `column`, and a caret under it."""
     before = text[:column]
     line_start = before.rfind("\n") + 1
     line_end = text.find("\n", column)

@@ -1,14 +1,15 @@
-"""Aggregate expressions in two halves: Spark SQL over the rows, and arithmetic over partial columns
-that were merged.
+"""Splits aggregate expressions in two halves: Spark SQL over the rows, and arithmetic over merged
+partial columns.
 
-How partial columns merge (`AggregateExpression.merge`), each within its group, nulls left out:
+How partial columns merge within a group (`AggregateExpression.merge`); nulls do not count:
 
-    sum, min, max         as they say; NaN is the largest number, as in Spark
+    sum, min, max         NaN is the largest number, as in Spark
     any                   any one value
-    list, set             lists into one list, or one list without duplicates
+    list, set             one list of all elements, or of the distinct ones
     bit_and, bit_or, bit_xor
-    first:<o>, last:<o>   the value of the row with the least or greatest <o>, another partial column
-    m2:<n>:<sum>          sums of squared differences from the mean, given the columns of counts and sums
+    first:<o>, last:<o>   the value in the row with the least or greatest <o>, a partial column
+    m2:<n>:<sum>          squared deviations from the mean; <n> and <sum> are the columns of counts
+                          and sums
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from sqlglot import exp
 from firesteel.plan.aggregates.calls import Call, calls_of
 from firesteel.plan.aggregates.spark_functions import AGGREGATES
 
-# What finals may call besides arithmetic (firesteel.plan.aggregates.finals).
+# What final halves may call besides arithmetic (firesteel.plan.aggregates.finals).
 MEAN = "firesteel_mean"  # (sum, count)
-VARIANCE = "firesteel_variance"  # (m2, count, degrees of freedom taken away)
+VARIANCE = "firesteel_variance"  # (m2, count, the number to subtract from the count)
 DEVIATION = "firesteel_deviation"
 SIZE = "firesteel_size"  # (list)
 DISTINCT = "firesteel_approx_count_distinct"  # (set of registers)
@@ -84,13 +85,11 @@ _SPREADS = {
 
 
 class NotSplittable(Exception):
-    """The rows themselves are needed."""
+    """The aggregate needs the rows themselves."""
 
 
 def aggregate_name(node: exp.Expression) -> str | None:
-    """The name of the aggregate function that `node` calls, in one spelling; None for anything
-    else.
-    """
+    """The canonical name of the aggregate function that `node` calls; None if it calls none."""
     if type(node) in _NAMES:
         return _NAMES[type(node)]
     if isinstance(node, exp.Anonymous):
@@ -106,13 +105,13 @@ class Split:
 
     def __init__(self, prefix: str, text: str) -> None:
         self._prefix = prefix
-        self._calls = calls_of(text)  # in the order in which the tree is walked
+        self._calls = calls_of(text)  # in the order of the tree
         self.partial: dict[str, str] = {}
         self.merge: dict[str, str] = {}
         self.exact: dict[str, str] = {}
 
     def final_of(self, tree: exp.Expression) -> exp.Expression:
-        """`tree` is that of the text."""
+        """The final half; `tree` is the parsed text."""
         final = self._replaced(tree)
         if next(self._calls, None) is not None:
             raise NotSplittable
@@ -174,14 +173,14 @@ class Split:
         return self._partial("count", f"count({value})", "sum", condition)
 
     def _total(self, value: str, condition: str) -> exp.Expression:
-        """What an average divides: Spark adds doubles, which do not overflow, and decimals and
-        intervals as they are.
+        """The sum that an average divides. Like Spark, it adds doubles, which do not overflow, but
+        decimals and intervals exactly.
         """
         total = self._partial("sum", f"sum(double({value}))", "sum", condition)
         self.exact[total.name] = self.partial[total.name].replace(f"double({value})", value, 1)
         return total
 
-    def _spread(self, value: str, condition: str, function: str, taken_away: int) -> exp.Expression:
+    def _spread(self, value: str, condition: str, function: str, subtrahend: int) -> exp.Expression:
         count = self._counted(value, condition)
         total = self._partial("total", f"sum(CAST({value} AS DOUBLE))", "sum", condition)
         where = f" FILTER (WHERE {condition})" if condition else ""
@@ -193,7 +192,7 @@ class Split:
             key=where,
         )
         return exp.Anonymous(
-            this=function, expressions=[squares, count, exp.Literal.number(taken_away)]
+            this=function, expressions=[squares, count, exp.Literal.number(subtrahend)]
         )
 
     def _by(self, name: str, value: str, order: str, condition: str) -> exp.Expression:
@@ -210,14 +209,15 @@ class Split:
         )
 
     def _distinct(self, value: str, condition: str) -> exp.Expression:
-        """Spark's HyperLogLog++ with its default precision of 9 bits: (register, rank) pairs, as
-        small numbers.
+        """Spark's HyperLogLog++ with its default precision of 9 bits, as a set of numbers: register
+        * 64 + rank.
         """
         hashed = f"xxhash64({value})"
-        # The rank: leading zeros behind the register's bits, plus one (bin() leaves them out); 256
-        # is a one behind the last bit.
+        # The number of leading zeros after the register's bits, plus one. bin() omits leading
+        # zeros, and 256 sets a bit below the last one.
         rank = f"(65 - length(bin(shiftleft({hashed}, 9) | 256L)))"
-        pair = f"CASE WHEN ({value}) IS NOT NULL THEN CAST(shiftrightunsigned({hashed}, 55) * 64 + {rank} AS INT) END"
+        register = f"shiftrightunsigned({hashed}, 55)"
+        pair = f"CASE WHEN ({value}) IS NOT NULL THEN CAST({register} * 64 + {rank} AS INT) END"
         return exp.Anonymous(
             this=DISTINCT,
             expressions=[self._partial("hll", f"collect_set({pair})", "set", condition)],
@@ -239,9 +239,11 @@ class Split:
         return exp.column(name)
 
 
-def ordered_by_time(text: str, time_column: str, complain: Callable[[Call], Exception]) -> str:
-    """first(x) and last(x) mean the value at the first and last event time: min_by and max_by,
-    which have one answer.
+def ordered_by_time(text: str, time_column: str, no_event_time: Callable[[Call], Exception]) -> str:
+    """Replaces first(x) and last(x), the values at the first and last event time, by min_by and
+    max_by, whose result is well defined.
+
+    Raises `no_event_time(call)` if there is no time column.
     """
     written, at = "", 0
     for call in calls_of(text):
@@ -249,7 +251,7 @@ def ordered_by_time(text: str, time_column: str, complain: Callable[[Call], Exce
         if not least and call.name not in ("last", "last_value"):
             continue
         if not time_column:
-            raise complain(call)
+            raise no_event_time(call)
         value, *flags = call.arguments or ("",)
         if (
             call.distinct
@@ -262,6 +264,7 @@ def ordered_by_time(text: str, time_column: str, complain: Callable[[Call], Exce
             conditions.append(f"({value}) IS NOT NULL")
         filtered = f" FILTER (WHERE {' AND '.join(conditions)})" if conditions else ""
         quoted = time_column.replace("`", "``")
-        written += f"{text[at : call.start]}{'min_by' if least else 'max_by'}({value}, `{quoted}`){filtered}"
+        function = "min_by" if least else "max_by"
+        written += f"{text[at : call.start]}{function}({value}, `{quoted}`){filtered}"
         at = call.stop
     return written + text[at:]

@@ -82,7 +82,8 @@ def side_output_tags(spec: Spec) -> frozenset[str]:
     """The tags that an operator may use with `Output.emit_side`."""
     match spec:
         case SourceSpec():
-            return spec.side_output_tags
+            tags: frozenset[str] = spec.source.side_output_tags
+            return tags
         case CustomSpec() | CoProcessSpec():
             return frozenset(spec.side_outputs)
         case WindowApplySpec(late_tag=tag) if tag:

@@ -15,8 +15,7 @@ class SourceSpec:
 
     source: Source
     watermarks: WatermarkSpec | None = None
-    alignment: WatermarkAlignmentSpec | None = None
-    side_output_tags: frozenset[str] = frozenset()
+    watermark_alignment: WatermarkAlignmentSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,4 +41,4 @@ class AssignWatermarksSpec:
     function: Callable[[pa.RecordBatch], Any] | None = None
     idle_us: int | None = None
     held: bool = False
-    alignment: WatermarkAlignmentSpec | None = None
+    watermark_alignment: WatermarkAlignmentSpec | None = None

@@ -98,8 +98,11 @@ def _build_node(
 def _watermark_alignment(opened: Sequence[OpenedOperator]) -> WatermarkAlignmentSpec | None:
     """Of the last operator that has one: its watermarks are those that leave the node."""
     for spec in (operator.spec for operator in reversed(opened)):
-        if isinstance(spec, SourceSpec | AssignWatermarksSpec) and spec.alignment is not None:
-            return spec.alignment
+        if (
+            isinstance(spec, SourceSpec | AssignWatermarksSpec)
+            and spec.watermark_alignment is not None
+        ):
+            return spec.watermark_alignment
     return None
 
 
