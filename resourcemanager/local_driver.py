@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import structlog
@@ -33,6 +34,12 @@ READY_TIMEOUT_S = (
 STOP_GRACE_S = 5.0
 
 
+class Signalled(Protocol):
+    """A process as psutil has it."""
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 class LocalDriver:
     def __init__(
         self,
@@ -41,10 +48,13 @@ class LocalDriver:
         arguments: Sequence[str],
         command: Sequence[str] = (),
         platform: Platform = SYSTEM,
+        find_workers: Callable[[Path], dict[WorkerId, Signalled]] | None = None,
     ) -> None:
         """`arguments` configure every worker (`-D key=value` ...); `command` replaces
-        `python -m taskexecutor`.
+        `python -m taskexecutor`; `find_workers` finds the live workers of a directory, whoever
+        started them.
         """
+        self._find_workers = find_workers or _workers_in
         self._platform = platform
         self._directory = directory
         self._arguments = tuple(arguments)
@@ -52,7 +62,7 @@ class LocalDriver:
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
         self._previous: dict[
-            WorkerId, psutil.Process
+            WorkerId, Signalled
         ] = {}  # started by an earlier ResourceManager: no children of ours
         self._address = ""
         self._post: Callable[[WorkerEvent], None] = lambda event: None
@@ -61,7 +71,7 @@ class LocalDriver:
         self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
     ) -> Sequence[WorkerId]:
         self._address, self._post = resource_manager_address, post
-        self._previous = _workers_in(self._directory)
+        self._previous = self._find_workers(self._directory)
         return tuple(self._previous)
 
     def request_worker(self, worker_id: WorkerId) -> None:
@@ -150,9 +160,9 @@ class LocalDriver:
         self._released.pop(worker_id, None)
 
 
-def _workers_in(directory: Path) -> dict[WorkerId, psutil.Process]:
+def _workers_in(directory: Path) -> dict[WorkerId, Signalled]:
     """The live workers whose folders are in there, whoever started them."""
-    found = {}
+    found: dict[WorkerId, Signalled] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             options = process.cmdline()
@@ -163,6 +173,6 @@ def _workers_in(directory: Path) -> dict[WorkerId, psutil.Process]:
     return found
 
 
-def _signal(process: psutil.Process, number: int) -> None:
+def _signal(process: Signalled, number: int) -> None:
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)  # not if its pid is another process' by now

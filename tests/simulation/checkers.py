@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firesteel.common.states import ExecutionState, JobStatus
+from jobmaster.core import commands
+from jobmaster.shell import RunningJob
 from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
@@ -17,7 +19,6 @@ from taskexecutor.core.slots import SlotState as HeldState
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.executor import SimulatedTask
-    from tests.simulation.job_master import RunningJob
 
 ORPHANED_S = (
     30.0  # tasks of a job whose end was decided without its JobMaster may start so long after
@@ -30,10 +31,11 @@ class Checkers:
         self._cluster = cluster
         self._started: set[str] = set()
         self._last_status: dict[tuple[str, int], JobStatus] = {}
+        self._rounds_with_slots: dict[tuple[str, int], set[int]] = {}  # restarts before each
 
     # ---- at every event
 
-    def job_master(self, job: RunningJob) -> None:
+    def job_master(self, job: RunningJob, effects: Any) -> None:
         """The JobMaster's state is consistent, and its job's end is final."""
         core = job.core
         key = (job.job_id, job.epoch)
@@ -47,7 +49,10 @@ class Checkers:
             raise self._failed(
                 f"job {job.job_id} is {core.graph.status.name} but holds, or requires, slots"
             )
-        wasted = set(range(core.restarts)) - job.rounds_with_slots
+        rounds = self._rounds_with_slots.setdefault(key, set())
+        if any(isinstance(c, commands.DeployTasks | commands.AnalyzeJob) for c in effects.commands):
+            rounds.add(core.restarts)
+        wasted = set(range(core.restarts)) - rounds
         if wasted:
             raise self._failed(
                 f"job {job.job_id} was restarted after rounds {sorted(wasted)}, which had no slots (invariant 21)"
@@ -104,6 +109,9 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
     slot.request.timeout.
     """
     by_job = running_jobs(cluster)
+    if cluster.dispatcher is None:
+        yield "there is no Dispatcher"
+        return
     for job_id, submitted in cluster.jobs.items():
         if not submitted.submitted:
             yield f"job {job_id}: its submission was never answered"
@@ -112,7 +120,7 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
         if stored is None:
             yield f"job {job_id}: accepted, but not in the store"
             continue
-        known = cluster.dispatcher.core.jobs[job_id]
+        known = cluster.dispatcher.shell.core.jobs[job_id]
         if known.status is not stored.status:
             yield f"job {job_id}: {known.status.name} for the Dispatcher, {stored.status.name} in its store"
         if stored.status.globally_terminal:
@@ -123,14 +131,15 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
         if job is None:
             yield f"job {job_id}: {stored.status.name}, but it has no JobMaster"
             continue
+        status = job.core.graph.status
         states = job.core.graph.tasks_by_state()
         waits = job.core.waiting_for(cluster.world.now)
         if (
-            job.status is not JobStatus.RUNNING
+            status is not JobStatus.RUNNING
             or stored.status is not JobStatus.RUNNING
             or set(states) != {"RUNNING"}
         ):
-            yield f"job {job_id}: {job.status.name} ({stored.status.name} in the store), tasks {states}, waits for {waits!r}"
+            yield f"job {job_id}: {status.name} ({stored.status.name} in the store), tasks {states}, waits for {waits!r}"
         elif not submitted.endless:
             yield f"job {job_id}: its input has an end, but it does not finish"
 
@@ -139,21 +148,26 @@ def slots_agree(cluster: Cluster) -> Iterator[str]:
     """Allocation <-> slot is a bijection, the same for ResourceManager, TaskExecutor and JobMaster
     (invariant 19).
     """
-    manager = cluster.resource_manager.core
-    living = {x.task_executor_id: x for x in cluster.task_executors if x.alive}
+    if cluster.resource_manager is None:
+        yield "there is no ResourceManager"
+        return
+    manager = cluster.resource_manager.shell.core
+    living = {x.task_executor_id: x for _, x in cluster.task_executors}
+    names = {x.task_executor_id: process.name for process, x in cluster.task_executors}
     if set(manager.table.executors) != set(living):
         yield f"registered are {sorted(manager.table.executors)}, alive {sorted(living)}"
         return
     by_job = running_jobs(cluster)
     held: dict[str, str] = {}
     for who, task_executor in living.items():
+        name = names[who]
         known = manager.table.executors[who]
         if known.connection is None:
-            yield f"{task_executor.name} is not connected to the ResourceManager"
+            yield f"{name} is not connected to the ResourceManager"
         for slot in task_executor.core.table.slots:
             believed = known.slots[slot.index]
             allocation_id = slot.allocation.allocation_id if slot.allocation else None
-            place = f"slot {slot.index} of {task_executor.name}"
+            place = f"slot {slot.index} of {name}"
             if believed.allocation_id != allocation_id:
                 yield f"{place}: holds {allocation_id}, the ResourceManager says {believed}"
             if slot.allocation is None:
@@ -183,7 +197,9 @@ def slots_agree(cluster: Cluster) -> Iterator[str]:
 
 def slots_add_up(cluster: Cluster) -> Iterator[str]:
     """Free + allocated = total; nothing is under way any more."""
-    table = cluster.resource_manager.core.table
+    if cluster.resource_manager is None:
+        return
+    table = cluster.resource_manager.shell.core.table
     free, allocated = table.count(SlotState.FREE), table.count(SlotState.ALLOCATED)
     if free + allocated != table.total:
         yield f"{free} free, {allocated} allocated, {table.total} in total"
@@ -202,27 +218,26 @@ def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
     ended = {
         job_id for job_id, stored in cluster.store.by_id.items() if stored.status.globally_terminal
     }
-    for job_id, known in cluster.resource_manager.core.jobs.items():
-        if job_id in ended and (
-            known.required or cluster.resource_manager.core.table.held_by(job_id)
-        ):
+    if cluster.resource_manager is None:
+        return
+    manager = cluster.resource_manager.shell.core
+    for job_id, known in manager.jobs.items():
+        if job_id in ended and (known.required or manager.table.held_by(job_id)):
             yield f"job {job_id} is over; the ResourceManager has {known}"
-    for task_executor in cluster.task_executors:
-        if not task_executor.alive:
-            continue
+    for process, task_executor in cluster.task_executors:
         for slot in task_executor.core.table.slots:
             if slot.allocation is not None and slot.allocation.job_id in ended:
-                yield f"job {slot.allocation.job_id} is over, but slot {slot.index} of {task_executor.name} is its"
+                yield f"job {slot.allocation.job_id} is over, but slot {slot.index} of {process.name} is its"
         for job_id in task_executor.core.table.jobs:
             if job_id in ended:
-                yield f"job {job_id} is over, but {task_executor.name} still knows it"
-        for executor in task_executor.executors.values():
-            for task in executor.tasks.values():
-                if task.job_id in ended and not task.state.terminal:
-                    yield f"job {task.job_id} is over, but {executor.name} runs {task.attempt_id}"
-    for process in cluster.job_masters:
-        if process.alive and process.job is not None and process.job.job_id in ended:
-            yield f"job {process.job.job_id} is over, but {process.name} is there"
+                yield f"job {job_id} is over, but {process.name} still knows it"
+    for process, executor in cluster.slot_processes:
+        for task in executor.tasks.values():
+            if task.job_id in ended and not task.state.terminal:
+                yield f"job {task.job_id} is over, but {process.name} runs {task.attempt_id}"
+    for process, job_master in cluster.job_masters:
+        if job_master.job is not None and job_master.job.job_id in ended:
+            yield f"job {job_master.job.job_id} is over, but {process.name} is there"
 
 
 def tasks_agree(cluster: Cluster) -> Iterator[str]:
@@ -233,11 +248,10 @@ def tasks_agree(cluster: Cluster) -> Iterator[str]:
             if not execution.terminal and execution.slot is not None:
                 believed[execution.attempt_id] = execution.slot.executor_id
     real: dict[str, str] = {}
-    for task_executor in cluster.task_executors:
-        for executor in task_executor.executors.values() if task_executor.alive else ():
-            for task in executor.tasks.values():
-                if not task.state.terminal:
-                    real[task.attempt_id] = executor.executor_id
+    for _, executor in cluster.slot_processes:
+        for task in executor.tasks.values():
+            if not task.state.terminal:
+                real[task.attempt_id] = executor.executor_id
     for attempt_id in believed.keys() | real.keys():
         if believed.get(attempt_id) != real.get(attempt_id):
             yield f"attempt {attempt_id}: runs in {real.get(attempt_id)}, should in {believed.get(attempt_id)}"
@@ -263,38 +277,31 @@ def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
 
 def processes_are_as_wanted(cluster: Cluster) -> Iterator[str]:
     """Every slot is warm, no slot has two processes, the spares are there and nothing else."""
-    for task_executor in cluster.task_executors:
-        if not task_executor.alive:
-            continue
-        wanted = {
-            slot.process.executor_id
-            for slot in task_executor.core.table.slots
-            if slot.process is not None
-        }
-        living = {
-            executor_id
-            for executor_id, executor in task_executor.executors.items()
-            if executor.alive
-        }
+    for process, task_executor in cluster.task_executors:
+        slots = task_executor.core.table.slots
+        wanted = {slot.process.executor_id for slot in slots if slot.process is not None}
+        living = {x.executor_id for p, x in cluster.slot_processes if p.parent is process}
         if wanted != living:
-            yield f"{task_executor.name}: processes {sorted(living)}, wanted {sorted(wanted)}"
-        for slot in task_executor.core.table.slots:
+            yield f"{process.name}: processes {sorted(living)}, wanted {sorted(wanted)}"
+        for slot in slots:
             if slot.process is None or slot.process.state not in (
                 ProcessState.READY,
                 ProcessState.BUSY,
             ):
-                yield f"slot {slot.index} of {task_executor.name} is not warm"
-    alive = {process.pid for process in cluster.job_masters if process.alive}
-    known = set(cluster.dispatcher.core.processes.by_pid)
+                yield f"slot {slot.index} of {process.name} is not warm"
+    if cluster.dispatcher is None:
+        return
+    alive = {process.pid for process in cluster.living("jobmaster")}
+    known = set(cluster.dispatcher.shell.core.processes.by_pid)
     if alive != known:
         yield f"JobMasters alive {sorted(alive)}, known {sorted(known)}"
-    spares = sum(process.alive and process.job is None for process in cluster.job_masters)
+    spares = sum(job_master.job is None for _, job_master in cluster.job_masters)
     if spares < cluster.shape.spares:
         yield f"{spares} spare JobMasters, wanted {cluster.shape.spares}"
 
 
 def running_jobs(cluster: Cluster) -> dict[str, RunningJob]:
-    return {x.job.job_id: x.job for x in cluster.job_masters if x.alive and x.job is not None}
+    return {x.job.job_id: x.job for _, x in cluster.job_masters if x.job is not None}
 
 
 AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (

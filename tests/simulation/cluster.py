@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
 
-from dispatcher.core.commands import Refusal
+from dispatcher.service import Dispatcher
 from firesteel._proto import job_graph_pb2
-from firesteel.common.config import options
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import ExecutionState
 from jobmaster.testing import job, vertex
-from resourcemanager.core.events import WorkerId
-from resourcemanager.core.workers import WorkerSpec
+from resourcemanager.service import ResourceManager
+from taskexecutor.shell import TaskExecutor
 from tests.simulation.checkers import Checkers
-from tests.simulation.dispatcher import DispatcherProcess, JobStore
-from tests.simulation.job_master import JobMasterProcess
-from tests.simulation.network import Network
-from tests.simulation.resource_manager import ResourceManagerProcess
-from tests.simulation.task_executor import TaskExecutorProcess
-from tests.simulation.world import START_S, World
+from tests.simulation.client import Client
+from tests.simulation.executor import SlotProcess, slot_process
+from tests.simulation.loop import START_S
+from tests.simulation.services import (
+    FILES,
+    HOST,
+    RESOURCE_MANAGER_PORT,
+    Services,
+    WatchedJobMaster,
+)
+from tests.simulation.store import Disk
+from tests.simulation.world import SimulatedProcess, World
 
 MIB = 2**20
 SLOT = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB)
 SMALL_SLOT = replace(SLOT, heap_bytes=480 * MIB, off_heap_bytes=512 * MIB)
-FILES = 5  # that every file source finds
-CLIENT_RETRY_S = 2.0
+_FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LOOK_S = 10.0  # between two looks at a cluster that should come to rest
 LOOKS = 2  # so many in a row find nothing wrong
 
@@ -45,12 +51,14 @@ class Shape:
     max_slots: int
     spread: bool
     spares: int
-    task_failures: float  # probability, per task and phase, while faults are on
-    hanging_cancels: float
-
-    @property
-    def worker(self) -> WorkerSpec:
-        return WorkerSpec(slots=self.slots, total=SLOT * self.slots, default_slot=SLOT)
+    # Probabilities, while faults are on:
+    task_failures: float = 0.0  # per task and phase
+    hanging_cancels: float = 0.0
+    crashes_at_start: float = 0.0  # per process
+    failing_writes: float = 0.0  # per transaction of the job store
+    lost_answers: float = 0.0  # of transactions that succeed
+    heartbeat_interval_s: float = 2.0
+    heartbeat_timeout_s: float = 8.0
 
 
 def draw_shape(world: World) -> Shape:
@@ -64,6 +72,9 @@ def draw_shape(world: World) -> Shape:
         spares=random.randint(0, 2),
         task_failures=random.choice([0.0, 0.0, 0.02, 0.1]),
         hanging_cancels=random.choice([0.0, 0.0, 0.2]),
+        crashes_at_start=random.choice([0.0, 0.03, 0.2]),
+        failing_writes=random.choice([0.0, 0.0, 0.1]),
+        lost_answers=0.0,
     )
 
 
@@ -79,27 +90,49 @@ class SubmittedJob:
 
 
 class Cluster:
+    """All of it in one world. Close it, or use it as a context manager."""
+
     def __init__(self, seed: int, shape: Shape | None = None) -> None:
         self.world = World(seed)
-        self.network = Network(self.world)
+        self.network = self.world.network
         self.shape = shape or draw_shape(self.world)
-        self.faults_on = True
+        self.directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=_FAST))
+        for name in ("dispatcher", "resourcemanager"):
+            (self.directory / name).mkdir()
+        self.store = Disk(self.world, self.directory)
         self.checkers = Checkers(self)
-        self.store = JobStore(self.world)
         self.partitions: dict[
             tuple[str, str, int, int], ExecutionState
         ] = {}  # how their producers ended
         self.jobs: dict[JobId, SubmittedJob] = {}
-        self.task_executors: list[TaskExecutorProcess] = []
-        self.job_masters: list[JobMasterProcess] = []
-        self._numbers = itertools.count(1)
-        self._pids = itertools.count(1001)
-        self._epochs = itertools.count(1)
-        self._incarnations = itertools.count(1)
+        self.faults_on = True
         self._ids = self.world.ids()
+        services = Services(self)
+        self.world.programs = {
+            "dispatcher": (services.dispatcher, (0.05, 0.2)),
+            "resourcemanager": (services.resource_manager, (0.05, 0.2)),
+            "jobmaster": (services.job_master, (0.3, 1.0)),
+            "taskexecutor": (services.task_executor, (0.2, 1.5)),
+            "taskexecutor.executor": (partial(slot_process, self), (0.5, 2.0)),
+            "client": (Client(self).run, (0.0, 0.0)),
+        }
         self.world.note("cluster", str(self.shape))
-        self.resource_manager = ResourceManagerProcess(self, next(self._epochs))
-        self.dispatcher = DispatcherProcess(self, next(self._incarnations))
+        self.start_resource_manager()
+        self.start_dispatcher()
+        self.client = self.world.start("client", ())
+        self.set_faults(True)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in self.living("dispatcher"):
+            process.service.store.close()
+        self.world.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def run(self, for_s: float) -> None:
         self.world.run_until(self.world.now + for_s)
@@ -118,79 +151,82 @@ class Cluster:
         """`when_s`: counted from the beginning."""
         self.world.after(START_S + when_s - self.world.now, action)
 
+    def set_faults(self, on: bool) -> None:
+        """Those that come by chance: failing tasks, starts and writes."""
+        self.faults_on = on
+        self.world.crash_at_start = self.shape.crashes_at_start if on else 0.0
+        self.store.failing_writes = self.shape.failing_writes if on else 0.0
+        self.store.lost_answers = self.shape.lost_answers if on else 0.0
+
     def end_faults(self) -> None:
         """From now on nothing goes wrong; what is broken stays broken until somebody notices."""
         self.world.note("faults", "stop")
-        self.faults_on = False
+        self.set_faults(False)
         self.network.traps.clear()
+        for process in list(self.world.processes):
+            process.resume()
 
     # ---- processes
 
-    def start_task_executor(self, worker_id: WorkerId) -> TaskExecutorProcess:
-        process = TaskExecutorProcess(self, next(self._numbers), worker_id)
-        self.task_executors = [x for x in self.task_executors if x.alive]
-        self.task_executors.append(process)
-        return process
+    def living(self, program: str) -> list[SimulatedProcess]:
+        return [p for p in self.world.processes if p.program == program]
 
-    def start_job_master(self) -> JobMasterProcess:
-        process = JobMasterProcess(self, next(self._pids))
-        self.job_masters = [x for x in self.job_masters if x.alive]
-        self.job_masters.append(process)
-        return process
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        return next((p.service for p in self.living("dispatcher")), None)
 
-    def kill_job_master(self, pid: int) -> None:
-        for process in self.job_masters:
-            if process.pid == pid:
-                process.die()
+    @property
+    def resource_manager(self) -> ResourceManager | None:
+        return next((p.service for p in self.living("resourcemanager")), None)
 
-    def restart_resource_manager(self, after_s: float) -> None:
-        def restart() -> None:
-            self.resource_manager = ResourceManagerProcess(self, next(self._epochs))
+    @property
+    def task_executors(self) -> list[tuple[SimulatedProcess, TaskExecutor]]:
+        """Those that have started."""
+        return [(p, p.service) for p in self.living("taskexecutor") if p.service is not None]
 
-        self.resource_manager.die()
-        self.world.after(after_s, restart)
+    @property
+    def job_masters(self) -> list[tuple[SimulatedProcess, WatchedJobMaster]]:
+        return [(p, p.service) for p in self.living("jobmaster") if p.service is not None]
 
-    def restart_dispatcher(self, after_s: float) -> None:
-        def restart() -> None:
-            self.dispatcher = DispatcherProcess(self, next(self._incarnations))
+    @property
+    def slot_processes(self) -> list[tuple[SimulatedProcess, SlotProcess]]:
+        processes = self.living("taskexecutor.executor")
+        return [(p, p.service) for p in processes if p.service is not None]
 
-        self.dispatcher.die()
-        self.world.after(after_s, restart)
+    def start_resource_manager(self) -> None:
+        if not self.living("resourcemanager"):
+            self.world.start("resourcemanager", self._conf().to_arguments())
+
+    def start_dispatcher(self) -> None:
+        if not self.living("dispatcher"):
+            arguments = ["--resource-manager", f"{HOST}:{RESOURCE_MANAGER_PORT}"]
+            self.world.start("dispatcher", [*arguments, *self._conf().to_arguments()])
+
+    def _conf(self) -> Configuration:
+        shape = self.shape
+        return Configuration(
+            {
+                options.HEARTBEAT_INTERVAL.key: f"{shape.heartbeat_interval_s} s",
+                options.HEARTBEAT_TIMEOUT.key: f"{shape.heartbeat_timeout_s} s",
+                options.TASK_SLOTS.key: shape.slots,
+                options.MAX_SLOTS.key: shape.max_slots,
+                options.SPREAD_SLOTS.key: str(shape.spread).lower(),
+                options.JOBMASTER_SPARES.key: shape.spares,
+                options.CANCELLATION_TIMEOUT.key: "5 s",
+                options.MEMORY_WATCH_INTERVAL.key: "0 s",
+                options.JOB_HISTORY.key: 1000,
+            }
+        )
 
     # ---- clients
 
     def submit(self, submitted: SubmittedJob) -> None:
         """Tries until it is answered, as a client with patience does."""
         self.jobs[submitted.graph.job_id] = submitted
-
-        def answered(refusal: Refusal | None) -> None:
-            if refusal is not None and not submitted.submitted:
-                submitted.refusals.append(refusal.message)
-            submitted.submitted = True
-
-        self._until(
-            lambda: submitted.submitted,
-            lambda: self.dispatcher.submit(submitted.message, answered),
-        )
+        self.client.service.start(self.client.service.submit(submitted))
 
     def cancel(self, submitted: SubmittedJob) -> None:
-        done = [False]
-
-        def answered(refusal: Refusal | None) -> None:
-            if refusal is None:
-                submitted.cancel_wanted = True  # it was promised
-            done[0] = refusal is None or submitted.submitted  # else it may have come before the job
-
-        self._until(
-            lambda: done[0], lambda: self.dispatcher.cancel(submitted.graph.job_id, answered)
-        )
-
-    def _until(self, done: Callable[[], bool], ask: Callable[[], Any]) -> None:
-        if done():
-            return
-        if self.dispatcher.alive:
-            ask()
-        self.world.after(CLIENT_RETRY_S, partial(self._until, done, ask))
+        self.client.service.start(self.client.service.cancel(submitted))
 
     # ---- jobs
 
@@ -262,8 +298,8 @@ class Cluster:
     def _draw_config(self) -> dict[str, str]:
         random = self.world.random
         return {
-            options.HEARTBEAT_INTERVAL.key: "2 s",
-            options.HEARTBEAT_TIMEOUT.key: "8 s",
+            options.HEARTBEAT_INTERVAL.key: f"{self.shape.heartbeat_interval_s} s",
+            options.HEARTBEAT_TIMEOUT.key: f"{self.shape.heartbeat_timeout_s} s",
             options.SLOT_REQUEST_TIMEOUT.key: f"{random.choice([15, 40])} s",
             options.SLOT_IDLE_TIMEOUT.key: f"{random.choice([1, 20])} s",
             options.CANCELLATION_TIMEOUT.key: "5 s",

@@ -8,22 +8,37 @@ wrong waits for ever, and is found so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from firesteel._proto import common_pb2, executor_pb2, job_graph_pb2, tasks_pb2
+import grpc
+
+from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc, job_graph_pb2, tasks_pb2
 from firesteel.common.ids import ExecutorId
 from firesteel.common.job_graph import pointwise_producers
+from firesteel.common.operator_messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    OperatorEvent,
+    OperatorMessage,
+    Resend,
+)
+from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits
-from tests.simulation.processes import Process
+from taskexecutor.executor.link import EXECUTOR_ID_KEY
+from tests.simulation.services import option
+from tests.simulation.world import SimulatedProcess
 
 if TYPE_CHECKING:
-    from tests.simulation.task_executor import TaskExecutorProcess
+    from tests.simulation.cluster import Cluster
 
 CHUNKS = 2  # that every collecting task sends
 
+_HEARTBEAT = executor_pb2.ExecutorToTaskExecutor(heartbeat=common_pb2.Heartbeat())
 _S = ExecutionState
 Partition = tuple[str, str, int, int]  # job, result, producer subtask, attempt
 
@@ -41,7 +56,7 @@ class SimulatedTask:
     cancelled: bool = False
     reader: Splits = field(default_factory=Splits)
     splits: list[dict[str, Any]] = field(default_factory=list)  # those it has read
-    chunk: tasks_pb2.CollectChunk | None = None  # not acknowledged yet
+    chunk: ChunkCollected | None = None  # not acknowledged yet
     chunks_acknowledged: int = 0
 
 
@@ -53,46 +68,63 @@ class _Context:
     send_to_coordinator: Callable[[Any], None]
 
 
-class ExecutorProcess(Process):
+class SlotProcess:
+    """Runs as `python -m taskexecutor.executor`, over the real link."""
+
     def __init__(
-        self, task_executor: TaskExecutorProcess, executor_id: ExecutorId, slot_index: int
+        self, cluster: Cluster, process: SimulatedProcess, executor_id: ExecutorId
     ) -> None:
-        super().__init__(task_executor.world, task_executor.network, f"executor-{executor_id[:6]}")
         self.executor_id = executor_id
-        self.slot_index = slot_index
-        self.data_address = f"flight-{executor_id[:6]}:1"
+        self.name = process.name
         self.tasks: dict[str, SimulatedTask] = {}
         self.job_id = ""
-        self.ready = False
-        self._task_executor = task_executor
-        self._cluster = task_executor.cluster
-        self._last_said = self._last_heard = 0.0
-        cause_none = not self._cluster.faults_on or not self.world.chance(0.03)
-        self.after(
-            self.world.between(0.5, 2.0), self._become_ready if cause_none else lambda: self.die(1)
-        )
+        self.task_executor = process.parent
+        self._cluster = cluster
+        self._process = process
+        self.world = cluster.world
+        self._outbox: asyncio.Queue[executor_pb2.ExecutorToTaskExecutor] = asyncio.Queue()
+        process.service = self
+        process.on_end.append(self._died)
 
-    def _become_ready(self) -> None:
-        self.ready = True
-        ready = executor_pb2.ExecutorReady(
-            executor_id=self.executor_id, data_address=self.data_address, pid=1, jvm_pid=2
-        )
-        self._say(ready=ready)
+    async def run(self, link_address: str) -> None:
+        """Until the link ends."""
+        async with self._process.platform.transport.channel(link_address) as channel:
+            stub: Any = executor_pb2_grpc.ExecutorLinkStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.Connect(
+                self._said(),
+                metadata=((EXECUTOR_ID_KEY, self.executor_id),),
+                wait_for_ready=True,
+            )
+            self._say(
+                ready=executor_pb2.ExecutorReady(
+                    executor_id=self.executor_id,
+                    data_address=f"flight-{self.executor_id[:6]}:1",
+                    pid=self._process.pid,
+                    jvm_pid=2,
+                )
+            )
+            self._process.announce_ready()
+            self._send_heartbeats()
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for message in call:
+                    self._handle(message)
 
-    # ---- the link to the TaskExecutor: a Unix socket, quick and in order
+    async def _said(self) -> AsyncIterator[executor_pb2.ExecutorToTaskExecutor]:
+        while True:
+            yield await self._outbox.get()
+
+    def _send_heartbeats(self) -> None:
+        self.after(self._cluster.shape.heartbeat_interval_s, self._send_heartbeats)
+        self._outbox.put_nowait(_HEARTBEAT)
 
     def _say(self, **message: object) -> None:
-        said = executor_pb2.ExecutorToTaskExecutor(**message)  # type: ignore[arg-type]
-        parent = self._task_executor
-        self._last_said = max(self._last_said, self.world.now + self.world.between(0.0001, 0.003))
-        self.world.after(
-            self._last_said - self.world.now,
-            lambda: parent.from_executor(self.executor_id, said) if parent.alive else None,
-        )
+        self._outbox.put_nowait(executor_pb2.ExecutorToTaskExecutor(**message))  # type: ignore[arg-type]
 
-    def hear(self, message: executor_pb2.TaskExecutorToExecutor) -> None:
-        self._last_heard = max(self._last_heard, self.world.now + self.world.between(0.0001, 0.003))
-        self.after(self._last_heard - self.world.now, lambda: self._handle(message))
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.world.loop.call_later(delay_s, action)
+
+    def note(self, what: str) -> None:
+        self.world.note(self.name, what)
 
     def _handle(self, message: executor_pb2.TaskExecutorToExecutor) -> None:
         match message.WhichOneof("message"):
@@ -105,8 +137,9 @@ class ExecutorProcess(Process):
                 for attempt_id in message.cancel.attempt_ids:
                     self._cancel(attempt_id)
             case "operator_event":
-                if (task := self.tasks.get(message.operator_event.attempt_id)) is not None:
-                    self._operator_event(task, message.operator_event)
+                event = operator_event_from_proto(message.operator_event)
+                if (task := self.tasks.get(event.attempt_id)) is not None:
+                    self._operator_event(task, event.message)
             case "analyze":
                 self.after(self.world.between(0.02, 0.5), lambda: self._analyzed(message.analyze))
             case "release":
@@ -268,35 +301,29 @@ class ExecutorProcess(Process):
         source = self._source(task)
         assert source is not None
         operator_id = source.operator_id
-        return _Context(
-            source.name,
-            lambda request: self._say(
-                operator_event=self._event(task, operator_id, request_split=request)
-            ),
-        )
+        return _Context(source.name, lambda request: self._send_event(task, operator_id, request))
 
-    def _event(
-        self, task: SimulatedTask, operator_id: str, **event: object
-    ) -> tasks_pb2.OperatorEvent:
-        return tasks_pb2.OperatorEvent(
+    def _send_event(self, task: SimulatedTask, operator_id: str, message: OperatorMessage) -> None:
+        event = OperatorEvent(
             job_id=task.job_id,
             operator_id=operator_id,
             subtask=task.subtask,
             attempt_id=task.attempt_id,
-            **event,  # type: ignore[arg-type]
+            message=message,
         )
+        self._say(operator_event=operator_event_to_proto(event))
 
-    def _operator_event(self, task: SimulatedTask, event: tasks_pb2.OperatorEvent) -> None:
-        match event.WhichOneof("event"):
-            case "collect_ack":
-                if task.chunk is not None and event.collect_ack.sequence == task.chunk.sequence:
+    def _operator_event(self, task: SimulatedTask, message: OperatorMessage) -> None:
+        match message:
+            case ChunkAcknowledged():
+                if task.chunk is not None and message.sequence == task.chunk.sequence:
                     task.chunk = None
                     task.chunks_acknowledged += 1
                     self._write_chunks(task)
-            case "resend" if self._collector(task) is not None:
+            case Resend() if self._collector(task) is not None:
                 self._send_chunk(task)
-            case kind:
-                task.reader.handle(getattr(event, str(kind)), self._context(task))
+            case _:
+                task.reader.handle(message, self._context(task))
                 self._read(task)
 
     def _read(self, task: SimulatedTask) -> None:
@@ -311,22 +338,25 @@ class ExecutorProcess(Process):
         if self._collector(task) is None or task.chunks_acknowledged == CHUNKS:
             self._finish(task)
         elif self._goes_on(task):
-            task.chunk = tasks_pb2.CollectChunk(
-                sequence=task.chunks_acknowledged, ipc_stream=b"rows"
-            )
+            task.chunk = ChunkCollected(sequence=task.chunks_acknowledged, ipc_stream=b"rows")
             self._send_chunk(task)
 
     def _send_chunk(self, task: SimulatedTask) -> None:
         collector = self._collector(task)
         if task.chunk is not None and collector is not None:
-            self._say(
-                operator_event=self._event(task, collector.operator_id, collect_chunk=task.chunk)
-            )
+            self._send_event(task, collector.operator_id, task.chunk)
 
-    def on_death(self, silently: bool) -> None:
+    def _died(self) -> None:
         for task in self.tasks.values():
             if not task.state.terminal:
                 self._publish(task, _S.FAILED)
+
+
+async def slot_process(
+    cluster: Cluster, process: SimulatedProcess, arguments: Sequence[str]
+) -> None:
+    executor_id = ExecutorId(option(arguments, "--executor-id"))
+    await SlotProcess(cluster, process, executor_id).run(option(arguments, "--link"))
 
 
 def _sources(

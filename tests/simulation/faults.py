@@ -1,31 +1,42 @@
 """The fault DSL: what can go wrong, to whom, and when.
 
-    cluster = Cluster(seed) schedule(cluster, at(5.0, Kill(Victim.TASK_EXECUTOR)), at(7.0,
-    BreakStream("job-master to dispatcher")))
+    with Cluster(seed) as cluster:
+        schedule(
+            cluster,
+            at(5.0, Kill(victim=Victim.TASK_EXECUTOR)),
+            at(7.0, BreakStream(stream=("jobmaster", "dispatcher"))),
+        )
 
 Who exactly is hit, where there are several, is drawn from the seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import Any, assert_never
 
+from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import JobStatusReported
 from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.states import JobStatus
 from resourcemanager.core import events
+from resourcemanager.core.core import SlotManager
 from taskexecutor.core import events as task_executor_events
+from taskexecutor.shell import TaskExecutor
 from tests.simulation.cluster import Cluster
-from tests.simulation.processes import Process
+from tests.simulation.transport import Connection
+from tests.simulation.world import SimulatedProcess
 
+# Pairs of programs with a connection: client, server.
 STREAMS = (
-    "task-executor to resource-manager",
-    "task-executor to job-master",
-    "job-master to resource-manager",
-    "job-master to dispatcher",
+    ("taskexecutor", "resourcemanager"),
+    ("taskexecutor", "jobmaster"),
+    ("jobmaster", "resourcemanager"),
+    ("jobmaster", "dispatcher"),
 )
+CALLS = (("client", "dispatcher"), ("dispatcher", "jobmaster"))
 # Kinds of messages that exist once, so that losing one must be noticed and mended.
 KINDS = (
     *(
@@ -49,8 +60,9 @@ KINDS = (
         "task_states",
     ),
     *("slot_lost", "cancel", "free_slots", "operator_event", "goodbye", "start", "status", "ack"),
+    *("SubmitJob", "SubmitJob answer", "CancelJob", "CancelJob answer"),
 )
-SORTS = ("kill", "break", "lose", "silence", "cut", "slow", "stale")
+SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")
 
 
 class Victim(Enum):
@@ -72,10 +84,18 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """SIGSTOP, and SIGCONT later."""
+
+    victim: Victim
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakStream:
     """Both ends notice; what was under way is lost."""
 
-    method: str
+    stream: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +107,16 @@ class LoseNext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceStream:
-    """Nothing arrives any more on it, and nobody is told."""
+    """Nothing arrives any more on it, and no operating system reports it."""
 
-    method: str
+    stream: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """Two processes that talk to each other cannot, for a while."""
 
-    method: str
+    stream: tuple[str, str]
     for_s: float
 
 
@@ -111,7 +131,7 @@ class StaleMessages:
     """Masters of the past speak up, in all that could be harmful; nothing may come of it."""
 
 
-Fault = Kill | BreakStream | LoseNext | SilenceStream | Cut | SlowNetwork | StaleMessages
+Fault = Kill | Pause | BreakStream | LoseNext | SilenceStream | Cut | SlowNetwork | StaleMessages
 At = tuple[float, Fault]
 
 
@@ -149,14 +169,16 @@ def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault
                 silently=random.random() < 0.2,
                 back_after_s=random.choice([0.3, 3.0, 12.0]),
             )
+        case "pause":
+            return Pause(victim=victim, for_s=random.choice([0.5, 3.0, 10.0, 20.0, 30.0]))
         case "break":
-            return BreakStream(method=random.choice(STREAMS))
+            return BreakStream(stream=random.choice(STREAMS + CALLS))
         case "lose":
             return LoseNext(kind=kind)
         case "silence":
-            return SilenceStream(method=random.choice(STREAMS))
+            return SilenceStream(stream=random.choice(STREAMS))
         case "cut":
-            return Cut(method=random.choice(STREAMS), for_s=random.choice([0.5, 3.0, 10.0]))
+            return Cut(stream=random.choice(STREAMS), for_s=random.choice([0.5, 3.0, 10.0]))
         case "slow":
             return SlowNetwork(factor=random.choice([10.0, 100.0]), for_s=random.choice([1.0, 5.0]))
         case _:
@@ -169,18 +191,21 @@ def inject(cluster: Cluster, fault: Fault) -> None:
     match fault:
         case Kill():
             _kill(cluster, fault)
+        case Pause():
+            if (victim := _draw_victim(cluster, fault.victim)) is not None:
+                victim.pause()
+                world.after(fault.for_s, victim.resume)
         case BreakStream():
-            if streams := network.open_streams(fault.method):
-                network.break_stream(world.random.choice(streams))
+            if (connection := _draw_connection(cluster, fault.stream)) is not None:
+                connection.break_()
         case LoseNext():
             network.traps.append(fault.kind)
         case SilenceStream():
-            if streams := network.open_streams(fault.method):
-                network.silence(world.random.choice(streams))
+            if (connection := _draw_connection(cluster, fault.stream)) is not None:
+                connection.block()
         case Cut():
-            if streams := network.open_streams(fault.method):
-                one, other = world.random.choice(streams)
-                network.cut(one.owner, other.owner, fault.for_s)
+            if (connection := _draw_connection(cluster, fault.stream)) is not None:
+                network.cut(*connection.processes, fault.for_s)
         case SlowNetwork():
             network.slowness = fault.factor
             world.after(fault.for_s, lambda: setattr(network, "slowness", 1.0))
@@ -191,114 +216,117 @@ def inject(cluster: Cluster, fault: Fault) -> None:
 
 
 def _kill(cluster: Cluster, fault: Kill) -> None:
-    world = cluster.world
-    match fault.victim:
+    victim = _draw_victim(cluster, fault.victim)
+    if victim is None:
+        return
+    victim.die(-9, silently=fault.silently and fault.victim is not Victim.SLOT_PROCESS)
+    if fault.victim is Victim.RESOURCE_MANAGER:
+        cluster.world.after(fault.back_after_s, cluster.start_resource_manager)
+    elif fault.victim is Victim.DISPATCHER:
+        cluster.world.after(fault.back_after_s, cluster.start_dispatcher)
+
+
+def _draw_victim(cluster: Cluster, victim: Victim) -> SimulatedProcess | None:
+    match victim:
         case Victim.RESOURCE_MANAGER:
-            if cluster.resource_manager.alive:
-                cluster.restart_resource_manager(fault.back_after_s)
-            return
+            living = cluster.living("resourcemanager")
         case Victim.DISPATCHER:
-            if cluster.dispatcher.alive:
-                cluster.restart_dispatcher(fault.back_after_s)
-            return
+            living = cluster.living("dispatcher")
         case Victim.SLOT_PROCESS:
-            living = [x for x in cluster.task_executors if x.alive]
-            victims: list[Process] = [
-                executor for x in living for executor in x.executors.values() if executor.alive
-            ]
+            living = cluster.living("taskexecutor.executor")
         case Victim.TASK_EXECUTOR:
-            victims = [x for x in cluster.task_executors if x.alive]
+            living = cluster.living("taskexecutor")
         case Victim.JOB_MASTER:
-            victims = [x for x in cluster.job_masters if x.alive and x.job is not None]
+            living = [process for process, service in cluster.job_masters if service.job]
         case Victim.SPARE:
-            victims = [x for x in cluster.job_masters if x.alive and x.job is None]
+            living = [process for process, service in cluster.job_masters if not service.job]
         case _:
-            assert_never(fault.victim)
-    if victims:
-        world.random.choice(victims).die(
-            silently=fault.silently and fault.victim is not Victim.SLOT_PROCESS
-        )
+            assert_never(victim)
+    return cluster.world.random.choice(living) if living else None
+
+
+def _draw_connection(cluster: Cluster, stream: tuple[str, str]) -> Connection | None:
+    found = [
+        connection
+        for connection in cluster.network.open_connections()
+        if stream == tuple(getattr(process, "program", "") for process in connection.processes)
+        and not connection.blocked
+    ]
+    return cluster.world.random.choice(found) if found else None
 
 
 def _speak_of_the_past(cluster: Cluster) -> None:
     """Straight into the cores, past streams that would not carry it. Whatever they do about it is a
-    fault of theirs.
+    fault of theirs (`World.stale`).
     """
-    for task_executor in [x for x in cluster.task_executors if x.alive]:
-        table = task_executor.core.table
-        stale_epoch = Epoch(table.resource_manager_epoch - 1)
-        held = [slot.allocation for slot in table.slots if slot.allocation is not None]
-        for allocation in held:
-            job_id, allocation_id = allocation.job_id, allocation.allocation_id
-            older = {"job_id": job_id, "job_master_epoch": Epoch(table.jobs[job_id].epoch - 1)}
-            task_executor.probe(
-                task_executor_events.SlotRevoked(
-                    resource_manager_epoch=stale_epoch, allocation_id=allocation_id, cause="old"
-                )
-            )
-            task_executor.probe(
-                task_executor_events.SlotsFreed(
-                    **older, allocation_ids=(allocation_id,), cause="old"
-                )
-            )
-            task_executor.probe(
-                task_executor_events.TasksCancelled(**older, attempt_ids=tuple(allocation.tasks))
-            )
-            task_executor.probe(task_executor_events.JobMasterLeft(**older, cause="old"))
-    if cluster.resource_manager.alive:
-        _speak_of_the_past_to_the_resource_manager(cluster)
-    if cluster.dispatcher.alive:
-        _speak_of_the_past_to_the_dispatcher(cluster)
+
+    def post(service: Any, event: object) -> None:
+        cluster.world.stale.append(event)
+        service.post(event)
+
+    for _, task_executor in cluster.task_executors:
+        for event in _past_of_the_task_executor(task_executor):
+            post(task_executor._driver, event)
+    if (resource_manager := cluster.resource_manager) is not None:
+        for event in _past_of_the_resource_manager(resource_manager.shell.core):
+            post(resource_manager.shell, event)
+    if (dispatcher := cluster.dispatcher) is not None:
+        for event in _past_of_the_dispatcher(dispatcher.shell.core):
+            post(dispatcher.shell, event)
 
 
-def _speak_of_the_past_to_the_resource_manager(cluster: Cluster) -> None:
-    manager = cluster.resource_manager
-    other_epoch = Epoch(manager.core.settings.epoch - 1) or Epoch(99)
-    for executor in list(manager.core.table.executors.values()):
+def _past_of_the_task_executor(task_executor: TaskExecutor) -> Iterator[object]:
+    table = task_executor.core.table
+    stale_epoch = Epoch(table.resource_manager_epoch - 1)
+    for allocation in [slot.allocation for slot in table.slots if slot.allocation is not None]:
+        job_id, allocation_id = allocation.job_id, allocation.allocation_id
+        older = {"job_id": job_id, "job_master_epoch": Epoch(table.jobs[job_id].epoch - 1)}
+        yield task_executor_events.SlotRevoked(
+            resource_manager_epoch=stale_epoch, allocation_id=allocation_id, cause="old"
+        )
+        yield task_executor_events.SlotsFreed(**older, allocation_ids=(allocation_id,), cause="old")
+        yield task_executor_events.TasksCancelled(**older, attempt_ids=tuple(allocation.tasks))
+        yield task_executor_events.JobMasterLeft(**older, cause="old")
+
+
+def _past_of_the_resource_manager(core: SlotManager) -> Iterator[object]:
+    other_epoch = Epoch(core.settings.epoch - 1)
+    for executor in core.table.executors.values():
         if executor.connection is not None:
             nothing = tuple(
                 events.SlotStatus(slot_index=i, profile=executor.default_slot)
                 for i in executor.slots
             )
-            manager.probe(
-                events.SlotsReported(
-                    connection=executor.connection, epoch=other_epoch, sequence=10**9, slots=nothing
-                )
+            yield events.SlotsReported(
+                connection=executor.connection, epoch=other_epoch, sequence=10**9, slots=nothing
             )
-    for job in list(manager.core.jobs.values()):
+    for job in core.jobs.values():
         if job.connection is not None:
             older_epoch = Epoch(job.epoch - 1)
-            manager.probe(
-                events.RequirementsDeclared(
-                    connection=job.connection,
-                    job_id=job.job_id,
-                    epoch=older_epoch,
-                    sequence=10**9,
-                    requirements=(),
-                )
+            yield events.RequirementsDeclared(
+                connection=job.connection,
+                job_id=job.job_id,
+                epoch=older_epoch,
+                sequence=10**9,
+                requirements=(),
             )
-            manager.probe(
-                events.SlotRequestAccepted(
-                    connection=job.connection,
-                    epoch=older_epoch,
-                    allocation_id=AllocationId("0" * 32),
-                )
+            yield events.SlotRequestAccepted(
+                connection=job.connection,
+                epoch=older_epoch,
+                allocation_id=AllocationId("0" * 32),
             )
 
 
-def _speak_of_the_past_to_the_dispatcher(cluster: Cluster) -> None:
-    dispatcher = cluster.dispatcher
-    for process in list(dispatcher.core.processes):
+def _past_of_the_dispatcher(core: DispatcherCore) -> Iterator[object]:
+    for process in core.processes:
         job_id = process.job_id
-        known = dispatcher.core.jobs.get(job_id) if job_id is not None else None
+        known = core.jobs.get(job_id) if job_id is not None else None
         if known is None or process.connection is None or known.status.globally_terminal:
             continue
-        dispatcher.probe(
-            JobStatusReported(
-                connection=process.connection,
-                job_id=known.job_id,
-                epoch=known.epoch - 1,
-                status=JobStatus.FINISHED,
-                timestamp_ms=0,
-            )
+        yield JobStatusReported(
+            connection=process.connection,
+            job_id=known.job_id,
+            epoch=known.epoch - 1,
+            status=JobStatus.FINISHED,
+            timestamp_ms=0,
         )

@@ -241,7 +241,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             else:
                 self._ready.append(handle)
 
-        handle = Handle(arrive, (), _OUTSIDE, None, when)
+        handle = Handle(arrive, (), OUTSIDE, None, when)
         self._push(when, handle)
         return handle
 
@@ -262,7 +262,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         process = CURRENT.get() if context is None else context.get(CURRENT)
         if process is not None:
             process.tasks.add(task)
-            task.add_done_callback(process.tasks.discard, context=_OUTSIDE)
+            task.add_done_callback(process.tasks.discard, context=OUTSIDE)
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
@@ -372,4 +372,4 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return None
 
 
-_OUTSIDE = contextvars.Context()  # of the simulation itself: no process
+OUTSIDE = contextvars.Context()  # of the simulation itself: no process

@@ -19,12 +19,12 @@ from tests.simulation.faults import (
     Fault,
     Kill,
     LoseNext,
+    Pause,
     SilenceStream,
     Victim,
     at,
     schedule,
 )
-from tests.simulation.test_simulation import simulate
 
 SHAPE = Shape(
     task_executors=2,
@@ -32,8 +32,6 @@ SHAPE = Shape(
     max_slots=0,
     spread=True,
     spares=1,
-    task_failures=0.0,
-    hanging_cancels=0.0,
 )
 SPLITS = 20
 REST_S = 100.0
@@ -65,13 +63,18 @@ def run(seed: int, submitted: SubmittedJob, *faults: tuple[float, Fault]) -> Job
     """Submits at 3 s, when everything is warm; returns how the job has ended. Chance has no other
     part than delays.
     """
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, *faults)
+        cluster.run(6.0)
+        cluster.rest(REST_S)
+        return cluster.store.by_id[submitted.graph.job_id].status
+
+
+def quiet_cluster(seed: int) -> Cluster:
     cluster = Cluster(seed, SHAPE)
-    cluster.faults_on = False
-    cluster.at(3.0, lambda: cluster.submit(submitted))
-    schedule(cluster, *faults)
-    cluster.run(6.0)
-    cluster.rest(REST_S)
-    return cluster.store.by_id[submitted.graph.job_id].status
+    cluster.set_faults(False)
+    return cluster
 
 
 def test_without_faults_a_job_finishes_at_its_first_attempt() -> None:
@@ -109,37 +112,48 @@ def test_a_dead_job_master_fails_its_job_and_frees_its_slots() -> None:
 
 def test_a_promised_cancel_outlives_its_dispatcher() -> None:
     """The JobMaster could not be asked before the Dispatcher died: its successor must know."""
-    cluster, submitted = Cluster(6, SHAPE), endless_job()
-    cluster.faults_on = False
-    cluster.at(3.0, lambda: cluster.submit(submitted))
-    schedule(
-        cluster,
-        at(4.0, Cut(method="job-master to dispatcher", for_s=1.5)),
-        at(4.0, Cut(method="job-master to dispatcher", for_s=1.5)),
-        at(4.5, Kill(victim=Victim.DISPATCHER)),
-    )
-    cluster.at(4.1, lambda: cluster.cancel(submitted))
-    cluster.run(6.0)
-    cluster.rest(REST_S)
-    assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.CANCELED
+    submitted = endless_job()
+    with quiet_cluster(6) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(
+            cluster,
+            at(4.0, Cut(stream=("jobmaster", "dispatcher"), for_s=1.5)),
+            at(4.5, Kill(victim=Victim.DISPATCHER)),
+        )
+        cluster.at(4.1, lambda: cluster.cancel(submitted))
+        cluster.run(6.0)
+        cluster.rest(REST_S)
+        assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.CANCELED
 
 
 def test_a_resource_manager_that_comes_back_starts_no_second_set_of_workers() -> None:
-    cluster = Cluster(7, SHAPE)
-    cluster.faults_on = False
-    schedule(cluster, at(5.0, Kill(victim=Victim.RESOURCE_MANAGER)))
-    cluster.run(5.5)
-    before = [x.name for x in cluster.task_executors]
-    cluster.rest(REST_S)
-    assert [x.name for x in cluster.task_executors if x.alive] == before
+    with quiet_cluster(7) as cluster:
+        schedule(cluster, at(5.0, Kill(victim=Victim.RESOURCE_MANAGER)))
+        cluster.run(5.5)
+        before = [process.name for process in cluster.living("taskexecutor")]
+        cluster.rest(REST_S)
+        assert [process.name for process in cluster.living("taskexecutor")] == before
 
 
 def test_a_silent_stream_to_the_resource_manager_is_found_out() -> None:
-    silence = SilenceStream(method="job-master to resource-manager")
+    silence = SilenceStream(stream=("jobmaster", "resourcemanager"))
     assert run(5, bounded_job(attempts=0), at(3.2, silence)) is JobStatus.FINISHED
 
 
-def test_a_seed_is_one_history() -> None:
-    first, second = simulate(7), simulate(7)
-    assert (first.world.now, first.world.steps) == (second.world.now, second.world.steps)
-    assert first.checkers.outcomes() == second.checkers.outcomes()
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("victim", [Victim.RESOURCE_MANAGER, Victim.DISPATCHER, Victim.SPARE])
+def test_a_master_that_is_paused_costs_no_restart(victim: Victim, seed: int) -> None:
+    """For much longer than the heartbeat timeout: none of its peers has died in the meantime."""
+    pause = Pause(victim=victim, for_s=20.0)
+    assert run(seed, bounded_job(attempts=0), at(4.0, pause)) is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_paused_resource_manager_declares_no_healthy_task_executor_dead(seed: int) -> None:
+    with quiet_cluster(seed) as cluster:
+        schedule(cluster, at(5.0, Pause(victim=Victim.RESOURCE_MANAGER, for_s=20.0)))
+        cluster.run(10.0)
+        before = [process.name for process in cluster.living("taskexecutor")]
+        cluster.rest(REST_S)
+        assert [process.name for process in cluster.living("taskexecutor")] == before
+        assert "TaskExecutor lost" not in cluster.world.story("TaskExecutor lost")

@@ -1,0 +1,92 @@
+"""One simulation of a whole session cluster: jobs of random shapes, random faults, then rest, then
+the checkers. Everything is drawn from the seed.
+
+    python -m tests.simulation.run --seed 17           one seed
+    python -m tests.simulation.run --seed 0 --count 500
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import click
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.faults import draw_faults, schedule
+from tests.simulation.loop import START_S
+from tests.simulation.world import SimulationFailed
+
+FAULTS_UNTIL_S = 40.0
+REST_S = 150.0  # longer than every timeout there is, in a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    lasted_s: float  # of virtual time
+    steps: int
+    jobs: Counter[str]  # by the status they ended with
+
+
+def simulate(seed: int) -> Outcome:
+    """Raises SimulationFailed."""
+    with Cluster(seed) as cluster:
+        random = cluster.world.random
+        for _ in range(random.randint(1, 6)):
+            submitted = cluster.draw_job()
+            begin_s = random.uniform(0.0, FAULTS_UNTIL_S * 0.6)
+            cluster.at(begin_s, lambda submitted=submitted: cluster.submit(submitted))
+            if random.random() < 0.35:
+                cluster.at(
+                    begin_s + random.uniform(0.1, 20.0),
+                    lambda submitted=submitted: cluster.cancel(submitted),
+                )
+        schedule(cluster, *draw_faults(cluster, FAULTS_UNTIL_S))
+        cluster.run(FAULTS_UNTIL_S)
+        cluster.end_faults()
+        cluster.rest(REST_S)
+        return Outcome(
+            lasted_s=cluster.world.now - START_S,
+            steps=cluster.world.loop.steps,
+            jobs=cluster.checkers.outcomes(),
+        )
+
+
+@click.command()
+@click.option("--seed", default=0, help="The first one.")
+@click.option("--count", default=1, help="How many seeds, one after the other.")
+def main(seed: int, count: int) -> None:
+    """Simulates; a failure prints its seed and the last events, and how fast it went comes last."""
+    lasted_s, jobs, failed = 0.0, Counter[str](), []
+    began, began_cpu = time.perf_counter(), time.process_time()
+    for number in range(seed, seed + count):
+        try:
+            outcome = simulate(number)
+        except SimulationFailed as problem:
+            failed.append(number)
+            click.echo(f"seed {number} failed: {problem}\n")
+            continue
+        lasted_s += outcome.lasted_s
+        jobs += outcome.jobs
+    real_s, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
+    ends = ", ".join(f"{ended} {status}" for status, ended in sorted(jobs.items()))
+    click.echo(
+        f"{count} seeds from {seed}, {lasted_s:,.0f} virtual seconds in {real_s:.1f} s:"
+        f" {lasted_s / real_s:,.0f} x real time ({lasted_s / cpu_s:,.0f} x processor time)"
+    )
+    click.echo(f"jobs: {ends}")
+    if failed:
+        raise SystemExit(f"{len(failed)} failed: {' '.join(map(str, failed))}")
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets belongs to a history, too
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    main()

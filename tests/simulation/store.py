@@ -1,0 +1,108 @@
+"""The real job store, on a disk that fails as the seed decides, and the judge of what is written:
+what is terminal stays as it is, and epochs only rise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from dispatcher.core.records import (
+    JobAdded,
+    JobAssigned,
+    JobCancelRequested,
+    JobEnded,
+    JobForgotten,
+    JobStatusChanged,
+    Record,
+)
+from dispatcher.job_store import JobStore
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.states import JobStatus
+from tests.simulation.world import SimulatedProcess, World
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredJob:
+    status: JobStatus = JobStatus.INITIALIZING
+    epoch: int = 0
+    job_master_id: JobMasterId | None = None
+    ended_at: float = 0.0  # virtual seconds
+
+
+class Disk:
+    """What outlives every Dispatcher, and what was written to it."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self.world = world
+        self.url = JobStore.sqlite_url(directory)
+        self.by_id: dict[JobId, StoredJob] = {}
+        self.failing_writes = 0.0  # probability that a write fails and nothing is written
+        self.lost_answers = 0.0  # probability that a write succeeds and seems to have failed
+
+    def ended(self, job_id: JobId) -> bool:
+        return job_id in self.by_id and self.by_id[job_id].status.globally_terminal
+
+    def written(self, record: Record) -> None:
+        """Raises if it should not have been."""
+        job = self.by_id.get(record.job_id)
+        if job is None:
+            if not isinstance(record, JobAdded):
+                raise self.world.failed(f"job {record.job_id} is not there, but: {record}")
+            self.by_id[record.job_id] = StoredJob()
+            return
+        if job.status.globally_terminal and not _repeats(job, record):
+            raise self.world.failed(f"job {record.job_id} is {job.status.name}, but then: {record}")
+        match record:
+            case JobAssigned():
+                if record.epoch < job.epoch:
+                    raise self.world.failed(
+                        f"job {record.job_id}: epoch {record.epoch} follows {job.epoch}"
+                    )
+                job.epoch, job.job_master_id = record.epoch, record.job_master_id
+            case JobStatusChanged():
+                job.status = record.status
+            case JobEnded():
+                job.status = record.status
+                job.ended_at = self.world.now
+            case JobAdded() | JobCancelRequested() | JobForgotten():
+                pass
+
+
+def _repeats(job: StoredJob, record: Record) -> bool:
+    """Whether it may be written once more: its first answer was lost."""
+    match record:
+        case JobForgotten():
+            return True
+        case JobEnded():
+            return record.status is job.status
+        case _:
+            return False
+
+
+class JudgedJobStore(JobStore):
+    def __init__(self, disk: Disk, process: SimulatedProcess) -> None:
+        super().__init__(disk.url)
+        self._disk = disk
+        self._process = process
+        process.on_end.append(self.close)
+
+    def persist(self, records: Sequence[Record]) -> None:
+        disk = self._disk
+        world = disk.world
+        if disk.failing_writes and world.chance(disk.failing_writes):
+            world.note(self._process.name, "the disk: a write fails")
+            raise _problem("disk I/O error")
+        super().persist(records)
+        for record in records:
+            disk.written(record)
+        if disk.lost_answers and world.chance(disk.lost_answers):
+            world.note(self._process.name, "the disk: a write succeeds without an answer")
+            raise _problem("the server closed the connection unexpectedly")
+
+
+def _problem(reason: str) -> sa.exc.OperationalError:
+    return sa.exc.OperationalError("COMMIT", {}, Exception(reason))
