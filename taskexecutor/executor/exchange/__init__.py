@@ -45,7 +45,8 @@ Unaligned checkpoints will find a channel's waiting elements in `queued` of both
 TaskExecutor.
 """
 
-from .errors import (
+from taskexecutor.executor.exchange.channels import BlockReason
+from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
     ExchangeError,
     LocalProtocolError,
@@ -56,11 +57,12 @@ from .errors import (
     SchemaChanged,
     UnsupportedKey,
 )
-from .exchange import Exchange, Locations
-from .gate import InputGate
-from .partition import ResultPartition
+from taskexecutor.executor.exchange.exchange import Exchange, Locations
+from taskexecutor.executor.exchange.gate import InputGate
+from taskexecutor.executor.exchange.partition import ResultPartition
 
 __all__ = [
+    "BlockReason",
     "Exchange",
     "ExchangeClosed",
     "ExchangeError",

@@ -16,9 +16,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from . import wire
-from .errors import TRANSPORT_ERRORS, LocalProtocolError, RemoteProtocolError
-from .gate import InputGate
+from taskexecutor.executor.exchange import wire
+from taskexecutor.executor.exchange.errors import (
+    TRANSPORT_ERRORS,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from taskexecutor.executor.exchange.gate import InputGate
 
 log = structlog.get_logger(__name__)
 

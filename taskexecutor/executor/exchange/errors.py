@@ -5,13 +5,24 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from firesteel.common.rpc.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from firesteel.errors import FiresteelError
 
-TRANSPORT_ERRORS = (
-    pa.ArrowException,
-    flight.FlightError,
-    OSError,
-)  # what Flight raises when a peer is gone
+__all__ = [
+    "TRANSPORT_ERRORS",
+    "ExchangeClosed",
+    "ExchangeError",
+    "LocalProtocolError",
+    "PartitionAbandoned",
+    "PartitionFailed",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "SchemaChanged",
+    "UnsupportedKey",
+]
+
+# What Flight raises when a peer is gone.
+TRANSPORT_ERRORS = (pa.ArrowException, flight.FlightError, OSError)
 
 
 class ExchangeError(FiresteelError):
@@ -23,15 +34,14 @@ class ExchangeClosed(ExchangeError):
 
 
 class PartitionFailed(ExchangeError):
-    """A producer aborted, died, or never appeared: what was not yet received of its partition is
-    lost.
-    """
+    """A producer aborted, died, or never appeared: the rest of its partition is lost."""
 
     def __init__(
         self, *, result_id: str, producer: int, attempt: int, address: str, reason: str
     ) -> None:
         super().__init__(
-            f"lost the input from producer subtask {producer}, attempt {attempt}, of result {result_id} at {address}: {reason}"
+            f"lost the input from producer subtask {producer}, attempt {attempt}, of result"
+            f" {result_id} at {address}: {reason}"
         )
         self.result_id = result_id
         self.producer = producer
@@ -45,7 +55,8 @@ class PartitionAbandoned(ExchangeError):
 
     def __init__(self, *, result_id: str, producer: int, consumer: int, reason: str) -> None:
         super().__init__(
-            f"consumer subtask {consumer} of result {result_id} gave up the partition of producer subtask {producer}: {reason}"
+            f"consumer subtask {consumer} of result {result_id} gave up the partition of producer"
+            f" subtask {producer}: {reason}"
         )
         self.result_id = result_id
         self.producer = producer
@@ -59,15 +70,3 @@ class SchemaChanged(ExchangeError):
 
 class UnsupportedKey(ExchangeError):
     """A key column is missing, or of a type that has no hash."""
-
-
-class ProtocolError(ExchangeError):
-    """A rule of the exchange was broken."""
-
-
-class LocalProtocolError(ProtocolError):
-    """By this process: a defect of the runtime."""
-
-
-class RemoteProtocolError(ProtocolError):
-    """By the peer: it sent what it must not send."""

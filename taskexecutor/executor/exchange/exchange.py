@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
-
-from .client import Connections
-from .errors import LocalProtocolError, ProtocolError
-from .gate import InputGate, Producer
-from .partition import PartitionId, ResultPartition, Wakeup
-from .partitioners import make_routing
-from .registry import PartitionRegistry
-from .server import ExchangeServer
+from taskexecutor.executor.exchange.client import Connections
+from taskexecutor.executor.exchange.errors import LocalProtocolError
+from taskexecutor.executor.exchange.gate import InputGate, Producer
+from taskexecutor.executor.exchange.local import LocalChannel
+from taskexecutor.executor.exchange.partition import PartitionId, ResultPartition
+from taskexecutor.executor.exchange.partitioning import make_routing
+from taskexecutor.executor.exchange.registry import PartitionRegistry
+from taskexecutor.executor.exchange.server import ExchangeServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,75 +168,3 @@ class Exchange:
     def _forget_gate(self, gate: InputGate) -> None:
         with self._lock:
             self._gates.discard(gate)
-
-
-class LocalChannel:
-    """A channel within this process: the same two halves, joined by calls; the very batch that is
-    emitted is polled.
-    """
-
-    __slots__ = ("_gate", "_gate_index", "_index", "_partition", "_registry")
-
-    def __init__(self, registry: PartitionRegistry, gate: InputGate, gate_index: int) -> None:
-        self._registry = registry
-        self._gate = gate
-        self._gate_index = gate_index
-        self._partition: ResultPartition | None = None
-        self._index = 0
-
-    # -- while the partition is not there
-
-    def found(self, partition: ResultPartition) -> None:
-        def carrier(index: int) -> LocalChannel:
-            self._partition, self._index = partition, index
-            return self
-
-        wakeups: list[Wakeup] = []
-        try:
-            partition.attach(self._gate.consumer, carrier, wakeups)
-        except ProtocolError as error:
-            self.not_found(str(error))
-            return
-        for wakeup in wakeups:
-            wakeup()
-        if self._gate.closed:  # it was closed while the partition came: nobody else will tell
-            self.close()
-
-    def not_found(self, reason: str) -> None:
-        if self._gate.fail(self._gate_index, reason):
-            self._gate.on_available()
-
-    # -- the way there
-
-    def ready(self, wakeups: list[Wakeup]) -> None:
-        partition = self._partition
-        assert partition is not None
-        wake = False
-        while (parcel := partition.take_locked(self._index)) is not None:
-            element = parcel.event if parcel.event is not None else parcel.batches[0]
-            wake |= self._gate.receive(
-                self._gate_index,
-                element,
-                sequence=parcel.sequence,
-                count=parcel.count,
-                size_bytes=parcel.size_bytes,
-            )
-        if (reason := partition.abort_reason(self._index)) is not None:
-            wake |= self._gate.fail(self._gate_index, reason)
-        if wake:
-            wakeups.append(self._gate.on_available)
-
-    # -- the way back
-
-    def grant(self, size_bytes: int, events: int) -> None:
-        if self._partition is not None:
-            self._partition.granted(self._index, size_bytes, events)
-
-    def consumed(self) -> None:
-        if self._partition is not None:
-            self._partition.consumed(self._index)
-
-    def close(self) -> None:
-        self._registry.forget(self)
-        if self._partition is not None:
-            self._partition.abandoned(self._index, "it was cancelled or failed")

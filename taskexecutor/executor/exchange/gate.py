@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firesteel.elements import EndOfPartition, StreamElement
-
-from .channel import ReceiverChannel
-from .errors import ExchangeClosed, PartitionFailed
+from taskexecutor.executor.exchange.channels import BlockReason, ReceiverChannel
+from taskexecutor.executor.exchange.errors import ExchangeClosed, PartitionFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,16 +118,15 @@ class InputGate:
                 upstream.grant(grant.size_bytes, grant.events)
         return index, element
 
-    def block(self, channel: int) -> None:
-        """Holds a channel back (barrier alignment); its producer may go on until the window is
-        full.
-        """
+    def block(self, channel: int, reason: BlockReason) -> None:
+        """Holds a channel back; its producer may go on until the window is full."""
         with self._lock:
-            self._channels[channel].blocked = True
+            self._channels[channel].block(reason)
 
-    def unblock(self, channel: int) -> None:
+    def unblock(self, channel: int, reason: BlockReason) -> None:
+        """Takes a reason back. The channel goes on when no other is left."""
         with self._lock:
-            self._channels[channel].blocked = False
+            self._channels[channel].unblock(reason)
             available = self._channels[channel].available and self._put_ready(channel)
         if available:
             self.on_available()

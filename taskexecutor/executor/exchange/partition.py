@@ -16,19 +16,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.types as types
 
 from firesteel.elements import StreamElement, StreamEvent
-
-from .channel import Parcel, SenderChannel, SenderState
-from .errors import (
+from taskexecutor.executor.exchange.channels import Parcel, SenderChannel, SenderState
+from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
     ExchangeError,
     PartitionAbandoned,
     RemoteProtocolError,
     SchemaChanged,
 )
-from .partitioners import Routing
+from taskexecutor.executor.exchange.partitioning import Routing
+from taskexecutor.executor.exchange.schema import can_concatenate, different_schema, fixed_row_bits
 
 MIN_BATCH_BYTES = 64  # what even an empty batch weighs, so that a window bounds their number too
 
@@ -346,7 +345,7 @@ class ResultPartition:
                 can_concatenate(kind) for kind in batch.schema.types
             )
         elif not batch.schema.equals(self._schema):
-            raise SchemaChanged(different_schema(self.id, self._schema, batch.schema))
+            raise SchemaChanged(different_schema(str(self.id), self._schema, batch.schema))
 
     def _size_bytes(self, batch: pa.RecordBatch) -> int:
         """What a batch weighs in its channel's window."""
@@ -356,39 +355,3 @@ class ResultPartition:
             batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
         )
         return max(MIN_BATCH_BYTES, size_bytes)
-
-
-def different_schema(partition_id: PartitionId, first: pa.Schema, other: pa.Schema) -> str:
-    changed = [str(field) for field in other if field not in list(first)] or [
-        "the order of the columns"
-    ]
-    missing = [str(field) for field in first if field not in list(other)]
-    return (
-        f"the {partition_id} began with another schema than this batch has: unexpected {', '.join(changed)};"
-        f" expected {', '.join(missing) or 'the same columns'}. All batches of a stream must have one schema."
-    )
-
-
-def can_concatenate(kind: pa.DataType) -> bool:
-    """Whether putting batches together is a plain copy. Dictionaries would have to be merged, and
-    may then overflow.
-    """
-    if types.is_nested(kind):
-        return not types.is_union(kind) and all(
-            can_concatenate(kind.field(i).type) for i in range(kind.num_fields)
-        )
-    return not (
-        types.is_dictionary(kind)
-        or types.is_run_end_encoded(kind)
-        or isinstance(kind, pa.BaseExtensionType)
-    )
-
-
-def fixed_row_bits(schema: pa.Schema) -> int | None:
-    """Bits per row with validity, if every column is of fixed width."""
-    if not all(
-        types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind)
-        for kind in schema.types
-    ):
-        return None
-    return sum(int(kind.bit_width) + 1 for kind in schema.types)

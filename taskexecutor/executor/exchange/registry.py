@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from .errors import LocalProtocolError
-from .partition import PartitionId, ResultPartition
+from taskexecutor.executor.exchange.errors import LocalProtocolError
+from taskexecutor.executor.exchange.partition import PartitionId, ResultPartition
 
 
 class Asker(Protocol):

@@ -18,11 +18,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from . import wire
-from .channel import Parcel
-from .errors import TRANSPORT_ERRORS, ProtocolError, RemoteProtocolError, SchemaChanged
-from .partition import PartitionId, ResultPartition, Wakeup, different_schema
-from .registry import PartitionRegistry
+from taskexecutor.executor.exchange import wire
+from taskexecutor.executor.exchange.channels import Parcel
+from taskexecutor.executor.exchange.errors import (
+    TRANSPORT_ERRORS,
+    ProtocolError,
+    RemoteProtocolError,
+    SchemaChanged,
+)
+from taskexecutor.executor.exchange.partition import PartitionId, ResultPartition, Wakeup
+from taskexecutor.executor.exchange.registry import PartitionRegistry
+from taskexecutor.executor.exchange.schema import different_schema
 
 log = structlog.get_logger(__name__)
 
@@ -259,7 +265,7 @@ class ProducerStream:
         if self._schema is not None and not parcel.batches[0].schema.equals(self._schema):
             partition.fail(
                 SchemaChanged(
-                    different_schema(partition.id, self._schema, parcel.batches[0].schema)
+                    different_schema(str(partition.id), self._schema, parcel.batches[0].schema)
                 )
             )
             return ()

@@ -32,8 +32,7 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
-
-from .errors import RemoteProtocolError
+from taskexecutor.executor.exchange.errors import RemoteProtocolError
 
 MAX_REASON_BYTES = 4096
 _DESCRIPTOR = re.compile(rb"firesteel-exchange/1 ([0-9A-Za-z_.-]{1,64}) ([0-9A-Za-z_.-]{1,64})")

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
 from firesteel.elements import EndOfPartition, StreamElement, StreamEvent
-from taskexecutor.executor.exchange import Locations
+from taskexecutor.executor.exchange import BlockReason, Locations
 from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
     PartitionAbandoned,
     PartitionFailed,
 )
-from taskexecutor.executor.exchange.partitioners import Routing, make_routing
+from taskexecutor.executor.exchange.partitioning.routing import Routing, make_routing
 
 
 class _Channel:
@@ -26,7 +26,7 @@ class _Channel:
         self.queue: deque[StreamElement] = deque()
         self.gate: MemoryGate | None = None
         self.index = 0  # its number in the gate
-        self.blocked = False
+        self.blocks: set[BlockReason] = set()
 
 
 class MemoryExchange:
@@ -239,7 +239,7 @@ class MemoryGate:
                 index = self._turn
                 self._turn = (index + 1) % len(self._channels)
                 channel = self._channels[index]
-                if channel.queue and not channel.blocked:
+                if channel.queue and not channel.blocks:
                     element = channel.queue.popleft()
                     if isinstance(element, pa.RecordBatch):
                         self.bytes_in += element.nbytes
@@ -249,11 +249,11 @@ class MemoryGate:
                     return index, element
         return None
 
-    def block(self, channel: int) -> None:
-        self._channels[channel].blocked = True
+    def block(self, channel: int, reason: BlockReason) -> None:
+        self._channels[channel].blocks.add(reason)
 
-    def unblock(self, channel: int) -> None:
-        self._channels[channel].blocked = False
+    def unblock(self, channel: int, reason: BlockReason) -> None:
+        self._channels[channel].blocks.discard(reason)
         self.on_available()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Key groups: the unit in which keyed state is moved when parallelism changes.
 
 key group = murmur3(key) mod max parallelism; subtask = key group * parallelism // max parallelism.
-The hash of a single key here is the hash that taskexecutor.executor.exchange.murmur3 gives to the
+The hash of a single key here is the hash that taskexecutor.executor.exchange.partitioning.murmur3 gives to the
 same value in a column (its table of key bytes), so that state is owned by the subtask to which its
 records are sent. A tuple is a key of several columns.
 """

@@ -16,6 +16,7 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
+from taskexecutor.executor.exchange import BlockReason
 from taskexecutor.executor.task.chain import NodeTarget, OperatorChain
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.input import InputReader
@@ -125,7 +126,7 @@ class InputTask:
             if before and input_index != first:
                 self._held_back[gate] = before
                 for channel in range(self._gates[gate].channels):
-                    self._gates[gate].block(channel)
+                    self._gates[gate].block(channel, BlockReason.INPUT_ORDER)
 
     def _release(self, ended: int) -> None:
         for gate, before in list(self._held_back.items()):
@@ -134,7 +135,7 @@ class InputTask:
             if not before:
                 del self._held_back[gate]
                 for channel in range(self._gates[gate].channels):
-                    self._gates[gate].unblock(channel)
+                    self._gates[gate].unblock(channel, BlockReason.INPUT_ORDER)
 
     def _on_event(self, gate: int, channel: int, event: StreamElement) -> None:
         reader, target = self._reader, self._targets[gate]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firesteel.common.job_graph import DistributionPattern, Partitioner
 from firesteel.elements import StreamElement, StreamEvent
-from taskexecutor.executor.exchange import Locations
+from taskexecutor.executor.exchange import BlockReason, Locations
 
 
 class ResultPartition(Protocol):
@@ -63,9 +63,9 @@ class InputGate(Protocol):
 
     def poll(self) -> tuple[int, StreamElement] | None: ...
 
-    def block(self, channel: int) -> None: ...
+    def block(self, channel: int, reason: BlockReason) -> None: ...
 
-    def unblock(self, channel: int) -> None: ...
+    def unblock(self, channel: int, reason: BlockReason) -> None: ...
 
     def close(self) -> None: ...
 

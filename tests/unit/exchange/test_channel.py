@@ -15,10 +15,11 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
-from taskexecutor.executor.exchange.channel import (
+from taskexecutor.executor.exchange.channels import (
     MAX_WAITING_EVENTS,
     RECEIVER_TRANSITIONS,
     SENDER_TRANSITIONS,
+    BlockReason,
     Parcel,
     ReceiverChannel,
     ReceiverState,
@@ -170,12 +171,15 @@ def test_credit_returns_in_steps_and_whenever_the_queue_runs_dry() -> None:
 
 def test_a_blocked_channel_fills_up_but_is_not_available() -> None:
     channel = Joined()
-    channel.receiver.blocked = True
+    channel.receiver.block(BlockReason.BARRIER_ALIGNMENT)
+    channel.receiver.block(BlockReason.INPUT_ORDER)
     channel.sender.offer(numbers(0, 1), 8)
     channel.send(), channel.arrive()
     assert not channel.receiver.available
     assert len(channel.receiver.queued) == 1
-    channel.receiver.blocked = False
+    channel.receiver.unblock(BlockReason.BARRIER_ALIGNMENT)
+    assert not channel.receiver.available, "the other reason is still there"
+    channel.receiver.unblock(BlockReason.INPUT_ORDER)
     assert channel.receiver.available
 
 
@@ -324,8 +328,10 @@ def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
                 record(channel.poll())
             case ("answer",):
                 channel.answer()
-            case ("block",) | ("unblock",):
-                channel.receiver.blocked = step == ("block",)
+            case ("block",):
+                channel.receiver.block(BlockReason.BARRIER_ALIGNMENT)
+            case ("unblock",):
+                channel.receiver.unblock(BlockReason.BARRIER_ALIGNMENT)
             case ("open",):
                 if not opened:
                     channel.sender.open()

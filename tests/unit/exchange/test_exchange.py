@@ -18,6 +18,7 @@ import pytest
 from firesteel.common.job_graph import Partitioner
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamStatus, Watermark
 from taskexecutor.executor.exchange import (
+    BlockReason,
     Exchange,
     ExchangeClosed,
     PartitionAbandoned,
@@ -305,7 +306,7 @@ def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2}
     partitions = [pair.partition(p, **shape) for p in range(2)]
     consumer = pair.consumer(**shape)
-    consumer.gate.block(0)
+    consumer.gate.block(0, BlockReason.BARRIER_ALIGNMENT)
     for p, partition in enumerate(partitions):
         partition.emit(numbers(p, 1))
     assert consumer.next()[0] == 1
@@ -313,7 +314,7 @@ def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers) -> None:
     assert consumer.next()[0] == 1
     assert consumer.gate.poll() is None
     consumer.arrived.clear()
-    consumer.gate.unblock(0)
+    consumer.gate.unblock(0, BlockReason.BARRIER_ALIGNMENT)
     assert consumer.arrived.is_set() == bool(consumer.gate.queued(0))
     assert consumer.next() == (0, numbers(0, 1))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskexecutor.executor.exchange.errors import UnsupportedKey
-from taskexecutor.executor.exchange.murmur3 import hash_array, hash_columns
+from taskexecutor.executor.exchange.partitioning.murmur3 import hash_array, hash_columns
 
 
 def h(key: bytes) -> int:

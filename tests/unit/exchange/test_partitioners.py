@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from firesteel.common.job_graph import Partitioner, pointwise_producers
 from taskexecutor.executor.exchange.errors import UnsupportedKey
-from taskexecutor.executor.exchange.partitioners import (
+from taskexecutor.executor.exchange.partitioning.routing import (
     Routing,
     cut,
     groups_of_subtask,

@@ -19,7 +19,7 @@ from firesteel.common.job_graph import Partitioner
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import CoProcessSpec, FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.exchange.partitioners import make_routing
+from taskexecutor.executor.exchange.partitioning.routing import make_routing
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.filter import Filter
 from taskexecutor.executor.operators.map_in_arrow import MapInArrow

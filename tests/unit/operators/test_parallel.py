@@ -28,7 +28,7 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.exchange.partitioners import make_routing
+from taskexecutor.executor.exchange.partitioning.routing import make_routing
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.windows.window_operator import window_operator

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskexecutor.executor.exchange.partitioners import groups_of_subtask, key_groups
+from taskexecutor.executor.exchange.partitioning.routing import groups_of_subtask, key_groups
 from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
     KeyedStateEntry,

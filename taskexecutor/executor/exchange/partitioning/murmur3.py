@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as types
 
-from .errors import UnsupportedKey
+from taskexecutor.executor.exchange.errors import UnsupportedKey
 
 Hashes = npt.NDArray[np.uint32]
 

@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from firesteel.common.job_graph import Partitioner, pointwise_consumers
-
-from .errors import UnsupportedKey
-from .murmur3 import hash_columns
+from taskexecutor.executor.exchange.errors import UnsupportedKey
+from taskexecutor.executor.exchange.partitioning.murmur3 import hash_columns
 
 MIN_SPLIT_ROWS = 1024  # a batch is not split between consumers into pieces smaller than this
 

@@ -1,0 +1,200 @@
+"""The consumer's half of a channel.
+
+OPENING ──first element──▶ OPEN ──EndOfPartition received──▶ ENDED ──it is taken──▶ FINISHED
+   │                         │                                 │
+   ├──────────fail───────────┴──▶ FAILED (not from ENDED: all was received, the producer may go)
+   └──────────close──────────┴──────────close──────────────────┴──▶ CLOSED
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+import pyarrow as pa
+
+from firesteel.elements import EndOfData, EndOfPartition, StreamElement
+from taskexecutor.executor.exchange.channels.elements import MAX_WAITING_EVENTS, Grant, Queued
+from taskexecutor.executor.exchange.errors import LocalProtocolError, RemoteProtocolError
+
+
+class ReceiverState(Enum):
+    OPENING = 0
+    OPEN = 1
+    ENDED = 2
+    FINISHED = 3
+    FAILED = 4
+    CLOSED = 5
+
+
+class BlockReason(Enum):
+    """Why nothing is taken from a channel for now."""
+
+    INPUT_ORDER = 0  # the operator reads another input to its end first
+    BARRIER_ALIGNMENT = 1  # its barrier has arrived, those of other channels have not
+
+
+_R = ReceiverState
+RECEIVER_TRANSITIONS: dict[ReceiverState, frozenset[ReceiverState]] = {
+    _R.OPENING: frozenset(
+        {
+            _R.OPEN,  # the first element is there
+            _R.FAILED,  # no such partition, or its process cannot be reached
+            _R.CLOSED,  # the consumer was cancelled
+        }
+    ),
+    _R.OPEN: frozenset(
+        {
+            _R.ENDED,  # EndOfPartition was received; elements may still wait to be taken
+            _R.FAILED,  # the producer aborted, died, or broke the protocol
+            _R.CLOSED,
+        }
+    ),
+    _R.ENDED: frozenset(
+        {
+            _R.FINISHED,  # the consumer has taken EndOfPartition
+            _R.CLOSED,
+        }
+    ),
+    _R.FINISHED: frozenset(),
+    _R.FAILED: frozenset(),
+    _R.CLOSED: frozenset(),
+}
+
+# A tuple: it is searched for every element, and hashing a member of an Enum is slow.
+_ENDS = tuple(state for state, following in RECEIVER_TRANSITIONS.items() if not following)
+
+
+class ReceiverChannel:
+    """The task calls `take`, `block`, `unblock` and `close`; the carrier of elements calls the rest."""
+
+    __slots__ = (
+        "_blocks",
+        "_due_bytes",
+        "_due_events",
+        "_expected",
+        "_grant_step_bytes",
+        "_name",
+        "_queue",
+        "_queued_bytes",
+        "reason",
+        "state",
+    )
+
+    def __init__(self, name: str, *, window_bytes: int) -> None:
+        self.state = ReceiverState.OPENING
+        self.reason = ""  # why it failed
+        self._name = name
+        self._blocks: set[BlockReason] = set()
+        self._grant_step_bytes = max(1, window_bytes // 4)
+        self._queue: deque[Queued] = deque()
+        self._queued_bytes = 0
+        self._expected = 0  # number of the next element
+        self._due_bytes = 0  # taken and not granted yet
+        self._due_events = 0
+
+    # -- the carrier's side
+
+    def receive(
+        self, element: StreamElement, *, sequence: int, count: int, size_bytes: int
+    ) -> None:
+        """Takes elements `sequence` to `sequence + count - 1`, batches joined into one."""
+        if self.over:
+            return  # sent before the sender knew that this side gave up
+        if self.state is ReceiverState.ENDED:
+            raise RemoteProtocolError(
+                f"channel {self._name}: element {sequence} was sent after EndOfPartition"
+            )
+        if sequence != self._expected or count < 1:
+            raise RemoteProtocolError(
+                f"channel {self._name}: element {self._expected} was expected, {sequence} came"
+                f" ({count} of them)"
+            )
+        self._expected += count
+        if self.state is ReceiverState.OPENING:
+            self._become(ReceiverState.OPEN)
+        if isinstance(element, EndOfPartition):
+            self._become(ReceiverState.ENDED)
+        self._queued_bytes += size_bytes
+        self._queue.append(
+            Queued(
+                element, size_bytes, element.num_rows if isinstance(element, pa.RecordBatch) else -1
+            )
+        )
+
+    def fail(self, reason: str) -> bool:
+        """The producer is lost. False if that is harmless (all was received) or already known."""
+        if self.state not in (ReceiverState.OPENING, ReceiverState.OPEN):
+            return False
+        self.reason = reason
+        self._drop()
+        self._become(ReceiverState.FAILED)
+        return True
+
+    # -- the task's side
+
+    def take(self) -> tuple[StreamElement, Grant | None]:
+        """The next element, and the credit to send back now, if any. Only when `available`."""
+        queued = self._queue.popleft()
+        self._queued_bytes -= queued.size_bytes
+        if queued.rows < 0:
+            self._due_events += 1
+            if isinstance(queued.element, EndOfPartition):
+                self._become(ReceiverState.FINISHED)  # acknowledged as consumed, not by a grant
+                return queued.element, None
+        self._due_bytes += queued.size_bytes
+        if (
+            self._due_bytes >= self._grant_step_bytes
+            or self._due_events >= MAX_WAITING_EVENTS // 4
+            or (self._due_bytes and not self._queue)
+            or isinstance(queued.element, EndOfData)  # its producer waits until all data is taken
+        ):
+            grant = Grant(size_bytes=self._due_bytes, events=self._due_events)
+            self._due_bytes = self._due_events = 0
+            return queued.element, grant
+        return queued.element, None
+
+    def block(self, reason: BlockReason) -> None:
+        """Nothing is taken while there is a reason; the channel may fill up to its window."""
+        self._blocks.add(reason)
+
+    def unblock(self, reason: BlockReason) -> None:
+        self._blocks.discard(reason)
+
+    def close(self) -> bool:
+        """Gives up. True if the sender must be notified."""
+        if self.over:
+            return False
+        self._drop()
+        self._become(ReceiverState.CLOSED)
+        return True
+
+    # -- both sides
+
+    @property
+    def available(self) -> bool:
+        return bool(self._queue) and not self._blocks
+
+    @property
+    def over(self) -> bool:
+        return self.state in _ENDS
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    @property
+    def queued(self) -> tuple[StreamElement, ...]:
+        """The elements not taken yet, oldest first: what an unaligned checkpoint stores of this side."""
+        return tuple(q.element for q in self._queue)
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
+
+    def _become(self, state: ReceiverState) -> None:
+        if state not in RECEIVER_TRANSITIONS[self.state]:
+            raise LocalProtocolError(
+                f"channel {self._name}: {self.state.name} -> {state.name} is not a legal transition"
+            )
+        self.state = state
