@@ -34,7 +34,7 @@ class FileSink(Sink):
     Raises InvalidProgram if a size or an interval is invalid, or the path is not local.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.file_sink:FileSinkRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.sink:FileSinkRuntime"
 
     path: str
     format: str = "parquet"

@@ -46,7 +46,7 @@ class FileSource(Source):
     Raises InvalidProgram if `watch` or `malformed` is invalid.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.file_source:FileSourceRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.source:FileSourceRuntime"
     finds_event_time: ClassVar[bool] = True
 
     paths: tuple[str, ...]

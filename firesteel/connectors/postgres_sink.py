@@ -33,7 +33,7 @@ class PostgresSink(Sink):
     Raises InvalidProgram for a mode or key that makes no sense.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.postgres_sink:PostgresSinkRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.postgres.sink:PostgresSinkRuntime"
 
     url: str = field(repr=False)
     table: str

@@ -36,7 +36,7 @@ class PythonSink(Sink):
     Raises InvalidProgram if the class has no stream writer or the interval is invalid.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python_sink:PythonSinkRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.sink:PythonSinkRuntime"
 
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
@@ -71,6 +71,6 @@ class PythonSink(Sink):
 class PythonCommit(Sink):
     """The committing half of a PythonSink, an operator of its own."""
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python_sink:PythonCommitRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.sink:PythonCommitRuntime"
 
     sink: PythonSink

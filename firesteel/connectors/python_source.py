@@ -36,7 +36,7 @@ class PythonSource(Source):
     class has no stream reader.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python_source:PythonSourceRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.source:PythonSourceRuntime"
 
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class PythonSource(Source):
 class PartitionPlan(Source):
     """The planning half of a PythonSource, an operator of its own."""
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python_source:PartitionPlanRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.source:PartitionPlanRuntime"
 
     source: PythonSource
     marked: bool = False  # watermarks, counted from 1, are behind the partitions of each call

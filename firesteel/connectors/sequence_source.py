@@ -32,7 +32,7 @@ class SequenceSource(Source):
     None: 1 M, or up to 10 M where Spark generates them.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.sequence_source:SequenceRuntime"
+    runtime: ClassVar[str] = "taskexecutor.executor.connectors.sequences.source:SequenceRuntime"
 
     start: int
     end: int | None = None

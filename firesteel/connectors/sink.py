@@ -63,6 +63,12 @@ class SinkWriter(ABC):
 class Committer(ABC):
     """Makes visible what writers have prepared."""
 
+    def start_over(self) -> None:  # noqa: B027 - optional
+        """The job starts from its beginning, and not from a checkpoint: rows that an earlier
+        attempt committed will come again. Called before the writer is opened, also by the first
+        attempt.
+        """
+
     @abstractmethod
     def commit(self, committables: Sequence[Committable]) -> None:
         """Makes them visible. Idempotent: after a failure it may be called again with the same."""

@@ -29,7 +29,7 @@ from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.connectors.file_sink import FileWriter
+from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -312,10 +312,8 @@ def test_what_a_file_sink_writes_spark_reads(
         for rows in data.draw(st.lists(st.lists(row, max_size=4), max_size=4))
     ]
     with tempfile.TemporaryDirectory() as folder:
-        sink = FileWriter(
-            FileSink(folder, format=name, rolling_size=data.draw(st.sampled_from([None, 100])))
-        )
-        harness = OperatorHarness(sink, [to_arrow(schema)]).open()
+        sink = FileSink(folder, format=name, rolling_size=data.draw(st.sampled_from([None, 100])))
+        harness = OperatorHarness(sink_runtime(sink).operator(), [to_arrow(schema)]).open()
         for batch in batches:
             harness.process(batch)
         harness.end()
@@ -432,7 +430,7 @@ def test_other_formats_of_spark_read(engine: SparkEngine, tmp_path: Path) -> Non
 def test_a_watched_source_needs_a_schema_or_files_and_is_idle_while_it_waits(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
-    with pytest.raises(FiresteelError, match="no files yet to find the schema in"):
+    with pytest.raises(FiresteelError, match="no files yet to infer the schema from"):
         reader(engine, FileSource(str(tmp_path), format="json", watch="1 s"))
     harness = reader(engine, FileSource(str(tmp_path), format="json", schema=SCHEMA, watch="1 s"))
     assert harness.poll()

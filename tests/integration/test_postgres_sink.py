@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors.postgres import PostgresWriter, check_sink
+from taskexecutor.executor.connectors.runtime import sink_runtime
 
 PAIR = pa.schema([("k", pa.int64()), ("v", pa.string())])
 RICH = pa.schema(
@@ -73,8 +73,8 @@ def rows(connection: Any, query: str) -> list[Any]:
 
 def write(sink: PostgresSink, *batches: pa.RecordBatch, schema: pa.Schema | None = None) -> None:
     schema = schema or batches[0].schema
-    check_sink(sink, schema)
-    harness = OperatorHarness(PostgresWriter(sink), [schema])
+    sink_runtime(sink).analyze(schema)
+    harness = OperatorHarness(sink_runtime(sink).operator(), [schema])
     try:
         harness.open()
         for batch in batches:
@@ -232,7 +232,7 @@ def test_appends_fill_a_table_that_is_there(postgres: str, connection: Any) -> N
 
 
 def test_rows_are_there_when_the_input_runs_dry(postgres: str, connection: Any) -> None:
-    harness = OperatorHarness(PostgresWriter(PostgresSink(postgres, "t")), [PAIR]).open()
+    harness = OperatorHarness(sink_runtime(PostgresSink(postgres, "t")).operator(), [PAIR]).open()
     harness.process(pairs((1, "a")))
     harness.flush()
     assert rows(connection, "SELECT * FROM t") == [(1, "a")]
@@ -244,7 +244,7 @@ def test_rows_are_there_when_the_input_runs_dry(postgres: str, connection: Any) 
 def test_several_subtasks_may_create_the_table(postgres: str, connection: Any) -> None:
     sink = PostgresSink(postgres, "t", mode="upsert", key=["k"])
     first, second = (
-        OperatorHarness(PostgresWriter(sink), [PAIR], subtask=i, parallelism=2).open()
+        OperatorHarness(sink_runtime(sink).operator(), [PAIR], subtask=i, parallelism=2).open()
         for i in range(2)
     )
     for harness, text in ((first, "a"), (second, "b")):
@@ -284,7 +284,7 @@ def test_what_does_not_fit_is_found_before_data_flows(
     if table:
         rows(connection, table)
     with pytest.raises(FiresteelError, match=message):
-        check_sink(PostgresSink(postgres, "t", **arguments), PAIR)
+        sink_runtime(PostgresSink(postgres, "t", **arguments)).analyze(PAIR)
 
 
 def test_a_database_that_cannot_be_reached_is_told_without_the_password(postgres: str) -> None:
@@ -298,7 +298,7 @@ def test_a_database_that_cannot_be_reached_is_told_without_the_password(postgres
         ("secret:what is this", "does not parse"),
     ):
         with pytest.raises(FiresteelError, match=message) as raised:
-            check_sink(PostgresSink(url, "t"), PAIR)
+            sink_runtime(PostgresSink(url, "t")).analyze(PAIR)
         assert "secret" not in str(raised.value)
     assert "secret" not in repr(PostgresSink("postgresql://me:secret@host/db", "t"))
 

@@ -18,12 +18,12 @@ from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.connectors.sequences import ranges
+from taskexecutor.executor.connectors.sequences.source import SequenceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark import ranges
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept import keep
-from taskexecutor.executor.spark.source_stage import SparkSourceStage
 from taskexecutor.executor.spark.warm_up import start_warm
 
 START, SPLIT, SPLITS = -500, 2_000, 4
@@ -41,7 +41,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[SparkEngine]:
 
 def stage(
     engine: SparkEngine, program: Callable[[DataStream], DataStream]
-) -> tuple[SparkSourceStage, OperatorHarness]:
+) -> tuple[SequenceStage, OperatorHarness]:
     env = Environment(parallelism=1)
     numbers = env.from_source(SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT))
     program(numbers).print()
@@ -53,7 +53,7 @@ def stage(
         for o, s in zip(operators, schemas, strict=False)
     ]
     operator = create_operator(opened)
-    assert isinstance(operator, SparkSourceStage)
+    assert isinstance(operator, SequenceStage)
     return operator, OperatorHarness(operator, [], spark=engine.session).open()
 
 
@@ -66,7 +66,7 @@ def read(harness: OperatorHarness) -> list[dict[str, Any]]:
     return harness.rows()
 
 
-def plan_is_kept(operator: SparkSourceStage) -> bool:
+def plan_is_kept(operator: SequenceStage) -> bool:
     return operator._ranges is not None and operator._ranges.frame is not None
 
 
@@ -115,7 +115,7 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
 
 def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "taskexecutor.executor.spark.ranges.PART_BYTES", 8_000
+        "taskexecutor.executor.connectors.sequences.ranges.PART_BYTES", 8_000
     )  # of 16,000 per split
     operator, harness = stage(
         engine, lambda numbers: numbers.transform(lambda df: df.selectExpr("n"))

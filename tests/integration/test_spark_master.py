@@ -22,10 +22,10 @@ from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors.files.source import FileStage
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
-from taskexecutor.executor.spark.source_stage import SparkSourceStage
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.spark.warm_up import start_warm
 
@@ -127,9 +127,13 @@ def test_bundles_of_any_size(engine: SparkEngine, rows: int) -> None:
 
 def test_files(engine: SparkEngine, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": list(range(1_000))}, schema=SCHEMA), tmp_path / "1.parquet")
-    source = SourceSpec(source=FileSource(str(tmp_path / "1.parquet"), format="parquet"))
-    operator = SparkSourceStage(
-        source, SCHEMA, [TransformSpec(function=lambda df: df.where("x % 2 = 0"))], SCHEMA
+    source = FileSource(str(tmp_path / "1.parquet"), format="parquet")
+    operator = FileStage(
+        source,
+        SourceSpec(source=source),
+        SCHEMA,
+        [TransformSpec(function=lambda df: df.where("x % 2 = 0"))],
+        SCHEMA,
     )
     harness = OperatorHarness(operator, [], output_schema=SCHEMA, spark=engine.session).open()
     harness.deliver(

@@ -14,15 +14,22 @@ from typing import Any
 import pyarrow as pa
 
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, Resend
+from firesteel.connectors import CollectSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
+from taskexecutor.executor.connectors.runtime import SinkRuntime
 
 WINDOW = 4
 CHUNK_BYTES = 2**20  # small batches are sent together up to this
 _WAIT_S = 1.0
 
 
-class CollectWriter(StreamOperator):
+class CollectSinkRuntime(SinkRuntime[CollectSink]):
+    def operator(self) -> StreamOperator:
+        return Collecting()
+
+
+class Collecting(StreamOperator):
     def __init__(self) -> None:
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
@@ -82,9 +89,8 @@ class CollectWriter(StreamOperator):
             and not self._gathered
             and self.context.task.subtask == 0
         ):
-            self._gathered.append(
-                pa.RecordBatch.from_pylist([], schema=schema)
-            )  # no rows have columns, too
+            # A result without rows has columns, too.
+            self._gathered.append(pa.RecordBatch.from_pylist([], schema=schema))
         self.flush()
         self._wait_until(0)  # the job is not finished before its rows are safe
 

@@ -1,7 +1,7 @@
-"""foreach_batch: a function of the user's gets a stream's rows as DataFrames of the slot's Spark.
+"""foreach_batch: a function of the program's gets a stream's rows as DataFrames of the slot's Spark.
 
-Rows are gathered while Spark is busy, up to the bundle limit; so little traffic makes small
-batches, soon, and much traffic large ones.
+Rows are gathered while Spark is busy, up to the bundle limit: light traffic makes small batches
+soon, heavy traffic large ones.
 """
 
 from __future__ import annotations
@@ -12,8 +12,19 @@ from firesteel.common.config import Configuration, options
 from firesteel.connectors import ForeachBatchSink
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from taskexecutor.executor.connectors.checks import known_schema
+from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.spark.bundles import BundleWay
 from taskexecutor.executor.spark.jvm.engine import engine_of
+from taskexecutor.executor.spark.schemas import to_spark
+
+
+class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):
+    def analyze(self, schema: pa.Schema | None) -> None:
+        to_spark(known_schema("foreach_batch", schema))  # Spark has types for all columns
+
+    def operator(self) -> StreamOperator:
+        return ForeachBatch(self.sink)
 
 
 class ForeachBatch(StreamOperator):
@@ -41,7 +52,7 @@ class ForeachBatch(StreamOperator):
             self.flush()
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Nobody is behind it, and what is gathered may stay together."""
+        """Nothing follows a sink, and what is gathered may stay together."""
 
     def flush(self) -> None:
         if not self._rows:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
 
 import pyarrow as pa
 
-from firesteel.connectors import PrintSink
-from firesteel.operator import StreamOperator
+from firesteel.connectors import PrintSink, SinkWriter
+from firesteel.operator import RuntimeContext
+from taskexecutor.executor.connectors.writer_sink import WriterSink
 
 
-class PrintWriter(StreamOperator):
-    def __init__(self, sink: PrintSink, stream: TextIO | None = None) -> None:
-        self._sink = sink
-        self._stream = stream
+class PrintSinkRuntime(WriterSink[PrintSink]):
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        return PrintWriter(self.sink, context)
 
-    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        task = self.context.task
+
+class PrintWriter(SinkWriter):
+    def __init__(self, sink: PrintSink, context: RuntimeContext) -> None:
+        task = context.task
         place = f"{task.subtask + 1}> " if task.parallelism > 1 else ""
-        prefix = (
-            f"{self._sink.prefix}:{place}"
-            if self._sink.prefix and place
-            else f"{self._sink.prefix}> "
-            if self._sink.prefix
-            else place
-        )
-        stream = self._stream or sys.stdout
-        stream.writelines(f"{prefix}{row}\n" for row in batch.to_pylist())
-        stream.flush()
+        self._prefix = f"{sink.prefix}{':' if place else '> '}{place}" if sink.prefix else place
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        sys.stdout.writelines(f"{self._prefix}{row}\n" for row in batch.to_pylist())
+        sys.stdout.flush()
+
+    def prepare(self) -> tuple[()]:
+        return ()

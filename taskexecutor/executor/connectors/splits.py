@@ -12,26 +12,26 @@ from firesteel.common.operator_messages import (
     SplitRequested,
     SplitsExhausted,
 )
+from firesteel.connectors.source import Split
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 
 
 class Splits:
-    """The splits a source was assigned and has not begun yet.
+    """The splits that a source was assigned and has not begun yet.
 
-    One is asked for at a time. Messages may be lost or doubled when the JobMaster is away for a
-    moment: it then asks for what is not answered, and the number of a split tells whether it is
-    here already.
+    One is requested at a time. Messages may be lost or arrive twice while the JobMaster is away: it
+    then asks for what is unanswered, and the number of a split tells whether it is here already.
     """
 
     def __init__(self) -> None:
-        self.waiting: deque[dict[str, Any]] = deque()
+        self.waiting: deque[Split] = deque()
         self.exhausted = False  # there will be no more
         self._received = 0
         self._requested = False
 
     def ask(self, context: RuntimeContext) -> None:
-        """For one more, unless that is asked already."""
+        """Requests one more, unless a request is unanswered."""
         if not self._requested and not self.exhausted:
             self._requested = True
             context.send_to_coordinator(SplitRequested(received=self._received))
@@ -51,5 +51,6 @@ class Splits:
                     self.ask(context)
             case _:
                 raise FiresteelError(
-                    f"{context.operator_name}: unexpected event {type(event).__name__} from its coordinator"
+                    f"{context.operator_name}: unexpected event {type(event).__name__} "
+                    "from its coordinator"
                 )

@@ -6,10 +6,6 @@ from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
 from typing import Any
 
-import pyarrow as pa
-
-from firesteel.connectors import PythonSource, SequenceSource
-from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
@@ -30,6 +26,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowApplySpec,
 )
+from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 
 # Called with the spec. As names, because a slot loads the operators of its job only: an idle one
@@ -55,7 +52,7 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
 
     Raises FiresteelError for a group that cannot be one operator.
     """
-    first, specs, schema = group[0], [opened.spec for opened in group], group[-1].output_schema
+    first, specs = group[0], [opened.spec for opened in group]
     if len(group) > 1 and not all(isinstance(spec, RUN_ON_SPARK) for spec in specs):
         raise FiresteelError(
             f"operators {', '.join(opened.operator.name for opened in group)} cannot be fused: "
@@ -63,15 +60,13 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
         )
     match first.spec:
         case SourceSpec():
-            return _source(first, specs, schema)
+            return source_runtime(first.spec.source).operator(group)
         case SinkSpec():
-            from taskexecutor.executor.connectors import build_sink
-
-            return build_sink(first.spec.sink)
+            return sink_runtime(first.spec.sink).operator()
         case TransformSpec() | PartialWindowAggregateSpec():
             from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
-            return SparkTransformStage(specs, schema)
+            return SparkTransformStage(specs, group[-1].output_schema)
         case CustomSpec():
             from taskexecutor.executor.operators.custom import custom_operator
 
@@ -84,18 +79,3 @@ def operator_class(spec: type[Spec]) -> Callable[[Any], StreamOperator]:
     """The operator's class, or a function that chooses one."""
     found: Callable[[Any], StreamOperator] = resolve_name(f"{__package__}.{OPERATORS[spec]}")
     return found
-
-
-def _source(first: OpenedOperator, specs: list[Spec], schema: pa.Schema | None) -> StreamOperator:
-    assert isinstance(first.spec, SourceSpec)
-    if isinstance(first.spec.source, SequenceSource) and len(specs) == 1:
-        from taskexecutor.executor.connectors.sequence import SequenceReader
-
-        return SequenceReader(first.spec.source, first.spec.watermarks)
-    if isinstance(first.spec.source, PythonSource | PartitionPlan):
-        from taskexecutor.executor.connectors import python_source
-
-        return python_source.build(first.spec.source)
-    from taskexecutor.executor.spark.source_stage import SparkSourceStage
-
-    return SparkSourceStage(first.spec, first.output_schema, specs[1:], schema)

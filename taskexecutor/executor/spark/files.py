@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from firesteel.common.error_report import summary_of
 from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MALFORMED = "_malformed"
-_INFERRED_FORMATS = ("csv", "json")
 DROPPED_COUNTER = "numMalformedRecordsDropped"
 # Of the side output: the row as it stands in the file, and the file.
 MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string())])
@@ -70,61 +68,6 @@ def declared_schema(source: FileSource) -> StructType | None:
             raise FiresteelError(
                 f"FileSource: a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(other).__name__}"
             )
-
-
-def source_schema(session: SparkSession, source: FileSource) -> StructType:
-    """The schema of a source's files: declared, or inferred from them. All columns are nullable.
-
-    Raises FiresteelError for a source that cannot be read.
-    """
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql.types import StructType
-
-    paths: list[str] = []
-    for path in (path.removeprefix("file://") for path in source.paths):
-        files = (
-            [path]
-            if "://" in path or os.path.exists(path)
-            else sorted(glob.glob(path, recursive=True))
-        )
-        if not files and source.watch_s is None:
-            raise FiresteelError(f"FileSource: no such file: {path}")
-        paths += files
-    if source.schema is None and source.watch_s is not None and not any(map(_has_files, paths)):
-        raise FiresteelError(
-            f"FileSource {', '.join(source.paths)}: there are no files yet to find the schema in; give the source a schema"
-        )
-    try:
-        schema = declared_schema(source)
-        if schema is not None:
-            if source.malformed is not None and CORRUPT_RECORD in schema.names:
-                raise FiresteelError(
-                    f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude each other: either rows "
-                    "that do not fit go elsewhere, or they stay with that column set"
-                )
-            reader = file_reader(session, source)  # an unknown format is found when it is loaded
-            if paths and source.format not in (*_INFERRED_FORMATS, "parquet", "orc", "text"):
-                reader.schema(schema).options(**source.options).load(paths)
-        else:
-            schema = read_files(session, source, paths, None).schema
-    except ParseException as error:
-        raise FiresteelError(
-            f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
-        ) from error
-    except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
-        raise FiresteelError(
-            f"FileSource {', '.join(source.paths)} as {source.format}: {summary_of(error)}"
-        ) from error
-    if not schema.fields:
-        raise FiresteelError(f"FileSource {', '.join(source.paths)}: the files have no columns")
-    return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
-
-
-def _has_files(path: str) -> bool:
-    return not os.path.isdir(path) or any(
-        not name.startswith((".", "_")) for _, _, names in os.walk(path) for name in names
-    )
 
 
 def file_reader(session: SparkSession, source: FileSource) -> DataFrameReader:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from firesteel.connectors import SequenceSource
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     AggregateExpression,
@@ -30,12 +29,6 @@ ROWS = "_rows"
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 _START_US = "_window_start_us"
-
-
-def read_range(
-    session: SparkSession, source: SequenceSource, start: int, end: int, cores: int
-) -> DataFrame:
-    return session.range(start, end, 1, cores).withColumnRenamed("id", source.column)
 
 
 def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,21 +28,31 @@ from firesteel.common.operator_messages import (
     SplitAssigned,
     SplitsExhausted,
 )
-from firesteel.connectors import FileSink, PrintSink, SequenceSource
+from firesteel.connectors import CollectSink, FileSink, PrintSink, SequenceSource, Sink
 from firesteel.errors import FiresteelError, InvalidProgram
-from firesteel.operator import TaskCancelled
+from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors import collect_sink, file_sink
-from taskexecutor.executor.connectors.checks import check_sink
-from taskexecutor.executor.connectors.collect_sink import WINDOW, CollectWriter
-from taskexecutor.executor.connectors.file_sink import FileWriter
-from taskexecutor.executor.connectors.pace import Pace
-from taskexecutor.executor.connectors.print_sink import PrintWriter
-from taskexecutor.executor.connectors.sequence import SequenceReader
+from taskexecutor.executor.connectors import collect_sink
+from taskexecutor.executor.connectors.collect_sink import WINDOW
+from taskexecutor.executor.connectors.files import sink as file_sink
+from taskexecutor.executor.connectors.runtime import sink_runtime
+from taskexecutor.executor.connectors.sequences.pace import Pace
+from taskexecutor.executor.connectors.sequences.source import SequenceReader
+from taskexecutor.executor.connectors.split_source import SplitReading
 from tests.unit.operators.test_odd_schemas import rows, streams
 
 SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 BATCH = pa.record_batch([[1, None], [datetime(2013, 1, 1, 5, tzinfo=UTC), None]], schema=SCHEMA)
+
+
+def writing(sink: Sink) -> StreamOperator:
+    return sink_runtime(sink).operator()
+
+
+def reading(source: SequenceSource, clock: Callable[[], float] = time.monotonic) -> SplitReading:
+    return SplitReading(
+        lambda context: SequenceReader(source, context, clock), source.output_schema()
+    )
 
 
 def visible(folder: Path) -> list[Path]:
@@ -50,7 +61,7 @@ def visible(folder: Path) -> list[Path]:
 
 def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
     harness = OperatorHarness(
-        FileWriter(FileSink(str(tmp_path / "out"))), [SCHEMA], subtask=1, parallelism=2
+        writing(FileSink(str(tmp_path / "out"))), [SCHEMA], subtask=1, parallelism=2
     ).open()
     harness.process(BATCH)
     harness.process(BATCH)
@@ -64,7 +75,7 @@ def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
 
 def test_two_sinks_of_a_task_may_write_to_one_folder(tmp_path: Path) -> None:
     sinks = [
-        OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name=name).open()
+        OperatorHarness(writing(FileSink(str(tmp_path))), [SCHEMA], name=name).open()
         for name in ("one", "other")
     ]
     for sink in sinks:
@@ -76,7 +87,7 @@ def test_two_sinks_of_a_task_may_write_to_one_folder(tmp_path: Path) -> None:
 
 def test_a_failed_task_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_sink, "GROUP_ROWS", 1)
-    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open()
+    harness = OperatorHarness(writing(FileSink(str(tmp_path))), [SCHEMA]).open()
     harness.process(BATCH)
     assert len(list(tmp_path.iterdir())) == 1
     harness.close()
@@ -88,12 +99,13 @@ import sys, time
 import pyarrow as pa
 from firesteel.connectors import FileSink
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors import collect_sink, file_sink
+from taskexecutor.executor.connectors.files import sink as file_sink
+from taskexecutor.executor.connectors.runtime import sink_runtime
 
 file_sink.GROUP_ROWS = 1
 batch = pa.record_batch({"x": [1]})
 path, name, subtask = sys.argv[1:]
-writer = file_sink.FileWriter(FileSink(path))
+writer = sink_runtime(FileSink(path)).operator()
 harness = OperatorHarness(writer, [batch.schema], name=name, subtask=int(subtask), parallelism=2).open()
 harness.process(batch)
 print("writing", flush=True)
@@ -106,7 +118,7 @@ def test_what_a_killed_task_left_is_removed_and_only_that(tmp_path: Path) -> Non
         return len(list(tmp_path.glob(".inprogress-*")))
 
     def again() -> OperatorHarness:
-        return OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA], name="sink").open()
+        return OperatorHarness(writing(FileSink(str(tmp_path))), [SCHEMA], name="sink").open()
 
     tasks = [
         subprocess.Popen(
@@ -132,14 +144,14 @@ def test_what_a_killed_task_left_is_removed_and_only_that(tmp_path: Path) -> Non
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:
-    OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open().end()
+    OperatorHarness(writing(FileSink(str(tmp_path))), [SCHEMA]).open().end()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_csv_and_json(tmp_path: Path) -> None:
     for kind in ("csv", "json"):
         harness = OperatorHarness(
-            FileWriter(FileSink(str(tmp_path / kind), format=kind)), [SCHEMA]
+            writing(FileSink(str(tmp_path / kind), format=kind)), [SCHEMA]
         ).open()
         harness.process(BATCH)
         harness.end()
@@ -155,7 +167,7 @@ def test_csv_and_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_a_file_that_is_large_enough_is_completed(tmp_path: Path, kind: str) -> None:
     sink = FileSink(str(tmp_path), format=kind, rolling_size="20k")
-    harness = OperatorHarness(FileWriter(sink), [SCHEMA]).open()
+    harness = OperatorHarness(writing(sink), [SCHEMA]).open()
     rng = random.Random(1)
     for _ in range(40):
         numbers = [rng.randrange(2**60) for _ in range(200)]
@@ -172,7 +184,7 @@ def test_a_file_that_is_large_enough_is_completed(tmp_path: Path, kind: str) -> 
 
 def test_a_file_that_has_been_open_for_long_is_completed(tmp_path: Path) -> None:
     harness = OperatorHarness(
-        FileWriter(FileSink(str(tmp_path), rolling_interval="1 min")), [SCHEMA]
+        writing(FileSink(str(tmp_path), rolling_interval="1 min")), [SCHEMA]
     ).open()
     harness.process(BATCH)
     due_ms = harness._task_timers.next_due_ms
@@ -211,9 +223,9 @@ def test_a_path_is_local() -> None:
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FiresteelError, match="cannot write .*file/out"):
-        OperatorHarness(FileWriter(FileSink(str(tmp_path / "file" / "out"))), [SCHEMA]).open()
+        OperatorHarness(writing(FileSink(str(tmp_path / "file" / "out"))), [SCHEMA]).open()
     with pytest.raises(FiresteelError, match="allowed: csv, json, parquet"):
-        FileWriter(FileSink(str(tmp_path), format="xlsx"))
+        sink_runtime(FileSink(str(tmp_path), format="xlsx")).analyze(SCHEMA)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -227,7 +239,7 @@ def test_a_full_disk_is_named_and_the_unfinished_file_goes(
         return open("/dev/full", "wb", buffering=0)  # type: ignore[return-value]
 
     monkeypatch.setattr(file_sink, "open", full, raising=False)
-    harness = OperatorHarness(FileWriter(FileSink(str(tmp_path))), [SCHEMA]).open()
+    harness = OperatorHarness(writing(FileSink(str(tmp_path))), [SCHEMA]).open()
     with pytest.raises(FiresteelError, match="the disk is full"):
         harness.process(BATCH)
     harness.close()
@@ -236,14 +248,15 @@ def test_a_full_disk_is_named_and_the_unfinished_file_goes(
 
 def test_what_csv_cannot_hold_is_told_before_data_flows(tmp_path: Path) -> None:
     nested = pa.schema([("n", pa.int64()), ("list", pa.list_(pa.int64()))])
-    check_sink(FileSink(str(tmp_path), format="json"), nested)
+    sink_runtime(FileSink(str(tmp_path), format="json")).analyze(nested)
     with pytest.raises(FiresteelError, match="column 'list' is list<.*use parquet or json"):
-        check_sink(FileSink(str(tmp_path), format="csv"), nested)
+        sink_runtime(FileSink(str(tmp_path), format="csv")).analyze(nested)
 
 
 def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -> None:
     def check(format: str, **options: object) -> None:
-        check_sink(FileSink(str(tmp_path), format=format, options=options), SCHEMA)  # type: ignore[arg-type]
+        sink = FileSink(str(tmp_path), format=format, options=options)  # type: ignore[arg-type]
+        sink_runtime(sink).analyze(SCHEMA)
 
     check("csv", header=False, sep="\t")
     check("parquet", compression="ZSTD")
@@ -262,13 +275,12 @@ def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -
             check(format, **options)
 
 
-def test_rows_are_printed_with_their_subtask() -> None:
-    stream = io.StringIO()
+def test_rows_are_printed_with_their_subtask(capsys: pytest.CaptureFixture[str]) -> None:
     harness = OperatorHarness(
-        PrintWriter(PrintSink("flights"), stream), [SCHEMA], subtask=1, parallelism=2
+        writing(PrintSink("flights")), [SCHEMA], subtask=1, parallelism=2
     ).open()
     harness.process(BATCH)
-    assert stream.getvalue().startswith("flights:2> {'x': 1")
+    assert capsys.readouterr().out.startswith("flights:2> {'x': 1")
 
 
 def acknowledge_what_is_sent(harness: OperatorHarness) -> None:
@@ -280,7 +292,7 @@ def acknowledge_what_is_sent(harness: OperatorHarness) -> None:
 
 
 def test_collected_rows_wait_for_their_acknowledgement() -> None:
-    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
     for sequence in range(WINDOW):
         harness.process(BATCH)
         harness.flush()
@@ -305,7 +317,7 @@ def test_what_is_collected_comes_out_as_it_was(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collect_sink, "CHUNK_BYTES", chunk_bytes)
-        harness = OperatorHarness(CollectWriter(), [first[0].schema]).open()
+        harness = OperatorHarness(writing(CollectSink()), [first[0].schema]).open()
         acknowledge_what_is_sent(harness)
         for number, batch in enumerate([*first, *second]):  # even if the schema changes
             harness.process(batch)
@@ -318,7 +330,7 @@ def test_what_is_collected_comes_out_as_it_was(
 
 
 def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
-    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
     for _ in range(3):
         harness.process(BATCH)
         harness.flush()
@@ -333,7 +345,7 @@ def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
 
 
 def test_a_cancelled_task_does_not_wait_for_acknowledgements() -> None:
-    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
     harness.process(BATCH)
     harness.flush()
     harness.cancel()
@@ -343,7 +355,7 @@ def test_a_cancelled_task_does_not_wait_for_acknowledgements() -> None:
 
 
 def test_a_spool_that_cannot_be_written_fails_the_task() -> None:
-    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
     harness.process(BATCH)
     harness.flush()
     harness.deliver(ChunkAcknowledged(sequence=0, error="the disk is full"))
@@ -354,7 +366,9 @@ def test_a_spool_that_cannot_be_written_fails_the_task() -> None:
 
 @pytest.mark.parametrize("subtask", [0, 1])
 def test_no_rows_have_columns_too(subtask: int) -> None:
-    harness = OperatorHarness(CollectWriter(), [SCHEMA], subtask=subtask, parallelism=2).open()
+    harness = OperatorHarness(
+        writing(CollectSink()), [SCHEMA], subtask=subtask, parallelism=2
+    ).open()
     acknowledge_what_is_sent(harness)
     harness.process(BATCH.slice(0, 0))
     harness.end()
@@ -363,7 +377,7 @@ def test_no_rows_have_columns_too(subtask: int) -> None:
 
 
 def test_a_large_batch_is_cut_into_messages() -> None:
-    harness = OperatorHarness(CollectWriter(), [SCHEMA]).open()
+    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
     rows = 400_000
     acknowledge_what_is_sent(harness)
     harness.process(
@@ -379,7 +393,7 @@ def test_a_large_batch_is_cut_into_messages() -> None:
 
 
 def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
-    harness = OperatorHarness(SequenceReader(SequenceSource(0, 200_000, "n")), []).open()
+    harness = OperatorHarness(reading(SequenceSource(0, 200_000, "n")), []).open()
     assert harness.poll()
     assert harness.operator.waiting  # type: ignore[attr-defined]
     assert len(harness.sent) == 1
@@ -398,7 +412,7 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
 
 
 def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_once() -> None:
-    harness = OperatorHarness(SequenceReader(SequenceSource(0, 200, "n")), []).open()
+    harness = OperatorHarness(reading(SequenceSource(0, 200, "n")), []).open()
     harness.poll()
     harness.deliver(Resend())
     harness.poll()
@@ -442,7 +456,7 @@ def test_what_back_pressure_held_up_is_made_up_for_by_at_most_a_second() -> None
 
 def test_a_rate_is_divided_over_the_subtasks_and_needs_no_busy_loop() -> None:
     now = 10.0
-    reader = SequenceReader(SequenceSource(0, column="n", rate_per_s=2000), clock=lambda: now)
+    reader = reading(SequenceSource(0, column="n", rate_per_s=2000), clock=lambda: now)
     harness = OperatorHarness(reader, [], parallelism=2).open()
     harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 100000}'))
     polls = 0

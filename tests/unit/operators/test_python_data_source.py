@@ -36,16 +36,15 @@ from firesteel.connectors.python_sink import PythonCommit
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError, InvalidProgram
-from firesteel.operator import TaskCancelled
+from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors import build_sink
-from taskexecutor.executor.connectors.python_data_source import (
+from taskexecutor.executor.connectors.python.data_source import (
     MESSAGE_SCHEMA,
     PARTITION_SCHEMA,
     check_sink,
     check_source,
 )
-from taskexecutor.executor.connectors.python_source import build
+from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 
@@ -143,6 +142,10 @@ class Simple(DataSource):
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
         return SimpleNumbers()
+
+
+def build(source: PythonSource | PartitionPlan) -> StreamOperator:
+    return source_runtime(source).operator([])
 
 
 def plan(harness: OperatorHarness, polls: int = 10) -> list[Range]:
@@ -436,12 +439,18 @@ def batch(*numbers: int) -> pa.RecordBatch:
 def writer(sink: PythonSink, subtask: int = 0, parallelism: int = 1) -> OperatorHarness:
     schema = check_sink(sink, ARROW)
     return OperatorHarness(
-        build_sink(sink), [ARROW], output_schema=schema, subtask=subtask, parallelism=parallelism
+        sink_runtime(sink).operator(),
+        [ARROW],
+        output_schema=schema,
+        subtask=subtask,
+        parallelism=parallelism,
     ).open()
 
 
 def committer(sink: PythonSink) -> OperatorHarness:
-    return OperatorHarness(build_sink(PythonCommit(sink)), [check_sink(sink, ARROW)]).open()
+    return OperatorHarness(
+        sink_runtime(PythonCommit(sink)).operator(), [check_sink(sink, ARROW)]
+    ).open()
 
 
 def test_all_subtasks_write_and_one_commits() -> None:

@@ -16,89 +16,102 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pyarrow as pa
 
-from firesteel.connectors import PythonSink
+from firesteel.connectors import PythonSink, SinkWriter
+from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, StreamOperator, TaskCancelled
-from taskexecutor.executor.connectors.python_data_source import MESSAGE_SCHEMA, user_code, writer_in
+from firesteel.operator import OperatorState, RuntimeContext, StreamOperator, TaskCancelled
+from taskexecutor.executor.connectors.python.data_source import (
+    MESSAGE_SCHEMA,
+    check_sink,
+    user_code,
+    writer_in,
+)
+from taskexecutor.executor.connectors.runtime import SinkRuntime
+from taskexecutor.executor.connectors.writer_sink import SinkWriting, WriterSink
 from taskexecutor.executor.spark.schemas import to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter
 
 QUEUED_BATCHES = 4
 _LOOK_S = 0.05  # how often a task that waits for the user's code looks whether it was cancelled
 _CLOSE_S = 1.0
 
 
-class EpochWriter(StreamOperator):
-    def __init__(self, sink: PythonSink) -> None:
-        self._sink = sink
-        self._interval_s = sink.commit_interval_s
-        self._writer: Any = None
+class PythonSinkRuntime(WriterSink[PythonSink]):
+    def analyze(self, schema: pa.Schema | None) -> pa.Schema:
+        return check_sink(self.sink, schema)
+
+    def operator(self) -> StreamOperator:
+        return EpochWriting(self)
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        return EpochWriter(self.sink, context)
+
+
+class EpochWriting(SinkWriting):
+    """The messages are committed by another operator: they are emitted, a row each."""
+
+    def _commit_prepared(self) -> None:
+        for message in self._prepared:
+            row = [
+                pa.array([self.context.task.subtask], pa.int32()),
+                pa.array([cloudpickle.dumps(message)], pa.binary()),
+            ]
+            self.output.emit(pa.RecordBatch.from_arrays(row, schema=MESSAGE_SCHEMA))
+
+
+class EpochWriter(SinkWriter):
+    def __init__(self, sink: PythonSink, context: RuntimeContext) -> None:
+        schema = context.input_schemas[0]
+        assert schema is not None, "analysis makes sure of it"
+        self._name = sink.name
+        self._whole_input = sink.commit_interval_s is None  # is one epoch
+        self._context = context
+        self._schema = to_spark(schema)
         self._epoch: _Epoch | None = None
 
     def open(self) -> None:
-        schema = self.context.input_schemas[0]
-        assert schema is not None, "analysis makes sure of it"
-        self._schema = to_spark(schema)
-        if self._interval_s is None:
+        if self._whole_input:
             self._begin()  # in every subtask, also if it gets no rows
 
-    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
+        (self._epoch or self._begin()).put(batch)
+
+    def prepare(self) -> list[Any]:
         if self._epoch is None:
-            assert self._interval_s is not None
-            self._begin()
-            self.context.timers.register_processing_time(
-                time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000))
-            )
-        assert self._epoch is not None
-        with self.context.time("python"):
-            self._epoch.put(batch, self)
-
-    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
-        self._end()
-
-    def finish(self) -> None:
-        if self._epoch is not None:
-            self._end()
+            return []
+        message = self._epoch.end()
+        self._epoch = None
+        return [message]
 
     def close(self) -> None:
-        if self._epoch is not None:
-            self._epoch.abandon()
-            self._epoch = None
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.abandon()
 
-    def _begin(self) -> None:
-        self._writer = writer_in(self.context.output_schema)  # a copy for each epoch, as in Spark
-        name = f"{self.context.operator_name} ({self.context.task.subtask + 1})"
-        self._epoch = _Epoch(self._write, name)
+    def _begin(self) -> _Epoch:
+        writer = writer_in(self._context.output_schema)  # a copy for each epoch, as in Spark
+        self._epoch = _Epoch(lambda batches: self._write(writer, batches), self._context)
+        return self._epoch
 
-    def _end(self) -> None:
-        epoch = self._epoch
-        assert epoch is not None
-        with self.context.time("python"):
-            message = epoch.end(self)
-        self._epoch = None
-        row = [
-            pa.array([self.context.task.subtask], pa.int32()),
-            pa.array([cloudpickle.dumps(message)], pa.binary()),
-        ]
-        self.output.emit(pa.RecordBatch.from_arrays(row, schema=MESSAGE_SCHEMA))
-
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Any:
+    def _write(self, writer: DataSourceStreamWriter, batches: Iterator[pa.RecordBatch]) -> Any:
         from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-        arrow = isinstance(self._writer, DataSourceStreamArrowWriter)
-        with user_code(
-            self.context, timed=False
-        ):  # not on the task's thread, whose waiting is timed
-            message = self._writer.write(batches if arrow else self._rows(batches))
+        arrow = isinstance(writer, DataSourceStreamArrowWriter)
+        # Not timed here: this is not the task's thread, whose waiting is timed.
+        with user_code(self._context, timed=False):
+            message = writer.write(batches if arrow else self._rows(batches))
         if not isinstance(message, WriterCommitMessage):
             raise FiresteelError(
-                f"{self._sink.name}: write() returned {type(message).__name__}; it must return a WriterCommitMessage"
+                f"{self._name}: write() returned {type(message).__name__}; "
+                "it must return a WriterCommitMessage"
             )
         return message
 
@@ -106,9 +119,8 @@ class EpochWriter(StreamOperator):
         from pyspark.sql.conversion import ArrowTableToRowsConversion
 
         for batch in batches:
-            yield from ArrowTableToRowsConversion.convert(
-                pa.Table.from_batches([batch]), self._schema
-            )
+            table = pa.Table.from_batches([batch])
+            yield from ArrowTableToRowsConversion.convert(table, self._schema)
 
 
 class _Abandoned(Exception):
@@ -118,34 +130,38 @@ class _Abandoned(Exception):
 class _Epoch:
     """One call of `write`, in its thread."""
 
-    def __init__(self, write: Any, name: str) -> None:
+    def __init__(
+        self, write: Callable[[Iterator[pa.RecordBatch]], Any], context: RuntimeContext
+    ) -> None:
+        self._context = context
         self._queue: queue.Queue[pa.RecordBatch | None] = queue.Queue(QUEUED_BATCHES)
         self._abandoned = False
         self._result: Any = None
         self._failure: BaseException | None = None
         self._write = write
-        self._thread = threading.Thread(target=self._run, name=f"write {name}", daemon=True)
+        name = f"write {context.operator_name} ({context.task.subtask + 1})"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, batch: pa.RecordBatch | None, operator: StreamOperator) -> None:
-        """Waits while the user's code is behind. Rows that it does not want any more are dropped,
-        as in Spark.
+    def put(self, batch: pa.RecordBatch | None) -> None:
+        """Waits while the user's code is behind. Rows that it does not read are dropped, as in
+        Spark.
         """
         while True:
-            self._check(operator)
+            self._check()
             if not self._thread.is_alive():
                 return
             with contextlib.suppress(queue.Full):
                 self._queue.put(batch, timeout=_LOOK_S)
                 return
 
-    def end(self, operator: StreamOperator) -> Any:
+    def end(self) -> Any:
         """What `write` returned; raises what it raised."""
-        self.put(None, operator)
+        self.put(None)
         while self._thread.is_alive():
             self._thread.join(_LOOK_S)
-            self._check(operator)
-        self._check(operator)
+            self._check()
+        self._check()
         return self._result
 
     def abandon(self) -> None:
@@ -156,8 +172,8 @@ class _Epoch:
             _CLOSE_S
         )  # user code that does not come back is left alone: it is a daemon
 
-    def _check(self, operator: StreamOperator) -> None:
-        if operator.context.cancelled:
+    def _check(self) -> None:
+        if self._context.cancelled:
             raise TaskCancelled
         if not self._thread.is_alive() and self._failure is not None:
             raise self._failure
@@ -177,7 +193,14 @@ class _Epoch:
             raise _Abandoned("the task ended before its input did")
 
 
-class PythonCommitter(StreamOperator):
+class PythonCommitRuntime(SinkRuntime[PythonCommit]):
+    def operator(self) -> StreamOperator:
+        return PythonCommitting(self.sink.sink)
+
+
+class PythonCommitting(StreamOperator):
+    """Commits what all writers have emitted, or aborts it when the task fails or is cancelled."""
+
     def __init__(self, sink: PythonSink) -> None:
         self._at_intervals = sink.commit_interval_s is not None
         self._writer: Any = None

@@ -19,7 +19,8 @@ when a completed checkpoint has that offset, and only then.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pyarrow as pa
@@ -29,9 +30,10 @@ from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, SourceOperator, StreamOperator
-from taskexecutor.executor.connectors.python_data_source import (
+from taskexecutor.executor.connectors.python.data_source import (
     PARTITION_SCHEMA,
     batches_of,
+    check_source,
     create,
     latest_offset,
     offset_text,
@@ -39,9 +41,30 @@ from taskexecutor.executor.connectors.python_data_source import (
     stream_reader,
     user_code,
 )
+from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
+from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark.schemas import to_arrow
 
-READING_SUBTASK = 0  # of planners and simple readers; further subtasks, if somebody asks for them, have nothing to do
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READING_SUBTASK = 0  # of planners and simple readers; any further subtasks have nothing to do
+
+
+class PythonSourceRuntime(SourceRuntime[PythonSource]):
+    def analyze(self, session: SparkSession) -> SourceAnalysis:
+        return SourceAnalysis(schema=check_source(self.source))
+
+    def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:
+        return SimpleReader(self.source) if self.source.is_simple else PartitionReader(self.source)
+
+
+class PartitionPlanRuntime(SourceRuntime[PartitionPlan]):
+    def analyze(self, session: SparkSession) -> SourceAnalysis:
+        return SourceAnalysis(schema=PARTITION_SCHEMA)
+
+    def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:
+        return PartitionPlanner(self.source)
 
 
 class _OffsetSource(SourceOperator):
@@ -161,8 +184,8 @@ class SimpleReader(_OffsetSource):
                 self.output.emit(batch)
         if count and offset_text(end, self._source.name) == self._text:
             raise FiresteelError(
-                f"{self._source.name}: read({self._text}) returned rows and the offset it was given; "
-                "the end offset must be behind the rows, or they would be read again and again"
+                f"{self._source.name}: read({self._text}) returned rows and the offset it was "
+                "given; the end offset must be behind the rows, or they would be read again and again"
             )
         return end
 
@@ -186,9 +209,3 @@ class PartitionReader(StreamOperator):
                 rows = self._reader.read(cloudpickle.loads(pickled))
                 for read in batches_of(rows, self._schema, self._data_source, self._arrow_schema):
                     self.output.emit(read)
-
-
-def build(source: PythonSource | PartitionPlan) -> StreamOperator:
-    if isinstance(source, PartitionPlan):
-        return PartitionPlanner(source)
-    return SimpleReader(source) if source.is_simple else PartitionReader(source)

@@ -36,7 +36,7 @@ _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExe
 
 
 class RangePlans:
-    """One per task. Not for sources with watermarks, which are observed per split."""
+    """One per task."""
 
     def __init__(
         self, session: SparkSession, source: SequenceSource, specs: Sequence[Spec], cores: int

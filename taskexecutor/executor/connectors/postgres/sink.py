@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg2
@@ -18,10 +17,12 @@ import pyarrow.csv as pa_csv
 from psycopg2 import sql
 from sqlalchemy.engine import make_url
 
-from firesteel.connectors import PostgresSink
+from firesteel.connectors import PostgresSink, SinkWriter
 from firesteel.errors import FiresteelError
-from firesteel.operator import StreamOperator
-from taskexecutor.executor.connectors.json_values import json_form, or_none
+from firesteel.operator import RuntimeContext
+from taskexecutor.executor.connectors.checks import check_columns, known_schema
+from taskexecutor.executor.connectors.postgres.types import as_texts, fits, postgres_type
+from taskexecutor.executor.connectors.writer_sink import WriterSink
 
 CONNECT_TIMEOUT_S = 10
 BATCH_BYTES = 32 * 2**20
@@ -29,22 +30,30 @@ _ORDER = "_firesteel_order"
 _STAGING = "_firesteel_rows"
 
 
-class PostgresWriter(StreamOperator):
-    def __init__(self, sink: PostgresSink) -> None:
+class PostgresSinkRuntime(WriterSink[PostgresSink]):
+    def analyze(self, schema: pa.Schema | None) -> None:
+        check_sink(self.sink, schema)
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        schema = context.input_schemas[0]
+        assert schema is not None, "analysis makes sure of it"
+        return PostgresWriter(self.sink, schema)
+
+
+class PostgresWriter(SinkWriter):
+    def __init__(self, sink: PostgresSink, schema: pa.Schema) -> None:
         self._sink = sink
+        self._schema = schema
         self._connection: Any = None
         self._rows: list[pa.RecordBatch] = []
         self._count = self._size_bytes = 0
-        self._order = 0
 
     def open(self) -> None:
-        schema = self.context.input_schemas[0]
-        assert schema is not None, "analysis makes sure of it"
         self._connection = connect(self._sink)
         with _explained(self._sink), self._connection:
-            _prepare(self._connection, self._sink, schema)
+            _prepare_table(self._connection, self._sink, self._schema)
 
-    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         for offset in range(0, batch.num_rows, self._sink.batch_rows):
             part = batch.slice(offset, self._sink.batch_rows)
             if self._count + part.num_rows > self._sink.batch_rows:
@@ -60,19 +69,16 @@ class PostgresWriter(StreamOperator):
             return
         table = pa.Table.from_batches(self._rows)
         self._rows, self._count, self._size_bytes = [], 0, 0
-        with (
-            self.context.time("python"),
-            _explained(self._sink),
-            self._connection,
-            self._connection.cursor() as cursor,
-        ):
+        with _explained(self._sink), self._connection, self._connection.cursor() as cursor:
             if self._sink.mode == "append":
                 _copy(cursor, _identifier(self._sink.table), table)
             else:
                 self._upsert(cursor, table)
 
-    def finish(self) -> None:
+    def prepare(self) -> tuple[()]:
+        """Rows are committed when they are flushed, in transactions of their own."""
         self.flush()
+        return ()
 
     def close(self) -> None:
         self._rows = []
@@ -126,19 +132,12 @@ def check_sink(sink: PostgresSink, schema: pa.Schema | None) -> None:
     """Before data flows: the database answers, the table is there or can be, and its columns fit.
     Raises FiresteelError.
     """
-    if schema is None:
-        raise FiresteelError(
-            "PostgresSink: the schema of its input is not known; declare one on the operator before it"
-        )
-    for name in sink.key:
-        if name not in schema.names:
-            raise FiresteelError(
-                f"PostgresSink: key column {name!r} is not in the stream, which has: {', '.join(schema.names)}"
-            )
+    schema = known_schema("PostgresSink", schema)
+    check_columns("PostgresSink: key column", sink.key, schema)
     connection = connect(sink)
     try:
         with _explained(sink), connection:
-            _prepare(connection, sink, schema)
+            _prepare_table(connection, sink, schema)
     finally:
         connection.close()
 
@@ -174,7 +173,7 @@ def connect(sink: PostgresSink) -> Any:
         ) from None
 
 
-def _prepare(connection: Any, sink: PostgresSink, schema: pa.Schema) -> None:
+def _prepare_table(connection: Any, sink: PostgresSink, schema: pa.Schema) -> None:
     """The table exists, with columns for the stream's, and keys to find rows by."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", (_identifier(sink.table).as_string(connection),))
@@ -203,12 +202,12 @@ def _check_columns(sink: PostgresSink, schema: pa.Schema, types: dict[str, str])
         if field.name not in types:
             raise FiresteelError(
                 f"PostgresSink: table {sink.table} has no column {field.name!r}; it has: {', '.join(types)}. "
-                f"Add it (ALTER TABLE {sink.table} ADD COLUMN ... {_type_of(field)}), or leave it out of the stream"
+                f"Add it (ALTER TABLE {sink.table} ADD COLUMN ... {postgres_type(field)}), or leave it out of the stream"
             )
-        if not _fits(field, types[field.name]):
+        if not fits(field, types[field.name]):
             raise FiresteelError(
                 f"PostgresSink: column {field.name!r} of the stream is {field.type}, and that of table {sink.table} "
-                f"is {types[field.name]}; cast it, or make the table's {_type_of(field)}"
+                f"is {types[field.name]}; cast it, or make the table's {postgres_type(field)}"
             )
 
 
@@ -224,7 +223,7 @@ def _has_unique_index(connection: Any, cursor: Any, sink: PostgresSink) -> bool:
 
 def _create_table(sink: PostgresSink, schema: pa.Schema) -> sql.Composable:
     columns = [
-        sql.SQL("{} " + _type_of(field)).format(sql.Identifier(field.name)) for field in schema
+        sql.SQL("{} " + postgres_type(field)).format(sql.Identifier(field.name)) for field in schema
     ]
     if sink.key:
         columns.append(
@@ -239,110 +238,14 @@ def _identifier(table: str) -> sql.Identifier:
     return sql.Identifier(*table.split(".", 1))
 
 
-# -- types
-
-
-def _type_of(field: pa.Field) -> str:
-    """The PostgreSQL type that holds all values of the column. Raises FiresteelError if there is
-    none.
-    """
-    kind = field.type
-    if pa.types.is_decimal(kind):
-        return f"numeric({kind.precision},{kind.scale})"
-    if pa.types.is_nested(kind):
-        return "jsonb"
-    for check, name in _TYPES:
-        if check(kind):
-            return name
-    raise FiresteelError(
-        f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; cast or drop it"
-    )
-
-
-_TYPES: tuple[tuple[Any, str], ...] = (
-    (pa.types.is_boolean, "boolean"),
-    (lambda kind: pa.types.is_int8(kind) or pa.types.is_int16(kind), "smallint"),
-    (pa.types.is_int32, "integer"),
-    (pa.types.is_int64, "bigint"),
-    (pa.types.is_float32, "real"),
-    (pa.types.is_float64, "double precision"),
-    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "text"),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytea"),
-    (pa.types.is_date, "date"),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "timestamp with time zone"),
-    (pa.types.is_timestamp, "timestamp without time zone"),
-)
-_NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
-_TEXTS = ("text", "character", "varchar", "citext", "uuid", "json", "inet", "USER-DEFINED")
-
-
-def _fits(field: pa.Field, declared: str) -> bool:
-    """Whether PostgreSQL can take the column's values as texts of type `declared`, as far as one
-    can tell from the types.
-    """
-    ours = _type_of(field).split("(", 1)[0]
-    theirs = declared.split("(", 1)[0]
-    if ours in _NUMBERS:
-        # A value that is too large is told when it comes.
-        return (
-            theirs in _NUMBERS
-            if ours in ("numeric", "real", "double precision")
-            else theirs in (*_NUMBERS, "oid")
-        )
-    if ours.startswith("timestamp"):
-        return theirs.startswith("timestamp")
-    if ours == "jsonb":
-        return theirs in ("json", "jsonb", "text")
-    if ours == "text":
-        return theirs not in (*_NUMBERS, "boolean", "bytea", "date") and not theirs.startswith(
-            "timestamp"
-        )
-    return ours == theirs or (ours == "date" and theirs.startswith("timestamp"))
-
-
-# -- values
-
-
 def _copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, table.column_names))
     statement = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT csv)").format(target, columns)
     text = pa.BufferOutputStream()
     pa_csv.write_csv(
-        _as_texts(table), text, pa_csv.WriteOptions(include_header=False, quoting_style="needed")
+        as_texts(table), text, pa_csv.WriteOptions(include_header=False, quoting_style="needed")
     )
     cursor.copy_expert(statement, io.BytesIO(text.getvalue()))
-
-
-def _as_texts(table: pa.Table) -> pa.Table:
-    """Columns that Arrow's CSV writer does not write as PostgreSQL reads them, as strings."""
-    for index, field in enumerate(table.schema):
-        convert = (
-            _json_text(field.type)
-            if pa.types.is_nested(field.type)
-            else _hex_text
-            if _is_binary(field.type)
-            else None
-        )
-        if convert is not None:
-            texts = [
-                None if value is None else convert(value)
-                for value in table.column(index).to_pylist()
-            ]
-            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
-    return table
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _hex_text(value: bytes) -> str:
-    return "\\x" + value.hex()
-
-
-def _json_text(kind: pa.DataType) -> Callable[[Any], str]:
-    form = or_none(json_form(kind))
-    return lambda value: json.dumps(form(value))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""FileSource and FileSink in a slot."""

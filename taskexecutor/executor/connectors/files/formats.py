@@ -1,0 +1,119 @@
+"""The formats of part files: what their options may be, and how tables become bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.json_values import json_form
+
+_ONE_CHARACTER = "."
+_CODECS = "none|snappy|gzip|brotli|zstd|lz4"
+_OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of what each may be
+    "csv": {"header": "true|false", "sep": _ONE_CHARACTER, "delimiter": _ONE_CHARACTER},
+    "json": {},
+    "parquet": {"compression": _CODECS},
+}
+
+
+def check_format(format: str, options: Mapping[str, str], schema: pa.Schema | None) -> None:
+    """Raises FiresteelError for a format, an option or a column that cannot be written."""
+    if format not in WRITERS:
+        raise FiresteelError(
+            f"FileSink cannot write format {format!r}; allowed: {', '.join(sorted(WRITERS))}"
+        )
+    allowed = _OPTIONS[format]
+    for name, value in options.items():
+        if name not in allowed:
+            known = f"it has: {', '.join(allowed)}" if allowed else "it has none"
+            raise FiresteelError(f"FileSink: format {format} has no option {name!r}; {known}")
+        pattern = allowed[name]
+        if not re.fullmatch(pattern, value, re.IGNORECASE):
+            values = "one character" if pattern == _ONE_CHARACTER else pattern.replace("|", ", ")
+            raise FiresteelError(f"FileSink: option {name} is {value!r}; allowed: {values}")
+    if format == "csv":
+        for field in schema or ():
+            _csv_field(field)
+
+
+class TableWriter(Protocol):
+    def write_table(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _parquet_writer(stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> TableWriter:
+    writer: TableWriter = pq.ParquetWriter(
+        stream, schema, compression=options.get("compression", "snappy")
+    )
+    return writer
+
+
+class _CsvWriter:
+    def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
+        written = pa_csv.WriteOptions(
+            include_header=options.get("header", "true").lower() != "false",
+            delimiter=options.get("sep", options.get("delimiter", ",")),
+        )
+        self._schema = pa.schema([_csv_field(field) for field in schema])
+        self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(
+            pa.table([_csv_column(c) for c in table.columns], schema=self._schema)
+        )
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _csv_field(field: pa.Field) -> pa.Field:
+    """What is written for a column. Raises FiresteelError if CSV cannot hold it."""
+    if pa.types.is_nested(field.type):
+        raise FiresteelError(
+            f"FileSink csv: column {field.name!r} is {field.type}, which CSV cannot hold; "
+            "use parquet or json"
+        )
+    return pa.field(field.name, pa.string()) if pa.types.is_timestamp(field.type) else field
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_timestamp(column.type):
+        return column
+    shape = "%Y-%m-%dT%H:%M:%SZ" if column.type.tz else "%Y-%m-%dT%H:%M:%S"
+    utc = column.cast(pa.timestamp("us", "UTC")) if column.type.tz else column
+    return pc.strftime(utc, format=shape)
+
+
+class _JsonWriter:
+    """One object per line, as Spark writes and reads it."""
+
+    def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
+        self._stream = stream
+        self._forms = {
+            field.name: form for field in schema if (form := json_form(field.type)) is not None
+        }
+
+    def write_table(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            for name, form in self._forms.items():
+                if row[name] is not None:
+                    row[name] = form(row[name])
+            self._stream.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None: ...
+
+
+WRITERS: dict[str, Callable[[BinaryIO, pa.Schema, dict[str, str]], TableWriter]] = {
+    "parquet": _parquet_writer,
+    "csv": _CsvWriter,
+    "json": _JsonWriter,
+}

@@ -1,0 +1,254 @@
+"""FileSink: part files that appear under their names when they are complete.
+
+    <path>/.inprogress-<attempt>-part-<subtask>-<job>-<sink>-<n>.parquet   while it is written
+    <path>/part-<subtask>-<job>-<sink>-<n>.parquet                         once it is committed
+
+No two writers share a name, not even two sinks of one task with the same path.
+
+A subtask without rows writes no file. A failed or cancelled task removes what it has not committed;
+what a killed one has left is removed when the sink is opened again. A file that is being written is
+locked by its task's process, so that it is not mistaken for an abandoned one by another job that
+writes to the same folder with the same program.
+
+The names of committed files tell their job, but not the attempt. A job that starts over finds those
+of its earlier attempts, and removes them with its first commit: its rows are all written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from firesteel.connectors import Committer, FileSink, SinkWriter
+from firesteel.errors import FiresteelError
+from firesteel.operator import RuntimeContext
+from taskexecutor.executor.connectors.checks import check_writable
+from taskexecutor.executor.connectors.files.formats import WRITERS, TableWriter, check_format
+from taskexecutor.executor.connectors.writer_sink import WriterSink
+
+_UNFINISHED = ".inprogress-"
+GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this
+GROUP_ROWS = 2**20
+
+
+class FileSinkRuntime(WriterSink[FileSink]):
+    def analyze(self, schema: pa.Schema | None) -> None:
+        check_format(self.sink.format, self.sink.options, schema)
+        check_writable("FileSink", Path(self.sink.path))
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        return FileWriter(self.sink, context)
+
+    def create_committer(self, context: RuntimeContext) -> Committer:
+        return FileCommitter(self.sink, context)
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteFile:
+    """A committable: everything is on disk, under the in-progress name."""
+
+    in_progress: Path
+    final: Path
+
+
+class FileWriter(SinkWriter):
+    def __init__(self, sink: FileSink, context: RuntimeContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._folder = Path(sink.path)
+        self._count = 0
+        self._file: _PartFile | None = None
+        self._complete: list[CompleteFile] = []
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = self._gathered_rows = 0
+        self._limit_bytes = sink.rolling_size_bytes
+        self._group_bytes = min(GROUP_BYTES, self._limit_bytes or GROUP_BYTES)
+
+    def open(self) -> None:
+        with _explained(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        if self._context.task.subtask == 0:
+            _remove_abandoned(self._folder, _sink_id(self._context))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._gathered and batch.schema != self._gathered[0].schema:
+            self._write_gathered()
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        self._gathered_rows += batch.num_rows
+        if self._gathered_bytes >= self._group_bytes or self._gathered_rows >= GROUP_ROWS:
+            self._write_gathered()
+            self.commit_now = self._limit_bytes is not None and (
+                self._file is not None and self._file.size_bytes >= self._limit_bytes
+            )
+
+    def prepare(self) -> Sequence[CompleteFile]:
+        self._write_gathered()
+        self._complete_file()
+        complete, self._complete = self._complete, []
+        self.commit_now = False
+        return complete
+
+    def close(self) -> None:
+        self._gathered = []
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+        for file in self._complete:
+            _discard(file)
+        self._complete = []
+
+    def _write_gathered(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.Table.from_batches(self._gathered)
+        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+        if self._file is not None and self._file.schema != table.schema:
+            self._complete_file()
+        if self._file is None:
+            name = f"{_committed_prefix(self._context)}{self._count}.{self._sink.format}"
+            self._count += 1
+            attempt = self._context.task.attempt_id[:12]
+            self._file = _PartFile(
+                self._folder / f"{_UNFINISHED}{attempt}-{name}",
+                self._folder / name,
+                table.schema,
+                self._sink,
+            )
+        self._file.write(table)
+
+    def _complete_file(self) -> None:
+        if self._file is not None:
+            self._complete.append(self._file.complete())
+            self._file = None
+
+
+class FileCommitter(Committer):
+    def __init__(self, sink: FileSink, context: RuntimeContext) -> None:
+        self._folder = Path(sink.path)
+        self._prefix = _committed_prefix(context)
+        self._superseded: list[Path] = []
+
+    def start_over(self) -> None:
+        self._superseded = list(self._folder.glob(f"{self._prefix}*"))
+
+    def commit(self, committables: Sequence[CompleteFile]) -> None:
+        superseded, self._superseded = self._superseded, []
+        for path in superseded:
+            with _explained(path):
+                path.unlink(missing_ok=True)
+        for file in committables:
+            with _explained(file.final):
+                if file.in_progress.exists() or not file.final.exists():  # else: committed before
+                    os.rename(file.in_progress, file.final)
+
+    def abort(self, committables: Sequence[CompleteFile]) -> None:
+        for file in committables:
+            _discard(file)
+
+
+def _sink_id(context: RuntimeContext) -> str:
+    return context.operator_id[:6]
+
+
+def _committed_prefix(context: RuntimeContext) -> str:
+    """What the names of all files begin with that this subtask of the job ever commits."""
+    return f"part-{context.task.subtask}-{context.task.job_id[:12]}-{_sink_id(context)}-"
+
+
+def _discard(file: CompleteFile) -> None:
+    with contextlib.suppress(OSError):
+        file.in_progress.unlink(missing_ok=True)
+
+
+class _PartFile:
+    """A file that is being written, under its in-progress name."""
+
+    def __init__(self, path: Path, final: Path, schema: pa.Schema, sink: FileSink) -> None:
+        self.schema = schema
+        self._path = path
+        self._final = final
+        self._stream: BinaryIO | None = None
+        self._writer: TableWriter | None = None
+        try:
+            with _explained(path):
+                self._stream = _create_locked(path)
+                self._writer = WRITERS[sink.format](self._stream, schema, sink.options)
+        except BaseException:
+            self.discard()  # nothing else refers to it yet
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """On disk, so far."""
+        return self._stream.tell() if self._stream is not None else 0
+
+    def write(self, table: pa.Table) -> None:
+        assert self._writer is not None
+        with _explained(self._path):
+            self._writer.write_table(table)
+
+    def complete(self) -> CompleteFile:
+        assert self._writer is not None and self._stream is not None
+        with _explained(self._path):
+            self._writer.close()
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+        return CompleteFile(self._path, self._final)
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException, ValueError):
+                self._writer.close()
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def _create_locked(path: Path) -> BinaryIO:
+    """Locked as long as it is open, or its process lives."""
+    while True:
+        stream = open(path, "xb")  # noqa: SIM115 - closed by complete or discard
+        # On a file system without locks, nothing is ever removed as abandoned.
+        with contextlib.suppress(OSError):
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        if path.exists():
+            return stream
+        stream.close()  # it was taken for abandoned before it was locked
+
+
+def _remove_abandoned(folder: Path, sink_id: str) -> None:
+    """Unfinished files of this sink, of any subtask, whose processes are dead."""
+    for path in folder.glob(f"{_UNFINISHED}*-part-*-*-{sink_id}-*"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise FiresteelError(
+                f"FileSink: cannot write {path}: the disk is full; "
+                "free some space or write elsewhere"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise FiresteelError(
+                f"FileSink: cannot write {path}: permission denied; "
+                "choose a folder that the cluster may write"
+            ) from error
+        raise FiresteelError(f"FileSink: cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,173 @@
+"""FileSource: files read by Spark, inside the plan of the operators that follow."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from firesteel.common.error_report import summary_of
+from firesteel.connectors.file_source import CORRUPT_RECORD, FileSource
+from firesteel.connectors.source import Split
+from firesteel.elements import Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import SourceOperator
+from firesteel.plan.specs import SourceSpec, Spec
+from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
+from taskexecutor.executor.connectors.spark_source import SparkSourceStage
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.files import (
+    MALFORMED_SCHEMA,
+    CheckedRows,
+    declared_schema,
+    file_reader,
+    read_files,
+)
+from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# Their schemas come with Spark, or are inferred; any other format's may be wrong for the files.
+_BUILT_IN_FORMATS = ("csv", "json", "parquet", "orc", "text")
+
+
+class FileSourceRuntime(SourceRuntime[FileSource]):
+    def analyze(self, session: SparkSession) -> SourceAnalysis:
+        source = self.source
+        schema = _schema_of(session, source)
+        return SourceAnalysis(
+            schema=to_arrow(schema),
+            spark_schema=schema,
+            leaf=f"Read {source.format} {', '.join(source.paths)}",
+            side_schemas=dict.fromkeys(source.side_output_tags, MALFORMED_SCHEMA),
+        )
+
+    def operator(self, group: Sequence[OpenedOperator]) -> SourceOperator:
+        spec = group[0].spec
+        assert isinstance(spec, SourceSpec)
+        specs = [opened.spec for opened in group[1:]]
+        return FileStage(self.source, spec, group[0].output_schema, specs, group[-1].output_schema)
+
+
+class FileStage(SparkSourceStage):
+    """A file source and the Spark operators after it."""
+
+    def __init__(
+        self,
+        source: FileSource,
+        spec: SourceSpec,
+        source_schema: pa.Schema | None,
+        specs: Sequence[Spec],
+        output_schema: pa.Schema | None,
+    ) -> None:
+        super().__init__(specs, output_schema)
+        self._source = source
+        self._watermarks = spec.watermarks
+        self._source_schema = None if source_schema is None else to_spark(source_schema)
+        self._watermark_us: int | None = None
+        self.idle_between_splits = source.watch_s is not None
+
+    def _read(self, split: Split) -> int:
+        path = split["path"]
+        latest_us: int | None = None
+        with self._on_spark():
+            checked = self._checked_rows(path)
+            frame = self._frame(path) if checked is None else checked.frame
+            if self._watermarks is not None:
+                frame = plans.observe_time(frame, self._watermarks)
+            done = self._run(frame)
+            self._show_plan(done)
+            if self._watermarks is not None:
+                latest_us, rows = plans.observed_times(done)
+            if checked is not None:
+                checked.account(done, self.context, self.output)
+        if self._watermarks is None:
+            rows = plans.scanned_rows(done, path)
+        if latest_us is not None:
+            self._advance(latest_us)
+        return rows
+
+    def _frame(self, path: str) -> DataFrame:
+        return read_files(self._engine.session, self._source, path, self._source_schema)
+
+    def _checked_rows(self, path: str) -> CheckedRows | None:
+        if self._source.malformed is None or self._source_schema is None:
+            return None
+        return CheckedRows(self._engine.session, self._source, path, self._source_schema)
+
+    def _advance(self, latest_us: int) -> None:
+        assert self._watermarks is not None
+        watermark_us = latest_us - self._watermarks.max_out_of_orderness_us - 1
+        if self._watermark_us is None or watermark_us > self._watermark_us:
+            self._watermark_us = watermark_us
+            self.output.emit_watermark(Watermark(watermark_us))
+
+
+# -- before data flows
+
+
+def _schema_of(session: SparkSession, source: FileSource) -> StructType:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql.types import StructType
+
+    named = ", ".join(source.paths)
+    paths = _existing_paths(source)
+    try:
+        schema = _declared_or_inferred(session, source, paths)
+    except ParseException as error:
+        raise FiresteelError(
+            f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
+        ) from error
+    except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
+        raise FiresteelError(
+            f"FileSource {named} as {source.format}: {summary_of(error)}"
+        ) from error
+    if not schema.fields:
+        raise FiresteelError(f"FileSource {named}: the files have no columns")
+    return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _declared_or_inferred(
+    session: SparkSession, source: FileSource, paths: list[str]
+) -> StructType:
+    schema = declared_schema(source)
+    if schema is None:
+        return read_files(session, source, paths, None).schema
+    if source.malformed is not None and CORRUPT_RECORD in schema.names:
+        raise FiresteelError(
+            f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude each "
+            "other: either rows that do not fit go elsewhere, or they stay with that column set"
+        )
+    reader = file_reader(session, source)  # an unknown format is found when it is loaded
+    if paths and source.format not in _BUILT_IN_FORMATS:
+        reader.schema(schema).options(**source.options).load(paths)
+    return schema
+
+
+def _existing_paths(source: FileSource) -> list[str]:
+    paths: list[str] = []
+    for path in (path.removeprefix("file://") for path in source.paths):
+        exists = "://" in path or os.path.exists(path)
+        files = [path] if exists else sorted(glob.glob(path, recursive=True))
+        if not files and source.watch_s is None:
+            raise FiresteelError(f"FileSource: no such file: {path}")
+        paths += files
+    if source.schema is None and source.watch_s is not None and not any(map(_has_files, paths)):
+        raise FiresteelError(
+            f"FileSource {', '.join(source.paths)}: there are no files yet to infer the schema "
+            "from; give the source a schema"
+        )
+    return paths
+
+
+def _has_files(path: str) -> bool:
+    return not os.path.isdir(path) or any(
+        not name.startswith((".", "_")) for _, _, names in os.walk(path) for name in names
+    )

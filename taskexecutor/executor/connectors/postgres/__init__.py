@@ -1,0 +1,1 @@
+"""PostgresSink in a slot."""

@@ -1,0 +1,80 @@
+"""What a slot makes of a connector's description: its schema and checks, and its operator.
+
+Runtimes are loaded on first use: a slot without a PostgresSink needs no driver of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from firesteel.connectors.sink import Sink
+from firesteel.connectors.source import Source
+from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
+from taskexecutor.executor.operator_factory import OpenedOperator
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+AnySource = TypeVar("AnySource", bound=Source)
+AnySink = TypeVar("AnySink", bound=Sink)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAnalysis:
+    """What is known of a source before data flows."""
+
+    schema: pa.Schema
+    # Of a source with which a Spark plan begins: what it reads, and the plan's leaf as users see it.
+    spark_schema: StructType | None = None
+    leaf: str = ""
+    side_schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+
+class SourceRuntime(ABC, Generic[AnySource]):
+    def __init__(self, source: AnySource) -> None:
+        self.source = source
+
+    @abstractmethod
+    def analyze(self, session: SparkSession) -> SourceAnalysis:
+        """Checks the source and finds its schema. Raises FiresteelError, or what user code raised."""
+
+    @abstractmethod
+    def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:
+        """The operator that reads; `group` is the source and the Spark operators fused with it."""
+
+
+class SinkRuntime(ABC, Generic[AnySink]):
+    def __init__(self, sink: AnySink) -> None:
+        self.sink = sink
+
+    def analyze(self, schema: pa.Schema | None) -> pa.Schema | None:
+        """Checks the sink against its input's schema; returns its output's, if it has an output.
+        Raises FiresteelError, or what user code raises.
+        """
+        return None
+
+    @abstractmethod
+    def operator(self) -> StreamOperator:
+        """The operator that writes."""
+
+
+def source_runtime(source: Source) -> SourceRuntime[Any]:
+    runtime = resolve_name(source.runtime)(source)
+    if not isinstance(runtime, SourceRuntime):
+        raise FiresteelError(f"{source.runtime}, the runtime of {source.name}, is of no source")
+    return runtime
+
+
+def sink_runtime(sink: Sink) -> SinkRuntime[Any]:
+    runtime = resolve_name(sink.runtime)(sink)
+    if not isinstance(runtime, SinkRuntime):
+        raise FiresteelError(f"{sink.runtime}, the runtime of {sink.name}, is of no sink")
+    return runtime

@@ -1,0 +1,1 @@
+"""SequenceSource in a slot: numbers made in Python, or generated inside Spark."""

@@ -1,0 +1,100 @@
+"""SequenceSource: numbers made here in batches, or generated inside Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.connectors import EndOfSplit, SequenceSource, SourceReader, Split
+from firesteel.operator import RuntimeContext, SourceOperator
+from firesteel.plan.specs import Spec
+from taskexecutor.executor.connectors.sequences.pace import Pace
+from taskexecutor.executor.connectors.sequences.ranges import RangePlans
+from taskexecutor.executor.connectors.spark_source import SparkSourceStage
+from taskexecutor.executor.connectors.split_source import SplitReading, SplitSource
+from taskexecutor.executor.operator_factory import OpenedOperator
+
+BATCH_ROWS = 65_536
+
+
+class SequenceRuntime(SplitSource[SequenceSource]):
+    def operator(self, group: Sequence[OpenedOperator]) -> SourceOperator:
+        if len(group) > 1:
+            specs = [opened.spec for opened in group[1:]]
+            return SequenceStage(self.source, specs, group[-1].output_schema)
+        return SplitReading(
+            lambda context: SequenceReader(self.source, context), self.source.output_schema()
+        )
+
+
+class SequenceReader(SourceReader):
+    """One batch per poll. With a rate, each subtask has an equal part of it."""
+
+    def __init__(
+        self,
+        source: SequenceSource,
+        context: RuntimeContext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schema = source.output_schema()
+        self._next = self._end = 0
+        self._clock = clock
+        self._pace: Pace | None = None
+        if source.rate_per_s is not None:
+            self._pace = Pace(source.rate_per_s / context.task.parallelism, clock())
+
+    def begin(self, split: Split) -> None:
+        self._next, self._end = split["start"], split["end"]
+
+    def poll(self) -> pa.RecordBatch | None:
+        if self._next >= self._end:
+            raise EndOfSplit
+        stop = min(self._next + BATCH_ROWS, self._end)
+        if self._pace is not None:
+            now = self._clock()
+            stop = min(stop, self._next + self._pace.due(now))
+            if stop <= self._next:
+                self.poll_interval_s = self._pace.wait_s(now)
+                return None
+            self._pace.emitted(stop - self._next, now)
+        numbers = pa.array(np.arange(self._next, stop, dtype=np.int64))
+        self._next = stop
+        return pa.RecordBatch.from_arrays([numbers], schema=self._schema)
+
+    def position(self) -> int:
+        return self._next
+
+    def restore(self, position: int) -> None:
+        self._next = position
+
+
+class SequenceStage(SparkSourceStage):
+    """A sequence and the Spark operators after it: by a kept plan where there is one."""
+
+    def __init__(
+        self, source: SequenceSource, specs: Sequence[Spec], output_schema: pa.Schema | None
+    ) -> None:
+        super().__init__(specs, output_schema)
+        self._source = source
+        self._ranges: RangePlans | None = None
+
+    def _read(self, split: Split) -> int:
+        start, end = split["start"], split["end"]
+        with self._on_spark():
+            if self._ranges is None:
+                self._ranges = RangePlans(
+                    self._engine.session, self._source, self._specs, self._engine.cores
+                )
+            if self._ranges.covers(start, end):
+                assert self._ranges.frame is not None
+                self._check_schema(self._ranges.frame)
+                assert self._output_schema is not None
+                self._emit(self._ranges.run(start, self._output_schema))
+                self._show_plan(self._ranges.frame)
+            else:
+                frame = self._engine.session.range(start, end, 1, self._engine.cores)
+                self._show_plan(self._run(frame.withColumnRenamed("id", self._source.column)))
+        return int(end - start)

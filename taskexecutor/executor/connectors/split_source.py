@@ -1,0 +1,110 @@
+"""Sources that are read split by split in Python: a program's own, and sequences outside Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from firesteel.common.error_report import summary_of
+from firesteel.connectors.source import EndOfSplit, SourceReader
+from firesteel.errors import FiresteelError
+from firesteel.operator import RuntimeContext, SourceOperator
+from taskexecutor.executor.connectors.runtime import AnySource, SourceAnalysis, SourceRuntime
+from taskexecutor.executor.connectors.splits import Splits
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.spark.schemas import conform, declared, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SplitSource(SourceRuntime[AnySource]):
+    def analyze(self, session: SparkSession) -> SourceAnalysis:
+        found = self.source.output_schema()
+        try:
+            schema = declared(found, None)
+        except FiresteelError:
+            raise
+        except Exception as error:
+            raise FiresteelError(
+                f"the schema {found!r} does not parse: {summary_of(error)}"
+            ) from error
+        if schema is None:
+            raise FiresteelError(f"{self.source.name}: output_schema() returned None")
+        return SourceAnalysis(schema=schema)
+
+    def operator(self, group: Sequence[OpenedOperator]) -> SourceOperator:
+        schema = group[0].output_schema
+        if schema is None:
+            schema = declared(self.source.output_schema(), None)
+        assert schema is not None
+        return SplitReading(self.source.create_reader, schema)
+
+
+class SplitReading(SourceOperator):
+    """Reads splits with a SourceReader. The next split is requested when the current one begins."""
+
+    def __init__(
+        self, create_reader: Callable[[RuntimeContext], SourceReader], schema: pa.Schema
+    ) -> None:
+        self._create_reader = create_reader
+        self._schema = schema
+        self._splits = Splits()
+        self._reader: SourceReader | None = None
+        self._reading = False  # a split has begun and not ended
+
+    def open(self) -> None:
+        self._records_in = self.context.counter("numRecordsIn")
+        self._reader = self._create_reader(self.context)
+        with self.context.time("python"):
+            self._reader.open()
+
+    def handle_coordinator_event(self, event: Any) -> None:
+        self._splits.handle(event, self.context)
+
+    def poll(self, max_wait_s: float) -> bool:
+        assert self._reader is not None
+        while self._in_split():
+            try:
+                with self.context.time("python"):
+                    batch = self._reader.poll()
+            except EndOfSplit:
+                self._reading = False
+                continue
+            self.waiting = batch is None
+            if batch is None:
+                self.poll_interval_s = self._reader.poll_interval_s
+            elif batch.num_rows:
+                self._records_in.inc(batch.num_rows)
+                self.output.emit(self._checked(batch))
+            return True
+        self.waiting = not (self._splits.exhausted and not self._splits.waiting)
+        self.poll_interval_s = None  # only the coordinator can bring more
+        return self.waiting
+
+    def _in_split(self) -> bool:
+        splits, reader = self._splits, self._reader
+        assert reader is not None
+        if not self._reading and splits.waiting:
+            with self.context.time("python"):
+                reader.begin(splits.waiting.popleft())
+            self._reading = True
+        if not splits.waiting:
+            splits.ask(self.context)
+        return self._reading
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return conform(batch, self._schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise FiresteelError(
+                f"{self.context.operator_name}: poll() returned columns {shown(batch.schema)}; "
+                f"output_schema() promises {shown(self._schema)}"
+            ) from error
+
+    def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

@@ -1,0 +1,110 @@
+"""Sinks with a SinkWriter: a program's own, and the built-in ones that fit."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.connectors.sink import Committable, Committer, SinkWriter
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, RuntimeContext, StreamOperator
+from taskexecutor.executor.connectors.runtime import AnySink, SinkRuntime
+
+
+class WriterSink(SinkRuntime[AnySink]):
+    """A built-in sink overrides what creates its writer and committer, which are of the slot."""
+
+    def analyze(self, schema: pa.Schema | None) -> pa.Schema | None:
+        self.sink.check(schema)
+        return None
+
+    def operator(self) -> StreamOperator:
+        return SinkWriting(self)
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        return self.sink.create_writer(context)
+
+    def create_committer(self, context: RuntimeContext) -> Committer | None:
+        return self.sink.create_committer(context)
+
+
+class SinkWriting(StreamOperator):
+    """Writes with a SinkWriter, and commits what it prepares: at the end of the input, at the
+    sink's interval, and when the writer asks for it.
+    """
+
+    def __init__(self, runtime: WriterSink[Any]) -> None:
+        self._runtime = runtime
+        self._interval_s: float | None = runtime.sink.commit_interval_s
+        self._deadline_ms: int | None = None  # of what was written since the last commit
+        self._prepared: Sequence[Committable] = ()
+        self._writer: SinkWriter | None = None
+        self._committer: Committer | None = None
+        self._restored = False
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._restored = state.restored
+
+    def open(self) -> None:
+        with self.context.time("python"):
+            self._committer = self._runtime.create_committer(self.context)
+            if self._committer is not None and not self._restored:
+                self._committer.start_over()
+            self._writer = self._runtime.create_writer(self.context)
+            self._writer.open()
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        assert self._writer is not None
+        if self._interval_s is not None and self._deadline_ms is None:
+            self._deadline_ms = time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000))
+            self.context.timers.register_processing_time(self._deadline_ms)
+        with self.context.time("python"):
+            self._writer.write(batch)
+        if self._writer.commit_now:
+            self._commit()
+
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
+        if timestamp_ms == self._deadline_ms:  # else it was committed meanwhile
+            self._commit()
+
+    def flush(self) -> None:
+        assert self._writer is not None
+        with self.context.time("python"):
+            self._writer.flush()
+
+    def finish(self) -> None:
+        self._commit()
+
+    def _commit(self) -> None:
+        assert self._writer is not None
+        self._deadline_ms = None
+        with self.context.time("python"):
+            self._prepared = tuple(self._writer.prepare())
+            self._commit_prepared()
+        self._prepared = ()
+
+    def _commit_prepared(self) -> None:
+        if self._committer is not None:
+            self._committer.commit(self._prepared)
+        elif self._prepared:
+            raise FiresteelError(
+                f"{self.context.operator_name}: its writer prepared {len(self._prepared)} "
+                "committables, and create_committer() returned None"
+            )
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        committer, self._committer = self._committer, None
+        with contextlib.ExitStack() as stack:  # all of them, whatever the others raise
+            if committer is not None:
+                stack.callback(committer.close)
+                if self._prepared:
+                    stack.callback(committer.abort, self._prepared)
+            if writer is not None:
+                stack.callback(writer.close)
