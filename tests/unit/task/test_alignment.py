@@ -191,7 +191,7 @@ class Master:
 
 def test_a_source_that_is_ahead_is_not_polled() -> None:
     journal = Journal()
-    spec = SourceSpec(source="numbers", alignment=SPEC)
+    spec = SourceSpec(source="numbers", watermark_alignment=SPEC)
     elements = [
         batch(1),
         Watermark(1_000),
@@ -239,7 +239,7 @@ def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
     tells event time.
     """
     journal = Journal()
-    spec = AssignWatermarksSpec(column="at", alignment=SPEC)
+    spec = AssignWatermarksSpec(column="at", watermark_alignment=SPEC)
     incoming = in_edge("in")
     run = Run(
         vertex(operator("read"), aligned("tell", spec, (0,))),
@@ -265,7 +265,7 @@ def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
 
 def test_a_task_that_stands_is_cancelled_like_any_other() -> None:
     journal = Journal()
-    spec = SourceSpec(source="numbers", alignment=SPEC)
+    spec = SourceSpec(source="numbers", watermark_alignment=SPEC)
     run = Run(
         vertex(aligned("src", spec)),
         {spec: RecordingSource("src", journal, [Watermark(1), batch(1)])},  # type: ignore[dict-item]
@@ -304,7 +304,7 @@ def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle()
     )
     operator = AssignWatermarks(spec, lambda: clock.now_ms)
     harness = OperatorHarness(
-        operator, [SCHEMA], output_schema=SCHEMA, watermark_alignment=spec.alignment
+        operator, [SCHEMA], output_schema=SCHEMA, watermark_alignment=spec.watermark_alignment
     )
     assert harness._node.watermark_alignment is not None
     harness._node.watermark_alignment._now_ns = lambda: clock.now_ms * 1_000_000
