@@ -12,8 +12,16 @@ from taskexecutor.core.commands import (
     RemoveJobFiles,
     ReportSlotLost,
 )
-from taskexecutor.core.slot_table import FilesState, SlotTable
-from taskexecutor.core.slots import Allocation, ProcessState, Slot, SlotState
+from taskexecutor.core.jobs import FilesEvent, FilesState
+from taskexecutor.core.slot_table import SlotTable
+from taskexecutor.core.slots import (
+    Allocation,
+    ProcessEvent,
+    ProcessState,
+    Slot,
+    SlotEvent,
+    SlotState,
+)
 
 
 def offer_ready_slots(table: SlotTable, now: float) -> None:
@@ -24,8 +32,8 @@ def offer_ready_slots(table: SlotTable, now: float) -> None:
         if allocation is None or process is None or not table.jobs[allocation.job_id].connected:
             continue
         if slot.state is SlotState.ALLOCATED and process.state is ProcessState.READY:
-            process.become(ProcessState.BUSY)
-            slot.become(SlotState.ACTIVE, "offered")
+            table.drive_process(slot, ProcessEvent.OFFERED)
+            table.drive_slot(slot, SlotEvent.OFFERED, "")
         elif not (
             slot.state is SlotState.ACTIVE
             and _unanswered(allocation, now)
@@ -67,9 +75,9 @@ def release(table: SlotTable, slot: Slot, cause: str, now: float) -> None:
     if allocation is None or slot.state is SlotState.RELEASING:
         return
     if slot.state is SlotState.ALLOCATED:  # nothing of the job has reached the process
-        end(table, slot, cause)
+        end(table, slot, SlotEvent.RELEASED, cause)
         return
-    slot.become(SlotState.RELEASING, cause)
+    table.drive_slot(slot, SlotEvent.RELEASED, cause)
     allocation.release_cause = cause
     allocation.offer_again_at = None
     for attempt_id in [task.attempt_id for task in allocation.running() if allocation.waiting]:
@@ -104,16 +112,16 @@ def clean_if_idle(table: SlotTable, slot: Slot, now: float) -> None:
     if (
         process.state is not ProcessState.BUSY
         or allocation.running()
-        or allocation.reset_deadline is not None
+        or allocation.clean_deadline is not None
     ):
         return
     if not allocation.assigned:
-        process.become(ProcessState.READY)
-        end(table, slot, allocation.release_cause)
+        table.drive_process(slot, ProcessEvent.CLEANED)
+        end(table, slot, SlotEvent.CLEANED, allocation.release_cause)
     elif table.jobs[allocation.job_id].single_use:
         kill(table, slot, "its job had installed Python packages that the next job must not see")
     else:
-        allocation.reset_deadline = now + table.settings.clean_timeout_s
+        allocation.clean_deadline = now + table.settings.clean_timeout_s
         table.command(
             CleanProcess(executor_id=process.executor_id, allocation_id=allocation.allocation_id)
         )
@@ -123,23 +131,22 @@ def kill(table: SlotTable, slot: Slot, reason: str) -> None:
     process = slot.process
     if process is None or process.state is ProcessState.STOPPING:
         return
-    process.become(ProcessState.STOPPING)
-    process.stop_reason = reason
+    table.drive_process(slot, ProcessEvent.KILLED, reason)
+    process.kill_reason = reason
     table.command(KillProcess(executor_id=process.executor_id, reason=reason))
 
 
-def end(table: SlotTable, slot: Slot, why: str) -> None:
+def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
     """The slot is free; what was kept for the job on this machine goes with the job's last slot."""
-    allocation = slot.allocation
-    assert allocation is not None
+    allocation = table.allocation_of(slot)
+    table.drive_slot(slot, event, reason)
     slot.allocation = None
-    slot.become(SlotState.FREE, why)
-    table.remember_ended(allocation.allocation_id, why)
+    table.remember_ended(allocation.allocation_id, reason.partition("\n")[0])
     job = table.jobs[allocation.job_id]
     if table.slots_of(job.job_id):
         return
     if job.files is not FilesState.UNKNOWN:
-        job.files = FilesState.UNKNOWN
+        table.drive_files(job, FilesEvent.REMOVED)
         job.python_paths, job.job_dir, job.single_use = (), "", False
         table.command(RemoveJobFiles(job_id=job.job_id))
     if job.closed or (not job.connected and not job.backlog):

@@ -66,6 +66,7 @@ class TaskExecutorCore:
 
     def handle(self, event: Event, now: float) -> Effects[object, Command]:
         table = self.table
+        table.now = now
         if isinstance(event, FromProcess):
             processes.heard(table, event.executor_id, now)
         if not self._stale(event, now):
@@ -152,6 +153,14 @@ class TaskExecutorCore:
             case _:
                 assert_never(event)
 
+    def validate(self) -> None:
+        """Raises AssertionError, with the story of what is wrong, if an invariant is broken."""
+        self.table.validate()
+
+    def story(self, of: int | str) -> list[str]:
+        """How a slot (by its index), job, allocation, process or task came to its state."""
+        return self.table.story(of)
+
     def next_deadline(self) -> float | None:
         table = self.table
         deadlines: list[float] = []
@@ -176,8 +185,8 @@ class TaskExecutorCore:
                 continue
             if held.offer_again_at is not None and table.jobs[held.job_id].connected:
                 deadlines.append(held.offer_again_at)
-            if held.reset_deadline is not None:
-                deadlines.append(held.reset_deadline)
+            if held.clean_deadline is not None:
+                deadlines.append(held.clean_deadline)
             deadlines += [
                 task.cancel_deadline for task in held.running() if task.cancel_deadline is not None
             ]

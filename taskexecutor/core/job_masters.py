@@ -15,7 +15,8 @@ from taskexecutor.core.commands import (
     SendHello,
 )
 from taskexecutor.core.events import FromJobMaster
-from taskexecutor.core.slot_table import Job, SlotTable
+from taskexecutor.core.jobs import Job
+from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import SlotState
 
 

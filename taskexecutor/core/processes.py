@@ -24,7 +24,14 @@ from taskexecutor.core.process_shape import (
     shape_for,
 )
 from taskexecutor.core.slot_table import SlotTable
-from taskexecutor.core.slots import ProcessState, Slot, SlotProcess, SlotState
+from taskexecutor.core.slots import (
+    ProcessEvent,
+    ProcessState,
+    Slot,
+    SlotEvent,
+    SlotProcess,
+    SlotState,
+)
 
 DEATH_NOTICE_S = 5.0  # a process whose link broke has usually died, and is soon reported dead
 SETTLED_S = 10.0  # an idle process that dies sooner than this after its start counts as one that could not start
@@ -91,7 +98,7 @@ def ready(table: SlotTable, event: ProcessReady, now: float) -> None:
     if slot is None or slot.process is None or slot.process.state is not ProcessState.STARTING:
         table.dropped["ProcessReady"] += 1
         return
-    slot.process.become(ProcessState.READY)
+    table.drive_process(slot, ProcessEvent.WARMED_UP)
     slot.process.ready_at = slot.process.heard_at = now
     slot.process.pid = event.pid
     if slot.allocation is not None:
@@ -164,16 +171,15 @@ def died(table: SlotTable, event: ProcessDied, now: float) -> None:
         return
     process = slot.process
     before = process.state
-    process.become(ProcessState.DEAD)
-    slot.process = None
     where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
-    if process.stop_reason:
-        reason = process.stop_reason
+    if process.kill_reason:
+        reason = process.kill_reason
     elif before is ProcessState.STARTING:
         reason = f"the PySpark executor of {where} could not start: {event.cause}"
     else:
         reason = f"the PySpark executor of {where} died: {event.cause}"
-    slot.story.append(reason.splitlines()[0])
+    table.drive_process(slot, ProcessEvent.DIED, reason)
+    slot.process = None
     useless = process.unusable or before is ProcessState.STARTING
     if useless or (before is ProcessState.READY and now - process.ready_at < SETTLED_S):
         _back_off(table, slot, reason, now)
@@ -185,15 +191,15 @@ def died(table: SlotTable, event: ProcessDied, now: float) -> None:
         case SlotState.ALLOCATED:
             if useless:  # the next attempt would hardly do better: let the JobMaster know why
                 allocations.lose(table, slot, reason)
-                allocations.end(table, slot, reason.splitlines()[0])
+                allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.ACTIVE:
             allocations.lose(table, slot, reason)
-            allocations.end(table, slot, reason.splitlines()[0])
+            allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.RELEASING:
             assert slot.allocation is not None
             if slot.allocation.running():
                 allocations.lose(table, slot, reason)
-            allocations.end(table, slot, slot.allocation.release_cause)
+            allocations.end(table, slot, SlotEvent.PROCESS_DIED, slot.allocation.release_cause)
 
 
 def _back_off(table: SlotTable, slot: Slot, problem: str, now: float) -> None:

@@ -7,7 +7,7 @@ from taskexecutor.core.commands import AnswerSlotRequest
 from taskexecutor.core.events import SlotRequested
 from taskexecutor.core.process_shape import mib
 from taskexecutor.core.slot_table import SlotTable
-from taskexecutor.core.slots import Allocation, SlotState
+from taskexecutor.core.slots import Allocation, SlotEvent, SlotState
 
 
 def request(table: SlotTable, event: SlotRequested, now: float) -> None:
@@ -33,7 +33,11 @@ def request(table: SlotTable, event: SlotRequested, now: float) -> None:
             profile=table.settings.default_slot if event.profile.unknown else event.profile,
             environment=event.environment,
         )
-        slot.become(SlotState.ALLOCATED, f"allocation {event.allocation_id} for job {event.job_id}")
+        table.drive_slot(
+            slot,
+            SlotEvent.REQUESTED,
+            f"allocation {event.allocation_id} for job {event.job_id}",
+        )
     table.command(
         AnswerSlotRequest(allocation_id=event.allocation_id, accepted=not problem, reason=problem)
     )

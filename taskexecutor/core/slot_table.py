@@ -1,67 +1,62 @@
-"""What the slot table knows: its slots, its jobs' JobMasters, and the commands of the event now
-being handled.
+"""What the core knows: its slots, the jobs that have some, how these came to their states, and the
+commands of the event that is being handled.
 
-The rules are in the modules that act on it, one subject each: `allocation`, `processes`, `tasks`,
-`job_masters`.
+It drives the state machines and looks things up. What to do when is decided by the modules that
+act on it, one subject each: `slot_requests`, `allocations`, `processes`, `tasks`, `job_masters`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
 from enum import Enum
+from typing import NamedTuple, TypeVar
 
 from firesteel.common.backoff import Backoff
-from firesteel.common.ids import (
-    AllocationId,
-    AttemptId,
-    Epoch,
-    ExecutorId,
-    IdSource,
-    JobId,
-)
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from taskexecutor.core.commands import (
-    CloseJobMaster,
-    Command,
-    ReportSlots,
-    ToJobMaster,
-)
+from firesteel.common.states import ExecutionState, IllegalTransition
+from taskexecutor.core.commands import CloseJobMaster, Command, ReportSlots, ToJobMaster
+from taskexecutor.core.jobs import FILES_TRANSITIONS, FilesEvent, FilesState, Job
 from taskexecutor.core.settings import Settings
-from taskexecutor.core.slots import Allocation, ProcessState, Slot, SlotState, Task
+from taskexecutor.core.slots import (
+    PROCESS_TRANSITIONS,
+    SLOT_TRANSITIONS,
+    Allocation,
+    ProcessEvent,
+    ProcessState,
+    Slot,
+    SlotEvent,
+    SlotProcess,
+    SlotState,
+    Task,
+)
 
-MAX_BACKLOG = 10_000  # messages kept for a JobMaster that is not connected just now
-ENDED_ALLOCATIONS_KEPT = 1_000
+BACKLOG_MAX = 10_000  # messages kept for a JobMaster that is not connected
+ENDED_ALLOCATIONS_MAX = 1_000
+HISTORY_MAX = 2_000  # transitions, of all slots together
+
+State = TypeVar("State", bound=Enum)
+Driver = TypeVar("Driver", bound=Enum)
 
 
-class FilesState(Enum):
-    UNKNOWN = "unknown"  # nothing was deployed yet, so nobody said which
-    PREPARING = "preparing"
-    READY = "ready"
+class Happened(NamedTuple):
+    at: float
+    to: tuple[int | str, ...]  # index of the slot, ids of the job, allocation, process and task
+    text: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """A job that has, or just had, slots here, and its JobMaster."""
-
-    job_id: JobId
-    address: str
-    epoch: Epoch  # of its JobMaster; lower ones are stale
-    heard_at: float
-    connected: bool = False
-    closed: bool = False  # given up: only slots that are being released still refer to it
-    disconnected_at: float | None = None  # since when nothing was heard after a break
-    backlog: list[ToJobMaster] = field(default_factory=list)  # only while not connected
-    files: FilesState = FilesState.UNKNOWN
-    job_dir: str = ""
-    python_paths: tuple[str, ...] = ()
-    single_use: bool = False
+class RunningTask(NamedTuple):
+    slot: Slot
+    allocation: Allocation
+    task: Task
 
 
 class SlotTable:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.ids = ids
+        self.now = 0.0  # when the event that is being handled happened
         self.slots = [
             Slot(
                 index=index,
@@ -72,15 +67,86 @@ class SlotTable:
         self.jobs: dict[JobId, Job] = {}
         self.resource_manager_epoch = Epoch(0)
         self.stopping = False
-        self.warm_not_before = 0.0  # free slots' processes; 0: now
-        self.ended: OrderedDict[AllocationId, str] = (
-            OrderedDict()
-        )  # with why; late messages about them are answered
+        self.warm_not_before = 0.0  # for processes of free slots; 0: now
+        # With the reason: late messages about them are answered.
+        self.ended: OrderedDict[AllocationId, str] = OrderedDict()
         self.dropped: Counter[str] = Counter()  # stale or late messages, by type
-        self._commands: list[Command] = []
-        self._sequence = 0
-        self._reported: tuple[SlotStatus, ...] = ()
         self.report_due = False
+        self._reported: tuple[SlotStatus, ...] = ()
+        self._report_sequence = 0
+        self._commands: list[Command] = []
+        self._history: deque[Happened] = deque(maxlen=HISTORY_MAX)
+
+    # -- state machines
+
+    def drive_slot(self, slot: Slot, event: SlotEvent, reason: str) -> None:
+        slot.state = self._driven(
+            SLOT_TRANSITIONS, slot.state, event, reason, f"slot {slot.index}", self._about(slot)
+        )
+
+    def drive_process(self, slot: Slot, event: ProcessEvent, reason: str = "") -> None:
+        process = self.process_in(slot)
+        process.state = self._driven(
+            PROCESS_TRANSITIONS,
+            process.state,
+            event,
+            reason,
+            f"process {process.executor_id}",
+            self._about(slot),
+        )
+
+    def drive_files(self, job: Job, event: FilesEvent, reason: str = "") -> None:
+        job.files = self._driven(
+            FILES_TRANSITIONS, job.files, event, reason, "files", (job.job_id,)
+        )
+
+    def set_task_state(self, slot: Slot, task: Task, state: ExecutionState) -> None:
+        """The state that a task's process reported. Its legal order is the JobMaster's concern:
+        reports may be lost.
+        """
+        self.note(
+            f"task {task.attempt_id}: {task.state.name} -> {state.name}", slot, task.attempt_id
+        )
+        task.state = state
+        if state.terminal:
+            task.cancel_deadline = None
+
+    def note(self, text: str, slot: Slot, *more: str) -> None:
+        """Remembers what happened in a slot."""
+        self._history.append(Happened(self.now, (*self._about(slot), *more), text))
+
+    def story(self, of: int | str) -> list[str]:
+        """How a slot (by its index), a job, an allocation, a process or a task came to its state,
+        as far as it is remembered.
+        """
+        return [f"at {item.at:.3f} s: {item.text}" for item in self._history if of in item.to]
+
+    def _driven(
+        self,
+        transitions: Mapping[State, Mapping[Driver, State]],
+        state: State,
+        event: Driver,
+        reason: str,
+        what: str,
+        about: tuple[int | str, ...],
+    ) -> State:
+        following = transitions[state].get(event)
+        if following is None:
+            story = "; ".join(self.story(about[0]))
+            raise IllegalTransition(f"{what} is {state.value}: {event.name} is illegal; {story}")
+        why = reason.partition("\n")[0] or event.value
+        text = f"{what}: {state.value} -> {following.value} ({event.name}): {why}"
+        self._history.append(Happened(self.now, about, text))
+        return following
+
+    @staticmethod
+    def _about(slot: Slot) -> tuple[int | str, ...]:
+        about: tuple[int | str, ...] = (slot.index,)
+        if slot.allocation is not None:
+            about += (slot.allocation.job_id, slot.allocation.allocation_id)
+        if slot.process is not None:
+            about += (slot.process.executor_id,)
+        return about
 
     # -- looking things up
 
@@ -100,15 +166,33 @@ class SlotTable:
     def slots_of(self, job_id: JobId) -> list[Slot]:
         return [slot for slot in self.slots if slot.allocation and slot.allocation.job_id == job_id]
 
-    def task(self, job_id: JobId, attempt_id: AttemptId) -> tuple[Slot, Allocation, Task] | None:
+    def task(self, job_id: JobId, attempt_id: AttemptId) -> RunningTask | None:
         for slot in self.slots:
             allocation = slot.allocation
             if allocation and allocation.job_id == job_id and attempt_id in allocation.tasks:
-                return slot, allocation, allocation.tasks[attempt_id]
+                return RunningTask(slot, allocation, allocation.tasks[attempt_id])
         return None
 
+    def process_in(self, slot: Slot) -> SlotProcess:
+        """Where there must be one."""
+        assert slot.process is not None, (
+            f"slot {slot.index} has no process: {'; '.join(self.story(slot.index))}"
+        )
+        return slot.process
+
+    def allocation_of(self, slot: Slot) -> Allocation:
+        """Where there must be one."""
+        assert slot.allocation is not None, (
+            f"slot {slot.index} is not allocated: {'; '.join(self.story(slot.index))}"
+        )
+        return slot.allocation
+
+    def name_of(self, slot: Slot) -> str:
+        """For messages."""
+        return f"slot {slot.index} of TaskExecutor {self.settings.task_executor_id}"
+
     def remaining(self) -> ResourceProfile:
-        """What no slot has been allocated."""
+        """What is not allocated to any slot."""
         left = self.settings.total
         for slot in self.slots:
             if slot.allocation:
@@ -117,46 +201,6 @@ class SlotTable:
 
     def limit(self, slot: Slot) -> ResourceProfile:
         return slot.allocation.profile if slot.allocation else self.settings.default_slot
-
-    def process_in(self, slot: Slot) -> ExecutorId:
-        assert slot.process is not None, (
-            f"slot {slot.index} ({slot.state.value}) has no process: {'; '.join(slot.story)}"
-        )
-        return slot.process.executor_id
-
-    # -- what to do about the event
-
-    def command(self, command: Command) -> None:
-        self._commands.append(command)
-
-    def to_job_master(self, job_id: JobId, command: ToJobMaster, *, keep: bool = True) -> None:
-        job = self.jobs.get(job_id)
-        if job is None or job.closed:
-            self.dropped[type(command).__name__] += 1
-        elif job.connected:
-            self._commands.append(command)
-        elif keep and len(job.backlog) < MAX_BACKLOG:
-            job.backlog.append(command)
-        elif keep:
-            self.dropped[type(command).__name__] += 1
-
-    def take_commands(self) -> list[Command]:
-        """The commands of this event; a slot report comes last, so that it tells the state after
-        all of them.
-        """
-        statuses = self.statuses()
-        if self.report_due or statuses != self._reported:
-            self._sequence += 1
-            self._reported = statuses
-            self.report_due = False
-            self._commands.append(ReportSlots(sequence=self._sequence, slots=statuses))
-        commands, self._commands = self._commands, []
-        return commands
-
-    def forget(self, job: Job) -> None:
-        """Nothing ties us to it any more."""
-        if self.jobs.pop(job.job_id, None) is not None and not job.closed:
-            self._commands.append(CloseJobMaster(job_id=job.job_id))
 
     def statuses(self) -> tuple[SlotStatus, ...]:
         return tuple(
@@ -172,53 +216,100 @@ class SlotTable:
             for slot in self.slots
         )
 
-    def remember_ended(self, allocation_id: AllocationId, why: str) -> None:
-        self.ended[allocation_id] = why
-        while len(self.ended) > ENDED_ALLOCATIONS_KEPT:
+    # -- what to do about the event
+
+    def command(self, command: Command) -> None:
+        self._commands.append(command)
+
+    def to_job_master(self, job_id: JobId, command: ToJobMaster, *, keep: bool = True) -> None:
+        """Sends it, or keeps it until the JobMaster is connected again."""
+        job = self.jobs.get(job_id)
+        if job is None or job.closed:
+            self.dropped[type(command).__name__] += 1
+        elif job.connected:
+            self._commands.append(command)
+        elif keep and len(job.backlog) < BACKLOG_MAX:
+            job.backlog.append(command)
+        elif keep:
+            self.dropped[type(command).__name__] += 1
+
+    def take_commands(self) -> list[Command]:
+        """The commands of this event. A slot report comes last: it shows the state after them."""
+        statuses = self.statuses()
+        if self.report_due or statuses != self._reported:
+            self._report_sequence += 1
+            self._reported = statuses
+            self.report_due = False
+            self._commands.append(ReportSlots(sequence=self._report_sequence, slots=statuses))
+        commands, self._commands = self._commands, []
+        return commands
+
+    def forget(self, job: Job) -> None:
+        if self.jobs.pop(job.job_id, None) is not None and not job.closed:
+            self._commands.append(CloseJobMaster(job_id=job.job_id))
+
+    def remember_ended(self, allocation_id: AllocationId, reason: str) -> None:
+        self.ended[allocation_id] = reason
+        while len(self.ended) > ENDED_ALLOCATIONS_MAX:
             self.ended.popitem(last=False)
 
+    # -- invariants
+
     def validate(self) -> None:
-        """The invariants that hold after every event; raises AssertionError."""
+        """Raises AssertionError if an invariant that holds between events is broken."""
         allocations = [slot.allocation.allocation_id for slot in self.slots if slot.allocation]
         assert len(allocations) == len(set(allocations)), (
-            f"one allocation on two slots: {allocations}"
+            f"an allocation is on two slots: {allocations}"
         )
-        executors = [slot.process.executor_id for slot in self.slots if slot.process]
-        assert len(executors) == len(set(executors)), f"one process in two slots: {executors}"
-        starting = sum(
-            1 for slot in self.slots if slot.process and slot.process.state is ProcessState.STARTING
-        )
+        assert not set(allocations) & set(self.ended), "an allocation that has ended holds a slot"
+        processes = [slot.process for slot in self.slots if slot.process]
+        executors = [process.executor_id for process in processes]
+        assert len(executors) == len(set(executors)), f"a process is in two slots: {executors}"
+        starting = sum(process.state is ProcessState.STARTING for process in processes)
         assert starting <= self.settings.max_starting, f"{starting} processes are starting at once"
         left = self.remaining()
-        assert left.cpu_cores >= -1e-6 and left.heap_bytes >= 0 and left.off_heap_bytes >= 0, (
-            f"overcommitted: {left}"
-        )
+        assert left.cpu_cores >= -1e-6 and ResourceProfile().fits_in(
+            left if left.cpu_cores >= 0 else left + ResourceProfile(cpu_cores=1)
+        ), f"more is allocated than there is: {left}"
         for slot in self.slots:
-            _validate_slot(self, slot)
+            broken = self._broken_in_slot(slot)
+            assert not broken, f"slot {slot.index}: {broken}; {'; '.join(self.story(slot.index))}"
+        for job in self.jobs.values():
+            broken = self._broken_in_job(job)
+            assert not broken, f"job {job.job_id}: {broken}; {'; '.join(self.story(job.job_id))}"
 
+    def _broken_in_slot(self, slot: Slot) -> str:
+        process, allocation = slot.process, slot.allocation
+        if (allocation is None) != (slot.state is SlotState.FREE):
+            return f"it is {slot.state.value} with allocation {allocation}"
+        if process and process.state is ProcessState.DEAD:
+            return "it keeps a dead process"
+        if process and bool(process.kill_reason) != (process.state is ProcessState.STOPPING):
+            return f"its process is {process.state.value} with {process.kill_reason=}"
+        used = process is not None and process.state is ProcessState.BUSY
+        if slot.state in (SlotState.ACTIVE, SlotState.RELEASING):
+            if not used and not (process and process.state is ProcessState.STOPPING):
+                return f"it is {slot.state.value} without a process that serves the job"
+        elif used:
+            return f"it is {slot.state.value}, but its process is busy"
+        if allocation is None:
+            return ""
+        job = self.jobs.get(allocation.job_id)
+        if job is None:
+            return f"it is allocated to job {allocation.job_id}, which is not known"
+        if allocation.waiting and job.files is not FilesState.PREPARING:
+            return f"tasks wait for the job's files, which are {job.files.value}"
+        if allocation.tasks and slot.state is SlotState.ALLOCATED:
+            return "it has tasks, but was not offered"
+        if allocation.clean_deadline is not None and slot.state is not SlotState.RELEASING:
+            return f"it is {slot.state.value}, but its process is being cleaned"
+        if any(t.cancel_deadline is not None and not t.cancelled for t in allocation.running()):
+            return "a task that was not cancelled has a deadline to end"
+        return ""
 
-def _validate_slot(table: SlotTable, slot: Slot) -> None:
-    story = "; ".join(slot.story)
-    assert (slot.allocation is None) == (slot.state is SlotState.FREE), (
-        f"slot {slot.index} is {slot.state}: {story}"
-    )
-    if slot.process:
-        assert slot.process.state is not ProcessState.DEAD, (
-            f"slot {slot.index} keeps a dead process: {story}"
-        )
-    if slot.state in (SlotState.ACTIVE, SlotState.RELEASING):
-        assert slot.process and slot.process.state in (ProcessState.BUSY, ProcessState.STOPPING), (
-            f"slot {slot.index}: {story}"
-        )
-    elif slot.process:
-        assert slot.process.state is not ProcessState.BUSY, (
-            f"slot {slot.index} is busy for nobody: {story}"
-        )
-    if slot.allocation:
-        assert slot.allocation.job_id in table.jobs, (
-            f"slot {slot.index} serves a job that is not known: {story}"
-        )
-        if slot.allocation.waiting:
-            assert table.jobs[slot.allocation.job_id].files is FilesState.PREPARING, (
-                f"slot {slot.index} waits in vain: {story}"
-            )
+    def _broken_in_job(self, job: Job) -> str:
+        if job.connected and (job.backlog or job.closed):
+            return "its JobMaster is connected, but messages are kept for it or it is given up"
+        if not self.slots_of(job.job_id) and (job.closed or job.files is not FilesState.UNKNOWN):
+            return "it has no slot, but its files or its given-up JobMaster are remembered"
+        return ""

@@ -29,8 +29,9 @@ from taskexecutor.core.events import (
     TasksSubmitted,
     TaskStatesReported,
 )
-from taskexecutor.core.slot_table import FilesState, Job, SlotTable
-from taskexecutor.core.slots import ProcessState, Slot, SlotState, Task
+from taskexecutor.core.jobs import FilesEvent, FilesState, Job
+from taskexecutor.core.slot_table import SlotTable
+from taskexecutor.core.slots import ProcessEvent, ProcessState, Slot, SlotEvent, SlotState, Task
 
 
 def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
@@ -54,7 +55,9 @@ def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
             continue
         held.cancellation_timeout_s = event.cancellation_timeout_s
         for attempt_id in part.attempt_ids:
-            held.tasks.setdefault(attempt_id, Task(attempt_id=attempt_id))
+            if attempt_id not in held.tasks:
+                held.tasks[attempt_id] = Task(attempt_id=attempt_id)
+                table.note(f"task {attempt_id} is deployed", slot, attempt_id)
         _send_with_files(table, job, slot, part, event.blobs, event.dispatcher_address)
 
 
@@ -93,13 +96,13 @@ def _send_with_files(
 ) -> None:
     assert slot.allocation is not None
     if job.files is FilesState.UNKNOWN and not blobs:
-        job.files = FilesState.READY
+        table.drive_files(job, FilesEvent.NONE_NEEDED)
     if job.files is FilesState.READY:
         _deliver(table, job, slot, item)
         return
     slot.allocation.waiting.append(item)
     if job.files is FilesState.UNKNOWN:
-        job.files = FilesState.PREPARING
+        table.drive_files(job, FilesEvent.NEEDED)
         table.command(
             PrepareJobFiles(job_id=job.job_id, blobs=blobs, dispatcher_address=dispatcher)
         )
@@ -108,7 +111,7 @@ def _send_with_files(
 def _deliver(table: SlotTable, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested) -> None:
     held = slot.allocation
     assert held is not None
-    executor_id = table.process_in(slot)
+    executor_id = table.process_in(slot).executor_id
     if not held.assigned:
         held.assigned = True
         table.command(
@@ -128,14 +131,14 @@ def files_ready(table: SlotTable, event: JobFilesReady, now: float) -> None:
     if job is None or job.files is not FilesState.PREPARING:
         table.dropped["JobFilesReady"] += 1
         return
-    job.files, job.job_dir, job.python_paths = FilesState.READY, event.job_dir, event.python_paths
+    table.drive_files(job, FilesEvent.PREPARED)
+    job.job_dir, job.python_paths = event.job_dir, event.python_paths
     job.single_use = event.single_use
     for slot in table.slots_of(job.job_id):
         if slot.allocation is None or not slot.allocation.waiting:
             continue
         waiting, slot.allocation.waiting = slot.allocation.waiting, []
         for item in waiting:
-            assert isinstance(item, (SlotTasks, AnalysisRequested))
             _deliver(table, job, slot, item)
         cancelled = [task.attempt_id for task in slot.allocation.running() if task.cancelled]
         if cancelled:  # while the files were on their way
@@ -147,7 +150,7 @@ def files_failed(table: SlotTable, event: JobFilesFailed) -> None:
     if job is None or job.files is not FilesState.PREPARING:
         table.dropped["JobFilesFailed"] += 1
         return
-    job.files = FilesState.UNKNOWN  # a later deployment tries again
+    table.drive_files(job, FilesEvent.FAILED, event.reason)
     for slot in table.slots_of(job.job_id):
         if slot.allocation is None:
             continue
@@ -159,7 +162,8 @@ def files_failed(table: SlotTable, event: JobFilesFailed) -> None:
                 )
             elif isinstance(item, SlotTasks):
                 for attempt_id in item.attempt_ids:
-                    slot.allocation.tasks[attempt_id].state = ExecutionState.FAILED
+                    task = slot.allocation.tasks[attempt_id]
+                    table.set_task_state(slot, task, ExecutionState.FAILED)
                 _report(table, job.job_id, item.attempt_ids, ExecutionState.FAILED, event.reason)
 
 
@@ -178,6 +182,7 @@ def cancel(table: SlotTable, event: TasksCancelled, now: float) -> None:
             ended.append((attempt_id, task.state))  # the report of it may have been lost
         elif not task.cancelled:
             task.cancelled = True
+            table.note(f"task {attempt_id} is cancelled", slot, attempt_id)
             by_slot.setdefault(slot.index, []).append(attempt_id)
     for index, attempts in by_slot.items():
         slot = table.slots[index]
@@ -193,7 +198,7 @@ def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float)
     if held.cancellation_timeout_s > 0:
         for attempt_id in attempts:
             held.tasks[attempt_id].cancel_deadline = now + held.cancellation_timeout_s
-    executor_id = table.process_in(slot)
+    executor_id = table.process_in(slot).executor_id
     table.command(
         CancelInProcess(executor_id=executor_id, job_id=held.job_id, attempt_ids=tuple(attempts))
     )
@@ -216,8 +221,8 @@ def kill_overdue(table: SlotTable, now: float) -> None:
                 f"cancelled (task.cancellation.timeout), so the process of slot {slot.index} of TaskExecutor "
                 f"{table.settings.task_executor_id} was killed",
             )
-        elif held.reset_deadline is not None and now >= held.reset_deadline:
-            held.reset_deadline = None
+        elif held.clean_deadline is not None and now >= held.clean_deadline:
+            held.clean_deadline = None
             allocations.kill(
                 table,
                 slot,
@@ -234,9 +239,7 @@ def states_reported(table: SlotTable, event: TaskStatesReported, now: float) -> 
     for attempt_id, state in event.states:
         task = held.tasks.get(attempt_id)
         if task is not None and not task.state.terminal:
-            task.state = state
-            if state.terminal:
-                task.cancel_deadline = None
+            table.set_task_state(slot, task, state)
     table.to_job_master(event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message))
     allocations.clean_if_idle(table, slot, now)
 
@@ -253,10 +256,12 @@ def process_spoke(table: SlotTable, event: ProcessMessageReceived) -> None:
 
 def coordinator_spoke(table: SlotTable, event: OperatorEventReceived) -> None:
     found = table.task(event.job_id, event.attempt_id)
-    if found is None or found[2].state.terminal or found[0].process is None:
+    if found is None or found.task.state.terminal or found.slot.process is None:
         table.dropped["OperatorEventReceived"] += 1
         return
-    table.command(RelayToProcess(executor_id=table.process_in(found[0]), message=event.message))
+    table.command(
+        RelayToProcess(executor_id=table.process_in(found.slot).executor_id, message=event.message)
+    )
 
 
 def cleaned(table: SlotTable, event: ProcessCleaned) -> None:
@@ -271,8 +276,8 @@ def cleaned(table: SlotTable, event: ProcessCleaned) -> None:
         return
     if slot.process.state is ProcessState.BUSY:
         assert slot.allocation is not None
-        slot.process.become(ProcessState.READY)
-        allocations.end(table, slot, slot.allocation.release_cause)
+        table.drive_process(slot, ProcessEvent.CLEANED)
+        allocations.end(table, slot, SlotEvent.CLEANED, slot.allocation.release_cause)
 
 
 def _report(

@@ -59,7 +59,7 @@ class World:
 
     def tell(self, event: events.Event) -> list[commands.Command]:
         self.commands = list(self.core.handle(event, self.now).commands)
-        self.core.table.validate()
+        self.core.validate()
         deadline = self.core.next_deadline()
         assert deadline is None or deadline > self.now, (
             f"a deadline that has passed would spin: {deadline} at {self.now}"
