@@ -116,7 +116,7 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
         deadline = time.monotonic() + TIMEOUT_S
         while running.core.graph.count(ExecutionState.RUNNING) < 2 * parallelism:
             if time.monotonic() > deadline or running_task.done() or stubs.returncode is not None:
-                raise RuntimeError(f"not all tasks are RUNNING: {running.core.graph.story()}")
+                raise RuntimeError(f"not all tasks are RUNNING: {running.core.graph}")
             await asyncio.sleep(0.002)
         done_at = time.perf_counter()
     finally:

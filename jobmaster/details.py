@@ -61,7 +61,7 @@ def _vertex(
                 name=operator.name,
                 kind=operator.kind,
                 runs_on_spark=operator.runs_on_spark,
-                plan=last_plans.get(index) or core.plans.get(operator.operator_id, ""),
+                plan=last_plans.get(index) or core.job.plans.get(operator.operator_id, ""),
                 group=groups[index],
             )
             for index, operator in enumerate(vertex.operators)

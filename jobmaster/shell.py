@@ -311,7 +311,7 @@ class RunningJob:
         self, message: resource_manager_pb2.ResourceManagerToJobMaster
     ) -> None:
         if message.resource_manager_epoch < self._resource_manager_epoch:
-            self.core.stale_messages += 1
+            self.core.job.stale_messages += 1
             return
         self._resource_manager_epoch = message.resource_manager_epoch
         match message.WhichOneof("message"):

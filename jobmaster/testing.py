@@ -117,6 +117,7 @@ class World:
     def post(self, event: events.Event | Tick) -> list[commands.Command]:
         """Returns what this event led to; all of it is also in `sent`."""
         new = list(self.core.handle(event, self.now).commands)
+        self.core.validate()
         self.sent += new
         return new
 

@@ -48,7 +48,7 @@ def _reachable(status: JobStatus) -> frozenset[JobStatus]:
     found: set[JobStatus] = set()
     to_follow = [status]
     while to_follow:
-        for following in JOB_TRANSITIONS[to_follow.pop()]:
+        for following in JOB_TRANSITIONS[to_follow.pop()].values():
             if following not in found:
                 found.add(following)
                 to_follow.append(following)

@@ -1,4 +1,4 @@
-"""Job and task states with every legal transition (spec 002).
+"""Job and task states, and the events that lead from one to another (spec 002).
 
 task:
             ┌──────────────────────────── RECONCILING (re-adopted by a new master)
@@ -42,60 +42,69 @@ _TERMINAL_TASK = frozenset(
     {ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED}
 )
 
-_T = ExecutionState
-TASK_TRANSITIONS: dict[ExecutionState, frozenset[ExecutionState]] = {
-    _T.CREATED: frozenset(
-        {
-            _T.SCHEDULED,  # the scheduler asks for its slot
-            _T.CANCELED,  # cancelled before anything was asked for it
-            _T.FAILED,  # its slot can never be had
-            _T.RECONCILING,  # a new master waits for the workers' reports
-        }
-    ),
-    _T.SCHEDULED: frozenset(
-        {
-            _T.DEPLOYING,  # slot given, deployment sent
-            _T.CANCELED,  # cancelled while waiting for a slot: nothing runs yet
-            _T.FAILED,  # no slot within slot.request.timeout, or the plan's analysis found an error
-        }
-    ),
-    _T.DEPLOYING: frozenset(
-        {
-            _T.INITIALIZING,  # the slot's process accepted it and restores state, opens operators
-            _T.RUNNING,  # seen when the report of INITIALIZING was lost
-            _T.FINISHED,  # seen when the reports between were lost
-            _T.CANCELING,  # cancel sent
-            _T.FAILED,  # rejected, or its slot died
-        }
-    ),
-    _T.INITIALIZING: frozenset(
-        {
-            _T.RUNNING,  # all operators are open
-            _T.FINISHED,  # seen when the report of RUNNING was lost
-            _T.CANCELING,  # cancel sent
-            _T.FAILED,  # an operator raised, or its slot died
-        }
-    ),
-    _T.RUNNING: frozenset(
-        {
-            _T.FINISHED,  # end of all input, closed
-            _T.CANCELING,  # cancel sent
-            _T.FAILED,  # an operator raised, or its slot died
-        }
-    ),
-    _T.CANCELING: frozenset(
-        {
-            _T.CANCELED,  # the task has closed, or its slot is gone
-            _T.FINISHED,  # it ended by itself before the cancel reached it
-            _T.FAILED,  # it raised while closing
-        }
-    ),
-    _T.RECONCILING: frozenset(
-        {_T.RUNNING, _T.INITIALIZING, _T.FINISHED, _T.CANCELED, _T.FAILED}
-    ),  # as the worker reports
-    _T.FINISHED: frozenset(),
-    _T.CANCELED: frozenset(),
-    _T.FAILED: frozenset(),
+
+class TaskEvent(Enum):
+    """What moves a task from one state to the next."""
+
+    SCHEDULE = 0  # the scheduler asks for its slot
+    DEPLOY = 1  # it has its slot, and its deployment is sent
+    REPORTED_INITIALIZING = 2  # its process restores state and opens operators
+    REPORTED_RUNNING = 3  # all operators are open
+    REPORTED_FINISHED = 4  # end of all input, closed
+    CANCEL = 5  # it is no longer wanted
+    REPORTED_CANCELED = 6  # it has closed after a cancel, or its slot is gone
+    FAIL = 7  # it was rejected or raised, its slot died, or no slot can be had
+    ADOPT = 8  # a new master waits for the report of the worker that runs it
+
+
+_T, _TE = ExecutionState, TaskEvent
+# Reports may be lost, so a later one is accepted without those before it.
+TASK_TRANSITIONS: dict[ExecutionState, dict[TaskEvent, ExecutionState]] = {
+    _T.CREATED: {
+        _TE.SCHEDULE: _T.SCHEDULED,
+        _TE.CANCEL: _T.CANCELED,  # nothing was asked for it yet
+        _TE.FAIL: _T.FAILED,
+        _TE.ADOPT: _T.RECONCILING,
+    },
+    _T.SCHEDULED: {
+        _TE.DEPLOY: _T.DEPLOYING,
+        _TE.CANCEL: _T.CANCELED,  # nothing runs yet
+        _TE.FAIL: _T.FAILED,
+    },
+    _T.DEPLOYING: {
+        _TE.REPORTED_INITIALIZING: _T.INITIALIZING,
+        _TE.REPORTED_RUNNING: _T.RUNNING,
+        _TE.REPORTED_FINISHED: _T.FINISHED,
+        _TE.CANCEL: _T.CANCELING,
+        _TE.FAIL: _T.FAILED,
+    },
+    _T.INITIALIZING: {
+        _TE.REPORTED_RUNNING: _T.RUNNING,
+        _TE.REPORTED_FINISHED: _T.FINISHED,
+        _TE.CANCEL: _T.CANCELING,
+        _TE.FAIL: _T.FAILED,
+    },
+    _T.RUNNING: {
+        _TE.REPORTED_FINISHED: _T.FINISHED,
+        _TE.CANCEL: _T.CANCELING,
+        _TE.FAIL: _T.FAILED,
+    },
+    _T.CANCELING: {
+        _TE.REPORTED_CANCELED: _T.CANCELED,
+        _TE.REPORTED_FINISHED: _T.FINISHED,  # it ended before the cancel reached it
+        _TE.FAIL: _T.FAILED,  # it raised while closing
+    },
+    _T.RECONCILING: {
+        _TE.REPORTED_INITIALIZING: _T.INITIALIZING,
+        _TE.REPORTED_RUNNING: _T.RUNNING,
+        _TE.REPORTED_FINISHED: _T.FINISHED,
+        _TE.REPORTED_CANCELED: _T.CANCELED,
+        _TE.CANCEL: _T.CANCELED,
+        _TE.FAIL: _T.FAILED,
+    },
+    _T.FINISHED: {},
+    _T.CANCELED: {},
+    _T.FAILED: {},
 }
 
 
@@ -125,65 +134,85 @@ class JobStatus(Enum):
 
 _TERMINAL_JOB = frozenset({JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED})
 
-_J = JobStatus
-JOB_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
-    _J.INITIALIZING: frozenset(
-        {
-            _J.CREATED,  # the JobMaster has built the ExecutionGraph
-            _J.FAILED,  # the JobMaster could not be started
-            _J.CANCELLING,  # cancelled before its JobMaster was up
-            _J.SUSPENDED,
-        }
-    ),
-    _J.CREATED: frozenset(
-        {
-            _J.RUNNING,  # scheduling begins
-            _J.FAILING,
-            _J.CANCELLING,
-            _J.RECONCILING,  # a new master found the job running
-            _J.SUSPENDED,
-        }
-    ),
-    _J.RUNNING: frozenset(
-        {
-            _J.FINISHED,  # every task FINISHED
-            _J.FAILING,  # a failure that must not, or can no more, be restarted
-            _J.RESTARTING,  # a region is restarted
-            _J.CANCELLING,
-            _J.SUSPENDED,
-        }
-    ),
-    _J.FAILING: frozenset(
-        {
-            _J.FAILED,  # all tasks terminal, not restartable
-            _J.RESTARTING,  # all tasks terminal, restartable
-            _J.CANCELLING,
-            _J.SUSPENDED,
-        }
-    ),
-    _J.CANCELLING: frozenset({_J.CANCELED, _J.FAILED, _J.SUSPENDED}),
-    _J.RESTARTING: frozenset({_J.CREATED, _J.RUNNING, _J.FAILING, _J.CANCELLING, _J.SUSPENDED}),
-    _J.RECONCILING: frozenset({_J.RUNNING, _J.FAILING, _J.CANCELLING, _J.SUSPENDED}),
-    _J.SUSPENDED: frozenset(),
-    _J.FINISHED: frozenset(),
-    _J.CANCELED: frozenset(),
-    _J.FAILED: frozenset(),
+
+class JobEvent(Enum):
+    """What moves a job from one status to the next."""
+
+    BUILD = 0  # its JobMaster has built the ExecutionGraph
+    REJECT = 1  # its JobMaster cannot run such a graph
+    START = 2  # its tasks are scheduled
+    FINISH = 3  # every task is FINISHED
+    FAIL = 4  # a task, a slot or the plan failed
+    GIVE_UP = 5  # after a failure all tasks have ended, and it is not restarted
+    RESTART = 6  # after a failure all tasks (of a region) have ended, and they are restarted
+    SLOTS_READY = 7  # the restarted job has all its slots
+    RECOVER = 8  # the restarted region runs again
+    CANCEL = 9  # its user cancels it
+    CANCELED = 10  # after a cancel all tasks have ended
+    SUSPEND = 11  # this master gives up; another one may take over
+    ADOPT = 12  # a new master found it running
+    RECONCILED = 13  # the workers have reported its tasks to the new master
+
+
+_J, _JE = JobStatus, JobEvent
+JOB_TRANSITIONS: dict[JobStatus, dict[JobEvent, JobStatus]] = {
+    _J.INITIALIZING: {
+        _JE.BUILD: _J.CREATED,
+        _JE.REJECT: _J.FAILED,
+        _JE.CANCEL: _J.CANCELLING,
+        _JE.SUSPEND: _J.SUSPENDED,
+    },
+    _J.CREATED: {
+        _JE.START: _J.RUNNING,
+        _JE.FAIL: _J.FAILING,
+        _JE.CANCEL: _J.CANCELLING,
+        _JE.SUSPEND: _J.SUSPENDED,
+        _JE.ADOPT: _J.RECONCILING,
+    },
+    _J.RUNNING: {
+        _JE.FINISH: _J.FINISHED,
+        _JE.FAIL: _J.FAILING,
+        _JE.RESTART: _J.RESTARTING,  # a region
+        _JE.CANCEL: _J.CANCELLING,
+        _JE.SUSPEND: _J.SUSPENDED,
+    },
+    _J.FAILING: {
+        _JE.GIVE_UP: _J.FAILED,
+        _JE.RESTART: _J.RESTARTING,
+        _JE.CANCEL: _J.CANCELLING,
+        _JE.SUSPEND: _J.SUSPENDED,
+    },
+    _J.CANCELLING: {
+        _JE.CANCELED: _J.CANCELED,
+        _JE.GIVE_UP: _J.FAILED,  # its JobMaster died
+        _JE.SUSPEND: _J.SUSPENDED,
+    },
+    _J.RESTARTING: {
+        _JE.SLOTS_READY: _J.CREATED,
+        _JE.RECOVER: _J.RUNNING,
+        _JE.FAIL: _J.FAILING,
+        _JE.CANCEL: _J.CANCELLING,
+        _JE.SUSPEND: _J.SUSPENDED,
+    },
+    _J.RECONCILING: {
+        _JE.RECONCILED: _J.RUNNING,
+        _JE.FAIL: _J.FAILING,
+        _JE.CANCEL: _J.CANCELLING,
+        _JE.SUSPEND: _J.SUSPENDED,
+    },
+    _J.SUSPENDED: {},
+    _J.FINISHED: {},
+    _J.CANCELED: {},
+    _J.FAILED: {},
 }
 
 
 class IllegalTransition(Exception):
-    """A state machine was asked for a step its table does not have; the message tells the entity's
-    story.
-    """
+    """The event does not occur in this state; the message has the story of the task or job."""
 
 
-def check_task_transition(entity: str, old: ExecutionState, new: ExecutionState) -> None:
-    if new not in TASK_TRANSITIONS[old]:
-        raise IllegalTransition(
-            f"task {entity}: {old.name} -> {new.name} is not a legal transition"
-        )
-
-
-def check_job_transition(entity: str, old: JobStatus, new: JobStatus) -> None:
-    if new not in JOB_TRANSITIONS[old]:
-        raise IllegalTransition(f"job {entity}: {old.name} -> {new.name} is not a legal transition")
+def next_job_status(story: str, status: JobStatus, event: JobEvent) -> JobStatus:
+    following = JOB_TRANSITIONS[status].get(event)
+    if following is None:
+        raise IllegalTransition(f"job {story}: {event.name} is illegal in {status.name}")
+    return following

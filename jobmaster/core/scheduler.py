@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from firesteel.common.ids import TaskExecutorId, VertexId
-from firesteel.common.states import ExecutionState
+from firesteel.common.states import TaskEvent
 from jobmaster.core.commands import DeployTasks, OutputOf, ResultLocations, TaskToDeploy
 from jobmaster.core.execution_graph import (
     Execution,
@@ -64,7 +64,7 @@ class Scheduler:
     def schedule(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> None:
         groups: dict[int, ExecutionSlotSharingGroup] = {}
         for vertex in vertices:
-            vertex.current.transition(ExecutionState.SCHEDULED, now_ms)
+            vertex.current.apply(TaskEvent.SCHEDULE, now_ms)
             group = vertex.group
             assert group is not None
             group.running += 1
@@ -86,14 +86,14 @@ class Scheduler:
     def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
         """Everything that waits, one command per TaskExecutor. All of it must have its slot."""
         slots = self._pool.slots
-        deploying = ExecutionState.DEPLOYING
+        deploy = TaskEvent.DEPLOY
         executions = []
         for vertex in self.waiting:
             group, execution = vertex.group, vertex.current
             assert group is not None
             assert group.allocation_id is not None
             execution.slot = slots[group.allocation_id]
-            execution.transition(deploying, now_ms)
+            execution.apply(deploy, now_ms)
             executions.append(execution)
         self.waiting.clear()
         return self.deployments(executions, schemas)
@@ -147,7 +147,7 @@ def locate(result: IntermediateResult) -> ResultLocations:
     attempts = array("I")
     for vertex in result.producer.vertices:
         execution = vertex.current
-        assert execution.slot is not None, execution.story()
+        assert execution.slot is not None, str(execution)
         address_index.append(addresses.setdefault(execution.slot.data_address, len(addresses)))
         attempts.append(execution.attempt)
     return ResultLocations(

@@ -1,7 +1,7 @@
-"""What happens to tasks: reports are applied, tasks are cancelled, tasks in lost slots are ended.
+"""Tasks: reports are applied to them, they are cancelled, and they fail with their slots.
 
-Every change of a task's state goes through here, so that the slot of a sharing group is freed
-exactly when the last of its tasks has ended.
+Every change of a task's state but scheduling and deployment goes through here, so that the slot of
+a sharing group is released exactly when the last of its tasks has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from firesteel.common.ids import AttemptId, TaskExecutorId
-from firesteel.common.states import ExecutionState
+from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core.commands import CancelTasks, Command, Log
 from jobmaster.core.events import TaskUpdate
@@ -20,59 +20,53 @@ from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import Slot
 
 _S = ExecutionState
-# How far a deployed task is; reports that do not lead forward are late or doubled.
+# How far a deployed task has come; a report that leads no further is late or doubled.
 _PROGRESS = {_S.DEPLOYING: 0, _S.INITIALIZING: 1, _S.RUNNING: 2, _S.FINISHED: 3}
+_REPORTED = {
+    _S.INITIALIZING: TaskEvent.REPORTED_INITIALIZING,
+    _S.RUNNING: TaskEvent.REPORTED_RUNNING,
+    _S.FINISHED: TaskEvent.REPORTED_FINISHED,
+}
 
 
 class Tasks:
     def __init__(self, graph: ExecutionGraph, pool: SlotPool, out: list[Command]) -> None:
+        """`out`: the core's commands of the event being handled."""
         self._graph = graph
         self._pool = pool
-        self._out = out  # the core's list of commands, emptied by it
+        self._out = out
 
     def update(
         self, execution: Execution, update: TaskUpdate, now: float, now_ms: int
     ) -> ErrorInfo | None:
-        """Applies a report about a live execution; returns the error if the task has failed
-        thereby.
-        """
+        """Applies a report about a live execution; returns the error if that fails the task."""
         state, old = update.state, execution.state
         if old not in DEPLOYED:
-            self._log(
-                "report about a task that was not deployed dropped", execution, state=state.name
-            )
+            self._warn("report about a task that was not deployed", execution, state=state.name)
             return None
         match state:
             case _S.INITIALIZING | _S.RUNNING | _S.FINISHED:
-                if old is _S.CANCELING:
-                    if state is _S.FINISHED:
-                        self._end(execution, state, now, now_ms)
-                elif _PROGRESS[state] > _PROGRESS[old]:
-                    if state is _S.FINISHED:
-                        self._end(execution, state, now, now_ms)
-                    else:
-                        execution.transition(state, now_ms)
+                # A cancelled task that goes on has not read the cancel yet.
+                on_its_way = state is _S.FINISHED if old is _S.CANCELING else True
+                if on_its_way and _PROGRESS[state] > _PROGRESS.get(old, 0):
+                    self._apply(execution, _REPORTED[state], now, now_ms)
+            case _S.CANCELED if old is _S.CANCELING:
+                self._apply(execution, TaskEvent.REPORTED_CANCELED, now, now_ms)
             case _S.CANCELED:
-                if old is _S.CANCELING:
-                    self._end(execution, state, now, now_ms)
-                else:
-                    summary = (
-                        "the task was cancelled by its TaskExecutor, though nobody had asked for it"
-                    )
-                    return self._failed(
-                        execution, ErrorInfo(summary=summary, timestamp_ms=now_ms), now, now_ms
-                    )
+                summary = "its TaskExecutor cancelled the task without a request"
+                error = ErrorInfo(summary=summary, timestamp_ms=now_ms)
+                return self._fail(execution, error, now, now_ms)
             case _S.FAILED:
                 error = update.error or ErrorInfo(
                     summary="the task failed and gave no reason", timestamp_ms=now_ms
                 )
-                return self._failed(execution, error, now, now_ms)
+                return self._fail(execution, error, now, now_ms)
             case _S.CREATED | _S.SCHEDULED | _S.DEPLOYING | _S.CANCELING | _S.RECONCILING:
-                pass  # nothing that we do not know
+                pass  # nothing new
         return None
 
     def deployed_in(self, slots: Iterable[Slot]) -> list[Execution]:
-        """Executions that run in these slots, as far as we know."""
+        """Executions that run in these slots, as far as is known here."""
         return [
             vertex.current
             for slot in slots
@@ -84,68 +78,58 @@ class Tasks:
     def lost(
         self, executions: Sequence[Execution], error: ErrorInfo, now: float, now_ms: int
     ) -> list[Execution]:
-        """These are dead: FAILED, or CANCELED where that was wanted anyway. Returns the failed
-        ones.
-        """
+        """These are dead: CANCELED if they were being cancelled, else FAILED. Returns the failed."""
         failed = []
         for execution in executions:
             if execution.state is _S.CANCELING:
-                self._end(execution, _S.CANCELED, now, now_ms)
+                self._apply(execution, TaskEvent.REPORTED_CANCELED, now, now_ms)
             else:
-                self._failed(execution, error, now, now_ms)
+                self._fail(execution, error, now, now_ms)
                 failed.append(execution)
         return failed
 
     def cancel_all(self, now: float, now_ms: int) -> None:
-        """Every task that lives: CANCELED where nothing runs yet, else CANCELING, with one command
-        per TaskExecutor.
-        """
+        """Cancels every live task, with one command per TaskExecutor for those deployed."""
         batches: dict[TaskExecutorId, list[AttemptId]] = {}
         for execution in self._graph.executions():
-            match execution.state:
-                case _S.CREATED | _S.SCHEDULED | _S.RECONCILING:
-                    self._end(execution, _S.CANCELED, now, now_ms)
-                case _S.DEPLOYING | _S.INITIALIZING | _S.RUNNING:
-                    execution.transition(_S.CANCELING, now_ms)
-                    assert execution.slot is not None
-                    batches.setdefault(execution.slot.task_executor_id, []).append(
-                        execution.attempt_id
-                    )
-                case _S.CANCELING | _S.CANCELED | _S.FINISHED | _S.FAILED:
-                    pass
+            if execution.terminal or execution.state is _S.CANCELING:
+                continue
+            deployed = execution.state in DEPLOYED
+            self._apply(execution, TaskEvent.CANCEL, now, now_ms)
+            if deployed:
+                assert execution.slot is not None, str(execution)
+                batches.setdefault(execution.slot.task_executor_id, []).append(execution.attempt_id)
         for task_executor_id, attempt_ids in batches.items():
             self._out.append(
                 CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(attempt_ids))
             )
 
     def abandon(self, now: float, now_ms: int) -> None:
-        """This master gives up; the TaskExecutors end what they have when it says goodbye."""
+        """This master gives up: TaskExecutors end what they hold when they read its Goodbye."""
         for execution in self._graph.executions():
-            if execution.terminal:
-                continue
-            if execution.state in DEPLOYED and execution.state is not _S.CANCELING:
-                execution.transition(_S.CANCELING, now_ms)
-            self._end(execution, _S.CANCELED, now, now_ms)
+            if not execution.terminal and execution.state is not _S.CANCELING:
+                self._apply(execution, TaskEvent.CANCEL, now, now_ms)
+            if execution.state is _S.CANCELING:
+                self._apply(execution, TaskEvent.REPORTED_CANCELED, now, now_ms)
 
     def cancel_unwanted(
         self, task_executor_id: TaskExecutorId, tasks: Iterable[TaskUpdate]
     ) -> None:
-        """A TaskExecutor came back with these: what shall not run (any more) is cancelled, once
-        again if need be.
+        """Cancels, of the tasks that a TaskExecutor has reconnected with, those that must not run.
 
-        A cancelled task that has already ended is reported once more. So those that failed are
-        cancelled too: their report either is on its way, with its reason, and comes first, or was
-        lost.
+        A TaskExecutor answers the cancel of a task that has ended by reporting its end once more.
+        So tasks that failed are cancelled, too: their report, with the cause, either comes first or
+        was lost.
         """
         unwanted = []
         for task in tasks:
             execution = self._graph.attempts.get(task.attempt_id)
-            alive = execution is not None and not execution.terminal
+            live = execution is not None and not execution.terminal
             if task.state is _S.FAILED:
-                ask = alive
+                ask = live
             else:
                 ask = not task.state.terminal and (
-                    execution is None or not alive or execution.state is _S.CANCELING
+                    execution is None or not live or execution.state is _S.CANCELING
                 )
             if ask:
                 unwanted.append(task.attempt_id)
@@ -154,7 +138,7 @@ class Tasks:
                 CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(unwanted))
             )
 
-    def _failed(self, execution: Execution, error: ErrorInfo, now: float, now_ms: int) -> ErrorInfo:
+    def _fail(self, execution: Execution, error: ErrorInfo, now: float, now_ms: int) -> ErrorInfo:
         slot = execution.slot
         place = (
             f"{slot.host}, TaskExecutor {slot.task_executor_id}, slot {slot.slot_index}"
@@ -168,28 +152,28 @@ class Tasks:
             timestamp_ms=error.timestamp_ms or now_ms,
         )
         execution.error = error
-        self._end(execution, _S.FAILED, now, now_ms)
-        self._log("task failed", execution, cause=error.summary)
+        self._apply(execution, TaskEvent.FAIL, now, now_ms)
+        self._warn("task failed", execution, cause=error.summary)
         return error
 
-    def _end(self, execution: Execution, state: ExecutionState, now: float, now_ms: int) -> None:
+    def _apply(self, execution: Execution, event: TaskEvent, now: float, now_ms: int) -> None:
         was_scheduled = execution.state is not _S.CREATED
-        execution.transition(state, now_ms)
-        if was_scheduled:
+        execution.apply(event, now_ms)
+        if was_scheduled and execution.terminal:
             group = execution.vertex.group
             assert group is not None
             group.running -= 1
             if group.running == 0:
                 self._pool.release(group, now)
 
-    def _log(self, text: str, execution: Execution, **fields: str) -> None:
+    def _warn(self, text: str, execution: Execution, **fields: str) -> None:
         self._out.append(
             Log(level="warning", text=text, fields={**execution_fields(execution), **fields})
         )
 
 
 def execution_fields(execution: Execution) -> dict[str, str | int]:
-    """What a log line about an execution carries."""
+    """The fields of a log line about an execution."""
     return {
         "vertex": execution.vertex.job_vertex.vertex.name,
         "subtask": execution.vertex.subtask,

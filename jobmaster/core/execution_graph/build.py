@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.job_graph import JobGraph
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import ExecutionState, JobEvent
 from jobmaster.core.execution_graph.graph import ExecutionGraph
 from jobmaster.core.execution_graph.result import IntermediateResult
 from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
@@ -38,7 +38,7 @@ def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
     for edge in job_graph.edges:
         producer, consumer = graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id]
         graph.add_result(IntermediateResult(edge, producer, consumer))
-    graph.transition(JobStatus.CREATED, now_ms)
+    graph.apply(JobEvent.BUILD, now_ms)
     return graph
 
 

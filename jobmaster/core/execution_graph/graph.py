@@ -4,15 +4,18 @@ attempts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from firesteel.common.ids import AttemptId, IdSource, VertexId
 from firesteel.common.job_graph import JobGraph
-from firesteel.common.states import JOB_TRANSITIONS, ExecutionState, JobStatus, check_job_transition
+from firesteel.common.states import ExecutionState, JobEvent, JobStatus, next_job_status
 from jobmaster.core.execution_graph.counts import STATES, JobCounts
 from jobmaster.core.execution_graph.result import IntermediateResult
 from jobmaster.core.execution_graph.vertex import Execution, ExecutionJobVertex, ExecutionVertex
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup
+
+_STORY_STEPS = 64
 
 
 class ExecutionGraph:
@@ -32,12 +35,14 @@ class ExecutionGraph:
         # Current executions only: an unknown attempt is a stale one.
         self.attempts: dict[AttemptId, Execution] = {}
         self.counts = JobCounts()
+        self._story = deque([f"INITIALIZING at {now_ms}"], maxlen=_STORY_STEPS)
 
-    def transition(self, status: JobStatus, now_ms: int) -> None:
-        if status not in JOB_TRANSITIONS[self.status]:
-            check_job_transition(self.story(), self.status, status)
-        self.status = status
-        self.timestamps.append((status, now_ms))
+    def apply(self, event: JobEvent, now_ms: int, cause: str = "") -> None:
+        """Moves the job to the status that the event leads to. Raises IllegalTransition."""
+        self.status = next_job_status(str(self), self.status, event)
+        self.timestamps.append((self.status, now_ms))
+        because = f": {cause}" if cause else ""
+        self._story.append(f"{self.status.name} at {now_ms} by {event.name}{because}")
         self.counts.version += 1
 
     def add_result(self, result: IntermediateResult) -> None:
@@ -98,7 +103,11 @@ class ExecutionGraph:
         """When the job reached its terminal state; 0 while it has not."""
         return self.timestamps[-1][1] if self.status.terminal else 0
 
-    def story(self) -> str:
-        steps = ", ".join(f"{status.name} at {at_ms}" for status, at_ms in self.timestamps)
+    def story(self) -> list[str]:
+        """How the job came to its status: its last transitions with time, event and cause."""
+        return list(self._story)
+
+    def __str__(self) -> str:
         job = self.job_graph
+        steps = ", ".join(self._story)
         return f"{job.name!r} [{job.job_id}] ({steps}; tasks {self.tasks_by_state()})"

@@ -7,17 +7,24 @@ other, so they are one module.
 
 from __future__ import annotations
 
+import itertools
+
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import JobVertex
-from firesteel.common.states import TASK_TRANSITIONS, ExecutionState, check_task_transition
+from firesteel.common.states import (
+    TASK_TRANSITIONS,
+    ExecutionState,
+    IllegalTransition,
+    TaskEvent,
+)
 from firesteel.errors import ErrorInfo
 from jobmaster.core.execution_graph.counts import IS_TERMINAL, STATES, JobCounts
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
 _S = ExecutionState
 CREATED = _S.CREATED
-# TASK_TRANSITIONS by number.
-_LEGAL = tuple(tuple(new in TASK_TRANSITIONS[old] for new in STATES) for old in STATES)
+# TASK_TRANSITIONS by number: the state that an event leads to, None if it is illegal.
+_NEXT = tuple(tuple(TASK_TRANSITIONS[state].get(event) for event in TaskEvent) for state in STATES)
 
 # The slot's process is, or may be, busy with an attempt in these states: ending it takes a message.
 DEPLOYED = frozenset({_S.DEPLOYING, _S.INITIALIZING, _S.RUNNING, _S.CANCELING})
@@ -55,11 +62,12 @@ class Execution:
     def terminal(self) -> bool:
         return IS_TERMINAL[self.state._value_]
 
-    def transition(self, state: ExecutionState, now_ms: int) -> None:
-        """Moves to `state` and counts it. Raises IllegalTransition with the attempt's story."""
+    def apply(self, event: TaskEvent, now_ms: int) -> None:
+        """Moves to the state that the event leads to. Raises IllegalTransition with the story."""
         old = self.state
-        if not _LEGAL[old._value_][state._value_]:
-            check_task_transition(self.story(), old, state)
+        state = _NEXT[old._value_][event._value_]
+        if state is None:
+            raise IllegalTransition(f"task {self}: {event.name} is illegal in {old.name}")
         self.state = state
         self.timestamps.append((state, now_ms))
         self.vertex.job_vertex.count(old, state)
@@ -71,11 +79,19 @@ class Execution:
         subtask = f"{self.vertex.subtask + 1}/{len(job_vertex.vertices)}"
         return f"{job_vertex.vertex.name} ({subtask})#{self.attempt}"
 
-    def story(self) -> str:
-        steps = ", ".join(f"{state.name} at {at_ms}" for state, at_ms in self.timestamps)
+    def story(self) -> list[str]:
+        """How it came to its state: each transition with its time, event and, if it failed, cause."""
+        steps = [f"CREATED at {self.timestamps[0][1]}"]
+        for (old, _), (state, at_ms) in itertools.pairwise(self.timestamps):
+            event = next(e for e, new in TASK_TRANSITIONS[old].items() if new is state)
+            cause = f": {self.error.summary}" if self.error and state is _S.FAILED else ""
+            steps.append(f"{state.name} at {at_ms} by {event.name}{cause}")
+        return steps
+
+    def __str__(self) -> str:
         slot = self.slot
         place = f" in slot {slot.allocation_id} of {slot.task_executor_id}" if slot else ""
-        return f"{self.name} [{self.attempt_id}]{place} ({steps})"
+        return f"{self.name} [{self.attempt_id}]{place} ({', '.join(self.story())})"
 
 
 class ExecutionVertex:
@@ -99,7 +115,7 @@ class ExecutionVertex:
     def new_attempt(self, attempt_id: AttemptId, created: tuple[ExecutionState, int]) -> Execution:
         """Starts over; the current attempt must have ended."""
         if not self.current.terminal:
-            raise ValueError(f"a new attempt while the old one runs: {self.current.story()}")
+            raise ValueError(f"a new attempt while the old one runs: {self.current}")
         if self.prior is None:
             self.prior = []
         self.prior.append(self.current)

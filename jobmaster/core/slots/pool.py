@@ -1,19 +1,20 @@
 """SlotPool: the slots this job has, and those it still needs (spec 003).
 
-It declares requirements (how many slots of which profile), takes offered slots into account, gives
-each slot to a slot sharing group, and keeps a freed slot for the job until it has been idle for a
-while (delayed release), so that a restart finds it still there. Surplus offers are rejected.
+It declares requirements (how many slots of which profile), accepts offered slots, gives each to a
+slot sharing group, and keeps a released slot until it has been idle for a while (delayed release),
+so that a restart finds it still there. Surplus offers are rejected.
 
-What it declares, always: slots that groups want (held or awaited) plus idle slots that it still
+It always declares the slots that groups want (held or awaited) plus the idle slots that it still
 holds. So the ResourceManager neither refills a slot that is being released nor forgets one that is
 awaited.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from firesteel.common.ids import AllocationId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
@@ -30,9 +31,20 @@ from jobmaster.core.slots.slot import (
 class OfferAnswer:
     accepted: tuple[AllocationId, ...]
     rejected: tuple[AllocationId, ...]
-    replaced: tuple[Slot, ...] = field(
-        default=()
-    )  # known slots whose process is another one now: what ran there is gone
+    # Known slots whose process is another one now: what ran there is gone.
+    replaced: tuple[Slot, ...] = ()
+
+
+class _Step(NamedTuple):
+    """What happened to a slot."""
+
+    at: float
+    allocation_id: AllocationId
+    what: str
+    detail: GroupKey | TaskExecutorId | str  # which group, TaskExecutor or cause
+
+
+_STORY_STEPS = 2000
 
 
 class SlotPool:
@@ -48,13 +60,14 @@ class SlotPool:
         self._required: Counter[ResourceProfile] = Counter()
         self.pending_count = 0  # groups that wait for a slot
         self._changed = False  # something was added or taken away since `take_requirements`
-        self._taken: dict[ResourceProfile, int] = {}  # what it told last
+        self._taken: dict[ResourceProfile, int] = {}  # what it declared last
+        self._steps: deque[_Step] = deque(maxlen=_STORY_STEPS)  # of all slots
 
     # ---- what the job wants
 
     def request(self, groups: Iterable[ExecutionSlotSharingGroup], now: float) -> None:
-        """These groups need a slot each. Idle slots are given at once, first to those that ran in
-        them before.
+        """These groups need a slot each. They get idle slots at once, first those in which they ran
+        before.
         """
         waiting = [group for group in groups if not group.wanted]
         for group in waiting:
@@ -62,14 +75,12 @@ class SlotPool:
             self._require(group.profile, 1)
         for prefers in (_same_slot, _same_task_executor, _any_slot):
             if self._idle:
-                waiting = [group for group in waiting if not self._give_idle(group, prefers)]
+                waiting = [group for group in waiting if not self._give_idle(group, prefers, now)]
         for group in waiting:
             self._wait(group)
 
     def release(self, group: ExecutionSlotSharingGroup, now: float) -> None:
-        """The group needs no slot any more. Its slot stays in the pool, idle; a pending request is
-        withdrawn.
-        """
+        """The group needs no slot any more: its slot becomes idle, or its request is withdrawn."""
         if not group.wanted:
             return
         group.wanted = False
@@ -82,6 +93,7 @@ class SlotPool:
         slot.idle_since = now
         self._idle[slot.allocation_id] = slot
         self._require(slot.requirement, 1)
+        self._steps.append(_Step(now, slot.allocation_id, "released by", group.key))
 
     def requirements(self) -> tuple[Requirement, ...]:
         return tuple(
@@ -101,12 +113,12 @@ class SlotPool:
         self._taken = required
         return self.requirements()
 
-    # ---- what TaskExecutors tell
+    # ---- what TaskExecutors report
 
     def offer(
         self, task_executor_id: TaskExecutorId, host: str, offers: Sequence[SlotOffer], now: float
     ) -> OfferAnswer:
-        """Takes each slot that some waiting group can use; a slot already held is accepted again."""
+        """Accepts slots that a waiting group can use, and slots that are already held."""
         accepted, rejected, replaced = [], [], []
         for offer in offers:
             known = self.slots.get(offer.allocation_id)
@@ -118,10 +130,13 @@ class SlotPool:
                 accepted.append(offer.allocation_id)
                 continue
             if known is not None:
-                self.lose(offer.allocation_id)
+                self.lose(offer.allocation_id, now, "another process is in it")
                 replaced.append(known)
             group = self._choose_pending(task_executor_id, offer.profile)
             if group is None:
+                self._steps.append(
+                    _Step(now, offer.allocation_id, "rejected, offered by", task_executor_id)
+                )
                 rejected.append(offer.allocation_id)
                 continue
             slot = Slot(
@@ -138,33 +153,37 @@ class SlotPool:
             self._by_task_executor.setdefault(task_executor_id, {})[slot.allocation_id] = slot
             self._stop_waiting(group)
             self._join(slot, group)
+            self._steps.append(
+                _Step(now, slot.allocation_id, f"accepted from {task_executor_id} for", group.key)
+            )
             accepted.append(offer.allocation_id)
         return OfferAnswer(
             accepted=tuple(accepted), rejected=tuple(rejected), replaced=tuple(replaced)
         )
 
-    def lose(self, allocation_id: AllocationId) -> Slot | None:
-        """The slot is gone. A group that still wants one waits again; returns the slot as it was
-        (None if unknown).
-        """
+    def lose(self, allocation_id: AllocationId, now: float, cause: str) -> Slot | None:
+        """The slot is gone, and its group waits for another. Returns the slot, None if unknown."""
         slot = self._drop(allocation_id)
         if slot is None:
             return None
+        self._steps.append(_Step(now, allocation_id, "lost:", cause))
         group = slot.group
         if group is not None:
             self._part(slot, group)
             self._wait(group)
         return slot
 
-    def lose_task_executor(self, task_executor_id: TaskExecutorId) -> list[Slot]:
+    def lose_task_executor(
+        self, task_executor_id: TaskExecutorId, now: float, cause: str
+    ) -> list[Slot]:
         """All of its slots, now lost."""
         lost = [
-            self.lose(allocation_id)
-            for allocation_id in list(self._by_task_executor.get(task_executor_id, ()))
+            self.lose(allocation_id, now, cause)
+            for allocation_id in self.slots_of(task_executor_id)
         ]
         return [slot for slot in lost if slot is not None]
 
-    def slots_of(self, task_executor_id: TaskExecutorId) -> Iterable[AllocationId]:
+    def slots_of(self, task_executor_id: TaskExecutorId) -> tuple[AllocationId, ...]:
         return tuple(self._by_task_executor.get(task_executor_id, ()))
 
     # ---- delayed release
@@ -177,8 +196,8 @@ class SlotPool:
         return first.idle_since + self._idle_timeout_s
 
     def release_idle(self, now: float) -> list[Slot]:
-        """Slots idle for too long leave the pool: tell their TaskExecutors, after declaring the
-        lower requirements.
+        """Slots idle for too long leave the pool. The caller declares the lower requirements, then
+        frees them.
         """
         expired = []
         for slot in self._idle.values():
@@ -188,12 +207,14 @@ class SlotPool:
             expired.append(slot)
         for slot in expired:
             self._drop(slot.allocation_id)
+            self._steps.append(_Step(now, slot.allocation_id, "idle for too long", ""))
         return expired
 
-    def clear(self) -> list[Slot]:
+    def clear(self, now: float) -> list[Slot]:
         """The job is over: nothing is required any more, all slots leave the pool."""
         slots = list(self.slots.values())
         for slot in slots:
+            self._steps.append(_Step(now, slot.allocation_id, "freed at the job's end", ""))
             if slot.group is not None:
                 slot.group.wanted = False
                 self._part(slot, slot.group)
@@ -210,6 +231,42 @@ class SlotPool:
         self._required.clear()
         return slots
 
+    # ---- for checks and errors
+
+    def story(self, of: AllocationId) -> list[str]:
+        """What happened to this slot, as far back as is remembered."""
+        return [
+            f"{step.what} {_named(step.detail)}".rstrip() + f" at {step.at:.3f}"
+            for step in self._steps
+            if step.allocation_id == of
+        ]
+
+    def validate(self, groups: Iterable[ExecutionSlotSharingGroup]) -> None:
+        """Raises AssertionError unless the invariants hold. `groups`: all of the job."""
+        groups = list(groups)
+        for slot in self.slots.values():
+            story = f"{slot} {self.story(slot.allocation_id)}"
+            assert (slot.group is None) != (slot.idle_since is None), f"both or neither: {story}"
+            assert (slot.allocation_id in self._idle) == (slot.group is None), f"idle? {story}"
+            siblings = self._by_task_executor.get(slot.task_executor_id, {})
+            assert siblings.get(slot.allocation_id) is slot, f"not with its TaskExecutor: {story}"
+            if slot.group is not None:
+                assert slot.group.allocation_id == slot.allocation_id, f"not its group's: {story}"
+        held = [group for group in groups if group.allocation_id is not None]
+        for group in held:
+            assert group.allocation_id in self.slots, f"{group.key} has a slot that is gone"
+            assert self.slots[group.allocation_id].group is group, f"{group.key}: not its slot"
+        assert sum(map(len, self._by_task_executor.values())) == len(self.slots)
+        wanted = [group for group in groups if group.wanted]
+        pending = sum(map(len, self._pending.values()))
+        assert pending == self.pending_count == len(wanted) - len(held), (
+            f"{pending} groups wait, counted as {self.pending_count}; "
+            f"{len(wanted)} want a slot, {len(held)} have one"
+        )
+        required = Counter(group.profile for group in wanted)
+        required.update(slot.requirement for slot in self._idle.values())
+        assert required == +self._required, f"required {self._required}, wanted and idle {required}"
+
     # ---- inner steps
 
     def _require(self, profile: ResourceProfile, change: int) -> None:
@@ -220,6 +277,7 @@ class SlotPool:
         self,
         group: ExecutionSlotSharingGroup,
         prefers: Callable[[SlotPool, ExecutionSlotSharingGroup], Slot | None],
+        now: float,
     ) -> bool:
         slot = prefers(self, group)
         if slot is None:
@@ -229,6 +287,7 @@ class SlotPool:
         self._require(slot.requirement, -1)
         slot.requirement = group.profile
         self._join(slot, group)
+        self._steps.append(_Step(now, slot.allocation_id, "reused by", group.key))
         return True
 
     def _join(self, slot: Slot, group: ExecutionSlotSharingGroup) -> None:
@@ -316,3 +375,9 @@ def _same_task_executor(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slo
 
 def _any_slot(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slot | None:
     return next((slot for slot in pool._all_idle() if group.profile.fits_in(slot.profile)), None)
+
+
+def _named(detail: GroupKey | TaskExecutorId | str) -> str:
+    if isinstance(detail, GroupKey):
+        return f"subtasks {detail.subtask} of group {detail.slot_sharing_group!r}"
+    return detail

@@ -639,3 +639,41 @@ def test_collected_rows_are_written_then_acknowledged() -> None:
     assert world.one(commands.SendOperatorMessage, sent).message == ChunkAcknowledged(
         sequence=0, error="the disk is full"
     )
+
+
+# ---- stories and invariants
+
+
+def test_the_core_tells_how_task_slot_and_job_came_to_their_states() -> None:
+    world = World(job(vertex("a", 1)), RESTART)
+    world.run(("te-1", 1))
+    (execution,) = world.executions()
+    assert execution.slot is not None
+    world.report([execution], S.FAILED, error=ErrorInfo(summary="boom"))
+    task = world.core.story(execution.attempt_id)
+    assert task[1].endswith(" by SCHEDULE")
+    assert task[-1].endswith(" by FAIL: boom")
+    slot = world.core.story(execution.slot.allocation_id)
+    assert slot == [
+        "accepted from te-1 for subtasks 0 of group 'default' at 100.000",
+        "released by subtasks 0 of group 'default' at 100.000",
+    ]
+    assert [step.split(" ")[0] for step in world.core.story("job")] == [
+        "INITIALIZING",
+        "CREATED",
+        "RUNNING",
+        "FAILING",
+        "RESTARTING",
+    ]
+    assert "by FAIL: boom" in world.core.story("job")[3]
+
+
+def test_a_broken_invariant_is_named_with_the_story_of_what_breaks_it() -> None:
+    world = World(job(vertex("a", 1)))
+    world.run(("te-1", 1))
+    (execution,) = world.executions()
+    assert execution.slot is not None
+    world.core.validate()
+    del world.core.pool.slots[execution.slot.allocation_id]
+    with pytest.raises(AssertionError, match="a slot that is gone"):
+        world.core.validate()

@@ -8,7 +8,13 @@ import pytest
 
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph, Partitioner
-from firesteel.common.states import ExecutionState, IllegalTransition, JobStatus
+from firesteel.common.states import (
+    ExecutionState,
+    IllegalTransition,
+    JobEvent,
+    JobStatus,
+    TaskEvent,
+)
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build
 from jobmaster.core.execution_graph.result import PartitionState
 from jobmaster.testing import job, vertex
@@ -49,11 +55,11 @@ def test_pointwise_results_are_the_same_seen_from_both_sides(
 def test_counts_follow_every_transition() -> None:
     graph = built(job(vertex("a", 2), vertex("b", 1)))
     first = graph.vertices[0].vertices[0].current
-    for state in (ExecutionState.SCHEDULED, ExecutionState.DEPLOYING, ExecutionState.RUNNING):
-        first.transition(state, 2000)
+    for event in (TaskEvent.SCHEDULE, TaskEvent.DEPLOY, TaskEvent.REPORTED_RUNNING):
+        first.apply(event, 2000)
     assert graph.tasks_by_state() == {"CREATED": 2, "RUNNING": 1}
     assert graph.vertices[0].aggregate_state is ExecutionState.CREATED
-    first.transition(ExecutionState.FINISHED, 3000)
+    first.apply(TaskEvent.REPORTED_FINISHED, 3000)
     assert graph.live == 2
     assert [state.name for state, _ in first.timestamps] == [
         "CREATED",
@@ -66,39 +72,41 @@ def test_counts_follow_every_transition() -> None:
 
 def test_an_illegal_transition_tells_the_story_of_the_task() -> None:
     execution = built(job(vertex("a", 2))).vertices[0].vertices[1].current
-    execution.transition(ExecutionState.SCHEDULED, 2000)
+    execution.apply(TaskEvent.SCHEDULE, 2000)
     with pytest.raises(
         IllegalTransition,
-        match=r"a \(2/2\)#0 .*CREATED at 1000, SCHEDULED at 2000.*SCHEDULED -> FINISHED",
+        match=r"a \(2/2\)#0 .*CREATED at 1000, SCHEDULED at 2000 by SCHEDULE.*REPORTED_FINISHED is "
+        "illegal in SCHEDULED",
     ):
-        execution.transition(ExecutionState.FINISHED, 3000)
+        execution.apply(TaskEvent.REPORTED_FINISHED, 3000)
     assert execution.state is ExecutionState.SCHEDULED
 
 
 def test_an_illegal_transition_tells_the_story_of_the_job() -> None:
     graph = built(job(vertex("a", 1)))
     with pytest.raises(
-        IllegalTransition, match="INITIALIZING at 1000, CREATED at 1000.*CREATED -> FINISHED"
+        IllegalTransition,
+        match="INITIALIZING at 1000, CREATED at 1000 by BUILD.*FINISH is illegal in CREATED",
     ):
-        graph.transition(JobStatus.FINISHED, 2000)
+        graph.apply(JobEvent.FINISH, 2000)
 
 
 def test_a_partition_is_as_far_as_its_producer() -> None:
     partition = built(job(vertex("a", 1), vertex("b", 1))).results[0].partitions[0]
     producer = partition.producer.current
     assert partition.state is PartitionState.CREATED
-    producer.transition(ExecutionState.SCHEDULED, 1)
-    producer.transition(ExecutionState.DEPLOYING, 1)
-    producer.transition(ExecutionState.RUNNING, 1)
+    producer.apply(TaskEvent.SCHEDULE, 1)
+    producer.apply(TaskEvent.DEPLOY, 1)
+    producer.apply(TaskEvent.REPORTED_RUNNING, 1)
     assert partition.state is PartitionState.CONSUMABLE
-    producer.transition(ExecutionState.FAILED, 1)
+    producer.apply(TaskEvent.FAIL, 1)
     assert partition.state is PartitionState.LOST
 
 
 def test_a_new_attempt_keeps_the_prior_ones_and_is_the_only_one_known() -> None:
     graph = built(job(vertex("a", 1)))
     old = graph.vertices[0].vertices[0].current
-    old.transition(ExecutionState.CANCELED, 2000)
+    old.apply(TaskEvent.CANCEL, 2000)
     graph.start_over(IdSource(b"again"), 3000)
     new = graph.vertices[0].vertices[0].current
     assert new.attempt == 1

@@ -367,44 +367,18 @@ class Peers:
     # ---- what must hold
 
     def check(self) -> None:
-        graph, pool = self.core.graph, self.core.pool
-        assert Counter(e.state.name for e in graph.executions()) == Counter(graph.tasks_by_state())
-        assert graph.live == sum(not e.terminal for e in graph.executions())
-        taken = Counter(slot.group.key for slot in pool.slots.values() if slot.group is not None)
-        assert not taken or max(taken.values()) == 1, "a group holds two slots"
-        for slot in pool.slots.values():
-            assert (slot.group is None) != (slot.idle_since is None)
-            assert slot.group is None or slot.group.allocation_id == slot.allocation_id
-        idle = sum(slot.group is None for slot in pool.slots.values())
-        wanted = len(
-            {
-                id(v.group)
-                for v in graph.execution_vertices()
-                if v.group is not None and v.group.wanted
-            }
-        )
-        assert (
-            sum(requirement.count for requirement in pool.requirements())
-            == wanted + idle
-            == self.required
-        )
-        for execution in graph.executions():
-            assert execution.vertex.group is not None
-            if not execution.terminal and execution.state is not S.CREATED:
-                assert execution.vertex.group.wanted
+        """`World` validates the core after every event; this is what its peers can see."""
+        declared = sum(requirement.count for requirement in self.core.pool.requirements())
+        assert declared == self.required
         # Each split has one owner; only an attempt that ended without finishing gives its splits to
         # others.
         enumerator = self.core.coordinators.by_operator[operator_id("src")]
         owned = [split for splits in enumerator._owned.values() for split in splits]  # type: ignore[attr-defined]
         assert len(owned) == len(set(owned))
-        if graph.status.terminal:
-            assert graph.live == 0
-            assert self.required == 0
-            assert not pool.slots
 
     def check_end(self) -> None:
         status = self.core.graph.status
-        assert status.globally_terminal, f"it never ended: {self.core.graph.story()}"
+        assert status.globally_terminal, f"it never ended: {self.core.graph}"
         assert self.core.next_deadline() is None
         self.reconnect()  # those that were away come back and are sent away with all they hold
         assert not any(executor.connected for executor in self.executors.values())

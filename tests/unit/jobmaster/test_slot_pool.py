@@ -143,8 +143,8 @@ def test_after_losing_its_slot_a_group_goes_back_to_the_same_task_executor() -> 
     pool = pool_with(groups)
     pool.offer(ONE, "host", [offer(1)], 0.0)
     pool.offer(OTHER, "host", [offer(2)], 0.0)
-    pool.lose(offer(1).allocation_id)
-    pool.lose(offer(2).allocation_id)
+    pool.lose(offer(1).allocation_id, 1.0, "killed")
+    pool.lose(offer(2).allocation_id, 1.0, "killed")
     pool.offer(OTHER, "host", [offer(3)], 0.0)
     assert groups[1].allocation_id == offer(3).allocation_id
     assert groups[0].allocation_id is None
@@ -155,7 +155,7 @@ def test_a_lost_slot_is_awaited_again_if_wanted_and_forgotten_if_idle() -> None:
     pool = pool_with(groups)
     pool.offer(ONE, "host", [offer(1), offer(2)], 0.0)
     pool.release(groups[1], 0.0)
-    assert len(pool.lose_task_executor(ONE)) == 2
+    assert len(pool.lose_task_executor(ONE, 1.0, "killed")) == 2
     assert pool.requirements() == (Requirement(profile=UNKNOWN, count=1),)
     assert pool.pending_count == 1
 
@@ -171,7 +171,7 @@ def test_at_the_end_nothing_is_required_and_every_slot_is_given_back() -> None:
     pool = pool_with(groups_of(vertex("a", 3)))
     pool.offer(ONE, "host", [offer(1, profile=SLOT_PROFILE), offer(2)], 0.0)
     pool.take_requirements()
-    assert len(pool.clear()) == 2
+    assert len(pool.clear(1.0)) == 2
     assert pool.requirements() == ()
     assert pool.take_requirements() == ()
     assert pool.offer(ONE, "host", [offer(3)], 0.0).rejected

@@ -1,0 +1,133 @@
+"""What all phases of a job share: its graph, slots, coordinators and TaskExecutors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId
+from firesteel.common.job_graph import JobGraph
+from firesteel.errors import ErrorInfo
+from jobmaster.core import commands
+from jobmaster.core.coordinators import BadOptions
+from jobmaster.core.coordinators.registry import Coordinators
+from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
+from jobmaster.core.failover.exceptions import ExceptionHistory
+from jobmaster.core.scheduler import Scheduler, SchedulingStrategy
+from jobmaster.core.settings import JobSettings
+from jobmaster.core.slots.pool import SlotPool
+from jobmaster.core.slots.slot import Slot
+from jobmaster.core.slots.wait import SlotWait
+from jobmaster.core.task_executors import TaskExecutors
+from jobmaster.core.tasks import Tasks
+
+
+class Job:
+    """State, and the commands of the event being handled. Phases and the core change it."""
+
+    def __init__(
+        self,
+        job_graph: JobGraph,
+        settings: JobSettings,
+        *,
+        ids: IdSource,
+        now: float,
+        now_ms: int,
+        strategy: SchedulingStrategy,
+    ) -> None:
+        """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant."""
+        self._wall_ms = now_ms - now * 1000
+        self.ids = ids
+        self.strategy = strategy
+        self.restart_strategy = settings.new_restart_strategy()
+        self.exceptions = ExceptionHistory()
+        self.pool = SlotPool(idle_timeout_s=settings.slot_idle_timeout_s)
+        self.slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)
+        self.task_executors = TaskExecutors(
+            heartbeat_interval_s=settings.heartbeat_interval_s,
+            heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            reconnect_grace_s=settings.reconnect_grace_s,
+        )
+        self.coordinators = Coordinators()
+        self.invalid = ""  # why the graph cannot be run at all
+        try:
+            self.graph = build(job_graph, ids, now_ms)
+            share_slots(self.graph)
+            self.coordinators = Coordinators.of(job_graph)
+        except (InvalidJobGraph, BadOptions) as error:
+            self.graph = ExecutionGraph(job_graph, now_ms)
+            self.invalid = str(error)
+        self.out: list[commands.Command] = []
+        self.scheduler = Scheduler(self.graph, self.pool)
+        self.tasks = Tasks(self.graph, self.pool, self.out)
+        # What the analysis found: the schemas of all outputs (None before it), and plans to show.
+        self.schemas: dict[commands.OutputOf, bytes] | None = None
+        self.plans: dict[OperatorId, str] = {}
+        self.restarts = 0
+        self.stale_messages = 0  # about attempts or slots that are gone
+        self.declared = 0  # sequence of the last declaration
+
+    def now_ms(self, now: float) -> int:
+        return int(self._wall_ms + now * 1000)
+
+    def error(self, summary: str, now: float) -> ErrorInfo:
+        return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
+
+    @property
+    def misses_slots(self) -> bool:
+        """Whether tasks wait for slots that are not there."""
+        return bool(self.scheduler.waiting) and not self.scheduler.has_all_slots
+
+    @property
+    def can_deploy(self) -> bool:
+        """Whether the tasks that wait have their slots, on TaskExecutors that can be reached."""
+        return self.scheduler.has_all_slots and not self.task_executors.any_broken
+
+    def deploy(self, now: float) -> None:
+        """Deploys everything that waits; the plan must have been analysed."""
+        assert self.schemas is not None, "deployed before the analysis"
+        self.out.extend(self.scheduler.deploy(self.schemas, self.now_ms(now)))
+
+    def end_tasks(self, now: float) -> None:
+        """Cancels what runs and forgets what waits."""
+        self.scheduler.forget()
+        self.tasks.cancel_all(now, self.now_ms(now))
+
+    def declare(self, *, force: bool = False) -> None:
+        """Declares the required slots if they have changed, or anyway."""
+        requirements = self.pool.take_requirements()
+        if force and requirements is None:
+            requirements = self.pool.requirements()
+        if requirements is not None:
+            self.declared += 1
+            self.out.append(
+                commands.DeclareRequirements(sequence=self.declared, requirements=requirements)
+            )
+
+    def free(self, slots: Iterable[Slot], cause: str) -> None:
+        """Gives slots, which have left the pool, back to their TaskExecutors."""
+        by_task_executor: dict[TaskExecutorId, list[AllocationId]] = {}
+        for slot in slots:
+            by_task_executor.setdefault(slot.task_executor_id, []).append(slot.allocation_id)
+        for task_executor_id, allocation_ids in by_task_executor.items():
+            self.out.append(
+                commands.FreeSlots(
+                    task_executor_id=task_executor_id,
+                    allocation_ids=tuple(allocation_ids),
+                    cause=cause,
+                )
+            )
+
+    def dismiss(self, task_executor_id: TaskExecutorId, cause: str) -> None:
+        self.out.append(
+            commands.DismissTaskExecutor(task_executor_id=task_executor_id, cause=cause)
+        )
+
+    def report_status(self) -> None:
+        status, timestamp_ms = self.graph.timestamps[-1]
+        self.out.append(commands.ReportStatus(status=status, timestamp_ms=timestamp_ms))
+
+    def log(
+        self, level: Literal["info", "warning", "error"], text: str, **fields: str | int
+    ) -> None:
+        self.out.append(commands.Log(level=level, text=text, fields=fields))

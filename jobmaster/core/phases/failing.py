@@ -1,0 +1,41 @@
+"""Failing: something failed, and all tasks are being cancelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.common.states import JobEvent, JobStatus
+from firesteel.errors import ErrorInfo
+from jobmaster.core.job import Job
+from jobmaster.core.phases.ended import Ended
+from jobmaster.core.phases.phase import Phase
+from jobmaster.core.phases.restarting import Restarting
+
+
+@dataclass(frozen=True, slots=True)
+class Failing(Phase):
+    """The first failure decides what follows; what fails meanwhile only joins it."""
+
+    statuses = frozenset({JobStatus.FAILING})
+
+    restart_delay_s: float | None  # the restart strategy's verdict; None: no restart
+
+    @classmethod
+    def enter(cls, job: Job, restart_delay_s: float | None, now: float, *, cause: str) -> Failing:
+        job.graph.apply(JobEvent.FAIL, job.now_ms(now), cause)
+        job.end_tasks(now)
+        return cls(restart_delay_s)
+
+    def waiting_for(self, job: Job, now: float) -> str:
+        return ""
+
+    def fails_by(self, job: Job, error: ErrorInfo) -> bool:
+        job.exceptions.also_failed(error)
+        return False
+
+    def advance(self, job: Job, now: float) -> Phase:
+        if job.graph.live > 0:
+            return self
+        if self.restart_delay_s is None:
+            return Ended.enter(job, JobEvent.GIVE_UP, now)
+        return Restarting.enter(job, now + self.restart_delay_s, now)

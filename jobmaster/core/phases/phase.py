@@ -1,0 +1,61 @@
+"""What the core asks of every phase, with the answers of a phase that the event does not concern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.states import JobStatus
+from firesteel.errors import ErrorInfo
+from jobmaster.core import events
+from jobmaster.core.job import Job
+from jobmaster.core.slots.slot import Slot
+
+
+class Phase:
+    """Immutable. Methods that return a phase return the one that follows, often `self`."""
+
+    __slots__ = ()
+
+    statuses: ClassVar[frozenset[JobStatus]]  # those that the job can have in this phase
+
+    def deadline(self) -> float | None:
+        """When it wants `tick`."""
+        return None
+
+    def waiting_for(self, job: Job, now: float) -> str:
+        """What the job waits for, as users read it; empty if for nothing."""
+        return job.slot_wait.describe(now)
+
+    def start(self, job: Job, now: float) -> Phase:
+        """The shell is up."""
+        return self
+
+    def tick(self, job: Job, now: float) -> Phase:
+        """A deadline has passed, if not its own then another."""
+        return self
+
+    def advance(self, job: Job, now: float) -> Phase:
+        """Called after every event, until it returns `self`: the next step, if the facts allow."""
+        return self
+
+    def fails_by(self, job: Job, error: ErrorInfo) -> bool:
+        """Something failed, and is recorded here. Whether the job fails by it."""
+        job.exceptions.failed(error)
+        return True
+
+    def analyzed(self, job: Job, event: events.JobAnalyzed) -> Phase:
+        job.stale_messages += 1
+        return self
+
+    def analyzes_on(self, task_executor_id: TaskExecutorId) -> bool:
+        """Whether the plan is being analysed there."""
+        return False
+
+    def analyzes_in(self, slots: Sequence[Slot]) -> bool:
+        """Whether the plan is being analysed in one of these slots."""
+        return False
+
+    def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> None:
+        """The TaskExecutor's stream broke and is open again: messages may have been lost."""

@@ -1,0 +1,37 @@
+"""Restarting: all tasks have ended, and the restart strategy's delay has not passed yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.common.states import JobEvent, JobStatus
+from jobmaster.core.job import Job
+from jobmaster.core.phases.phase import Phase
+from jobmaster.core.phases.waiting import WaitingForSlots
+
+
+@dataclass(frozen=True, slots=True)
+class Restarting(Phase):
+    statuses = frozenset({JobStatus.RESTARTING})
+
+    at: float
+
+    @classmethod
+    def enter(cls, job: Job, at: float, now: float) -> Restarting:
+        job.graph.apply(JobEvent.RESTART, job.now_ms(now))
+        return cls(at)
+
+    def deadline(self) -> float | None:
+        return self.at
+
+    def waiting_for(self, job: Job, now: float) -> str:
+        return f"its restart (in {max(0.0, self.at - now):.0f} s)"
+
+    def tick(self, job: Job, now: float) -> Phase:
+        """New attempts of all tasks; the job goes on when their slots are there."""
+        if now < self.at:
+            return self
+        job.restarts += 1
+        job.graph.start_over(job.ids, job.now_ms(now))
+        job.coordinators.start_over()
+        return WaitingForSlots.enter(job, now)
