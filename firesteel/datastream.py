@@ -1,4 +1,4 @@
-"""Streams, as a program writes them. Names follow PyFlink's DataStream API; functions are PySpark's
+"""Streams and their operators. Names are those of PyFlink's DataStream API; functions are PySpark's
 own, unchanged.
 """
 
@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
 from firesteel import stateful
 from firesteel.common.job_graph import Partitioner
-from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
+from firesteel.latest_operator import LatestOperator
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
@@ -31,7 +31,7 @@ from firesteel.plan.specs import (
     TransformSpec,
     side_output_tags,
 )
-from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamNode
+from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.windowed_stream import WindowedStream, running_aggregate
 from firesteel.windows import Duration, Watermarks, Window
@@ -45,12 +45,11 @@ if TYPE_CHECKING:
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 PandasFunction = Callable[[Iterator[Any]], Iterator[Any]]  # of pandas DataFrames
-_Self = TypeVar("_Self", bound="_Configurable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """One way into the next operator: whose output, and how it is partitioned on the way."""
+    """An input of the next operator: the producer, and how its output is partitioned."""
 
     node: StreamNode
     partitioner: Partitioner | None = None
@@ -58,79 +57,7 @@ class Upstream:
     side_output_tag: str = ""
 
 
-class _Configurable:
-    """What can be set on the operator just added."""
-
-    _program: Program
-    _node: StreamNode | None
-
-    def _configured(self) -> StreamNode:
-        if self._node is None:
-            raise InvalidProgram(
-                "uid(), name() and the like set the operator just added: call them right after it, not after key_by() or union()"
-            )
-        return self._node
-
-    def uid(self: _Self, uid: str) -> _Self:
-        """The operator's identity across versions of the program: its state is found by it."""
-        self._configured().uid = uid
-        return self
-
-    def name(self: _Self, name: str) -> _Self:
-        self._configured().name = name
-        return self
-
-    def set_parallelism(self: _Self, parallelism: int) -> _Self:
-        self._configured().parallelism = positive("parallelism", parallelism)
-        return self
-
-    def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
-        """Number of key groups: the operator's state can be rescaled up to this parallelism, and it
-        never changes.
-        """
-        self._configured().max_parallelism = positive("max parallelism", max_parallelism)
-        return self
-
-    def start_new_chain(self: _Self) -> _Self:
-        """Not chained with its producers; its consumers may be chained to it."""
-        self._configured().chaining = Chaining.HEAD
-        return self
-
-    def disable_chaining(self: _Self) -> _Self:
-        """A task of its own."""
-        self._configured().chaining = Chaining.NEVER
-        return self
-
-    def slot_sharing_group(
-        self: _Self, group: str, resources: ResourceProfile | None = None
-    ) -> _Self:
-        """Subtasks share a slot only within their group; `resources` is what this operator needs of
-        the slot.
-        """
-        self._configured().slot_sharing_group = group
-        return self if resources is None else self.set_resources(resources)
-
-    def co_location_group(self: _Self, group: str) -> _Self:
-        """Subtask i of every operator of the group runs in the same slot."""
-        self._configured().co_location_group = group
-        return self
-
-    def resource_group(self: _Self, group: str) -> _Self:
-        """Keeps the operator out of slots of other resource groups; `Environment.resource_group`
-        gave its profile.
-        """
-        node = self._configured()
-        node.resources = self._program.resource_profile(group)
-        node.resource_group = group
-        return self
-
-    def set_resources(self: _Self, resources: ResourceProfile) -> _Self:
-        """What this operator needs of its slot; a shared slot has the sum of its operators' needs."""
-        self._configured().resources = resources
-        return self
-
-
-class DataStream(_Configurable):
+class DataStream(LatestOperator):
     """A stream of records, in Arrow batches."""
 
     def __init__(
@@ -151,8 +78,8 @@ class DataStream(_Configurable):
     def transform(
         self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
     ) -> DataStream:
-        """Any DataFrame to DataFrame function that treats rows independently (no aggregation, no
-        ordering across bundles).
+        """Applies a DataFrame to DataFrame function that treats rows independently: without
+        aggregation or ordering.
 
         Runs on the slot's Spark; chained transforms become one Catalyst plan.
         """
@@ -167,15 +94,15 @@ class DataStream(_Configurable):
     def map_in_arrow(
         self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = ""
     ) -> DataStream:
-        """PySpark's mapInArrow function: an iterator of record batches to an iterator of record
-        batches of `schema`.
+        """Applies a function of PySpark's mapInArrow: from an iterator of record batches to an
+        iterator of record batches of `schema`.
 
         `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the
         input's schema. Columns are matched by name and cast where no value is lost.
 
-        The function is called once per batch, with an iterator over that one batch, and may yield
-        any number of batches, none too. So a generator serves as map, filter and flat map; what it
-        keeps in local variables is gone after the batch.
+        The function is called once per batch, with an iterator over that batch, and yields any
+        number of batches, also none. So a generator serves as map, filter and flat map; its local
+        variables do not survive the batch.
         """
         _callable("map_in_arrow", function)
         return self._add(
@@ -192,11 +119,11 @@ class DataStream(_Configurable):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """PySpark's mapInPandas function: an iterator of pandas DataFrames to an iterator of
-        DataFrames of `schema`.
+        """Applies a function of PySpark's mapInPandas: from an iterator of pandas DataFrames to an
+        iterator of DataFrames of `schema`.
 
-        As `map_in_arrow` in all else. Timestamps with zone are local to spark.sql.session.timeZone,
-        as in PySpark. What is yielded is matched by name if its labels are texts, else by position.
+        Otherwise as `map_in_arrow`. Timestamps with zone are local to spark.sql.session.timeZone,
+        as in PySpark. Columns are matched by name if their labels are strings, else by position.
         """
         _callable("map_in_pandas", function)
         spec = MapInPandasSpec(function=function, schema=schema)
@@ -209,11 +136,11 @@ class DataStream(_Configurable):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """The rows for which `condition` is true (not false, not null).
+        """Keeps the rows for which `condition` is true (neither false nor null).
 
-        A text is SQL, and runs on Spark as `transform(lambda df: df.where(condition))` would. A
-        function gets each record batch and returns one boolean per row, as an Arrow or NumPy array,
-        a pandas Series or a list.
+        A string is SQL and runs on Spark, as `transform(lambda df: df.where(condition))` does. A
+        function takes a record batch and returns one boolean per row: an Arrow or NumPy array, a
+        pandas Series or a list.
         """
         if isinstance(condition, str):
             spec = TransformSpec(function=lambda df: df.where(condition))
@@ -232,11 +159,10 @@ class DataStream(_Configurable):
         side_outputs: Mapping[str, Any] | None = None,
         uid: str = "",
     ) -> DataStream:
-        """An operator of your own: `factory` makes one per subtask. `schema` of its output; without
-        one, the input's.
+        """Adds an operator of your own; `factory` creates one per subtask.
 
-        `side_outputs`: the tags it uses with `output.emit_side`, each with its schema (None: the
-        input's).
+        `schema` is that of its output, by default the input's. `side_outputs` maps the tags that it
+        passes to `output.emit_side` to their schemas (None: the input's).
         """
         _callable("operator", factory)
         spec = CustomSpec(
@@ -245,16 +171,17 @@ class DataStream(_Configurable):
         return self._add(name, spec, uid=uid)
 
     def side_output(self, tag: str) -> DataStream:
-        """What the operator just added sends to its side output `tag`, beside its main output.
+        """The side output `tag` of the operator just added.
 
-        Late rows and malformed rows are such outputs, and those that operators of your own declare.
-        What goes to a side output that nobody reads is dropped. Raises InvalidProgram, here or
-        before data flows, if the operator has no such output.
+        Late rows and malformed rows are side outputs, and so are those that operators of your own
+        declare. Rows of a side output that nothing reads are dropped. Raises InvalidProgram, here
+        or before data flows, if the operator has no such output.
         """
         node = self._node
         if node is None:
             raise InvalidProgram(
-                f"side_output({tag!r}) is of the operator just added: call it right after it, not after key_by() or union()"
+                f"side_output({tag!r}) is of the operator just added:"
+                " call it right after it, not after key_by() or union()"
             )
         known = side_output_tags(node.spec)
         if tag not in known:
@@ -267,15 +194,18 @@ class DataStream(_Configurable):
     def assign_timestamps_and_watermarks(
         self, watermarks: Watermarks, *, name: str | None = None, uid: str = ""
     ) -> DataStream:
-        """Gives the stream event time, where its source has none, or another than it had: for
-        example of a column that a
-        transform has made. Earlier watermarks end here. Only sources can be aligned."""
+        """Gives the stream event time, for example that of a column that a transform adds.
+
+        Watermarks from upstream end here. Only sources can be aligned.
+        """
         if not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
         if watermarks.alignment is not None:
             raise InvalidProgram(
-                f"assign_timestamps_and_watermarks(): with_alignment({watermarks.alignment.group!r}) stops sources, and this is "
-                "behind one; give these watermarks to from_source(..., watermarks=...)"
+                "assign_timestamps_and_watermarks():"
+                f" with_alignment({watermarks.alignment.group!r}) stops sources,"
+                " and this is behind one;"
+                " pass these watermarks to from_source(..., watermarks=...)"
             )
         return self._assign_watermarks(
             watermarks, watermarks.assigner_spec(), name or "Watermarks", uid
@@ -284,7 +214,7 @@ class DataStream(_Configurable):
     # -- partitioning
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Partitions by the values of `columns`: equal keys meet in one subtask."""
+        """Partitions by the values of `columns`: equal keys go to the same subtask."""
         if not columns or not all(isinstance(c, str) and c for c in columns):
             raise InvalidProgram(f"key_by{columns!r}: name at least one column")
         return KeyedStream(self, columns)
@@ -298,33 +228,34 @@ class DataStream(_Configurable):
         return DataStream(self._program, upstreams, time_columns=time_columns, node=None)
 
     def connect(self, other: DataStream) -> ConnectedStreams:
-        """Two streams of any schemas into the two inputs of one operator."""
+        """Connects two streams, of any schemas, to the two inputs of one operator."""
         self._check_mine("connect", other)
         return ConnectedStreams(self, other)
 
     def forward(self) -> DataStream:
-        """Subtask i to subtask i; needs equal parallelism."""
+        """Sends from subtask i to subtask i; the parallelisms must be equal."""
         return self._partitioned(Partitioner.FORWARD)
 
     def rebalance(self) -> DataStream:
-        """Round robin to all subtasks."""
+        """Sends round robin to all subtasks."""
         return self._partitioned(Partitioner.REBALANCE)
 
     def rescale(self) -> DataStream:
-        """Round robin to a fixed few subtasks, so that data moves less."""
+        """Sends round robin to a fixed few subtasks, so that less data moves."""
         return self._partitioned(Partitioner.RESCALE)
 
     def broadcast(self) -> DataStream:
-        """Every record to every subtask."""
+        """Sends every record to every subtask."""
         return self._partitioned(Partitioner.BROADCAST)
 
     # -- sinks
 
     def sink_to(self, sink: Sink, *, name: str | None = None, uid: str = "") -> DataStreamSink:
-        """Ends the stream in a sink, of firesteel.connectors or your own."""
+        """Writes the stream to a sink, one of firesteel.connectors or your own."""
         if not isinstance(sink, Sink):
             raise InvalidProgram(
-                f"sink_to() takes a Sink, such as FileSink or CollectSink, not {type(sink).__name__}"
+                "sink_to() takes a Sink, such as FileSink or CollectSink,"
+                f" not {type(sink).__name__}"
             )
         sink = sink.resolved()
         title = name or f"Sink: {sink.name}"
@@ -334,19 +265,19 @@ class DataStream(_Configurable):
             committed = messages._add(
                 f"{title} commit", SinkSpec(sink=committer), uid=f"{uid}-commit" if uid else ""
             )
-            committed._configured().parallelism = 1
-        return DataStreamSink(self._program, written._configured())
+            committed._operator().parallelism = 1
+        return DataStreamSink(self._program, written._operator())
 
     def foreach_batch(
         self, function: Callable[[DataFrame, int], None], *, name: str | None = None, uid: str = ""
     ) -> DataStreamSink:
-        """PySpark's foreachBatch: `function(df, batch_id)` with a DataFrame of the slot's Spark,
-        good until it returns.
+        """PySpark's foreachBatch: calls `function(df, batch_id)` with a DataFrame of the slot's
+        Spark, valid until the call returns.
 
-        Each subtask calls it with its own rows, as soon as there are some and its call before has
-        returned; so subtasks call it at the same time, and what cannot be written to by several at
-        once needs `set_parallelism(1)` or a place per `batch_id`. `batch_id` rises, and is not used
-        twice, neither in a subtask nor in two of them.
+        Each subtask calls it with its own rows, as soon as there are any and its previous call has
+        returned. Subtasks call it concurrently: a target that allows one writer needs
+        `set_parallelism(1)`, or one place per `batch_id`. `batch_id` increases and is never used
+        twice, in one subtask or in two.
         """
         _callable("foreach_batch", function)
         title = name or _function_name("Sink: ForeachBatch", function)
@@ -372,18 +303,17 @@ class DataStream(_Configurable):
     def execute_and_collect(
         self, job_name: str = "collect", *, iterate: BatchKind | None = None
     ) -> Any:
-        """Runs the program with this stream's rows collected, and returns them all as one Arrow
-        table.
+        """Runs the program and returns the rows of this stream as an Arrow table.
 
         With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames
-        ("pandas"), as they come while the job runs, also if it never ends. Use it in a `with`
+        ("pandas") that yields them while the job runs, even if it never ends. Use it in a `with`
         block, which cancels the job when it is left early.
         """
         if iterate not in (None, "arrow", "pandas"):
             raise InvalidProgram(f'iterate is {iterate!r}; allowed: "arrow", "pandas"')
         sink = self.sink_to(CollectSink(), name="Sink: Collect")
         if iterate is not None:
-            return self._program.execute_collecting(job_name, sink._configured(), iterate)
+            return self._program.execute_collecting(job_name, sink._operator(), iterate)
         return self._program.execute(job_name).table(sink)
 
     # -- inside
@@ -461,13 +391,11 @@ class KeyedStream(DataStream):
     def _add_in_two_halves(
         self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
     ) -> DataStream:
-        """The partial aggregate before the shuffle, as an operator of its own, and the keyed half
-        behind it.
-        """
+        """Adds the partial aggregate before the shuffle, and the keyed half after it."""
         before = self._unkeyed._add(
             f"{title} partial", partial, uid=f"{uid}-partial" if uid else "", runs_on_spark=True
         )
-        before._configured().follows_producer = True
+        before._operator().follows_producer = True
         return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
 
     def window(
@@ -476,10 +404,10 @@ class KeyedStream(DataStream):
         """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or
         processing time.
 
-        A record that comes when its window has fired, but before the watermark is
-        `allowed_lateness` past the window's end, makes the window fire again, for its key: read the
-        results as updates by key and window. What comes later still is dropped and counted
-        (numLateRecordsDropped), or kept with `side_output_late(tag)`.
+        A record that arrives after its window has fired, but before the watermark is
+        `allowed_lateness` past the window's end, makes the window fire again for its key: read the
+        results as updates by key and window. Later records are dropped and counted
+        (numLateRecordsDropped), or sent to a side output by `side_output_late(tag)`.
         """
         return WindowedStream(self, window, allowed_lateness)
 
@@ -487,11 +415,11 @@ class KeyedStream(DataStream):
         """A running aggregation: the key columns and one column per SQL expression, over all
         records of the key so far.
 
-        The result is a stream of updates by key: whenever records have been taken in (a bundle, a
-        watermark, the end of the input), one row for each key that they changed; the latest row of
-        a key is the valid one. The expressions are those of `WindowedStream.aggregate`, as far as
-        they can be split; partial aggregates are computed before the shuffle. Raises InvalidProgram
-        for expressions that would need all rows of the key, such as percentile(...).
+        The result is a stream of updates by key: after each bundle of records, each watermark and
+        at the end of the input, one row for every key that has changed; the latest row of a key is
+        the valid one. The expressions are those of `WindowedStream.aggregate` that can be split;
+        partial aggregates are computed before the shuffle. Raises InvalidProgram for expressions
+        that need all rows of the key, such as percentile(...).
         """
         return running_aggregate(self, expressions, name=name, uid=uid)
 
@@ -506,28 +434,27 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """PySpark's `StatefulProcessor`, unchanged, over Rows: state and timers of your own, per
-        key.
+        """Runs a PySpark `StatefulProcessor`, unchanged, over Rows: with state and timers per key.
 
         `handleInputRows(key, rows, timerValues)` is called once per key and batch, with the key as
         a tuple and an iterator of `pyspark.sql.Row`, and yields Rows of `output_schema` (a DDL
         string, a StructType or an Arrow schema). It runs in Python on the stream's Arrow batches,
         without the JVM.
 
-        `time_mode` says what timers mean: "none" (there are none), "processing_time" (the wall
+        `time_mode` decides what timers mean: "none" (there are none), "processing_time" (the wall
         clock; states may have a TTL) or "event_time" (they fire when the watermark reaches them,
-        and all that are left when bounded input ends; rows that come late are handed over like
-        others). Timers, TTLs and TimerValues are in milliseconds.
+        the remaining ones when bounded input ends; late rows are processed like others). Timers,
+        TTLs and TimerValues are in milliseconds.
 
-        `output_mode`: "append" or "update", which is whether a row stands beside the earlier ones
-        of its key or replaces them.
+        `output_mode`: "append" (a row is added to the earlier ones of its key) or "update" (it
+        replaces them).
 
         `initial_state`, keyed by as many columns of the same types, must be bounded: each of its
-        rows is given to `handleInitialState(key, row, timerValues)` before the first row of this
-        stream, which waits meanwhile.
+        rows is passed to `handleInitialState(key, row, timerValues)` before the first row of this
+        stream is processed.
 
-        Raises InvalidProgram for arguments that make no sense. What the processor raises fails the
-        job, naming the key.
+        Raises InvalidProgram for bad arguments. An exception in the processor fails the job with an
+        error that names the key.
         """
         return self._with_state(
             processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False
@@ -544,13 +471,11 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """`transform_with_state` with a processor that takes and yields pandas DataFrames instead
-        of Rows.
+        """`transform_with_state` with a processor that takes and yields pandas DataFrames.
 
-        Per key and batch `rows` is an iterator over one DataFrame; `handleInitialState` gets a
-        DataFrame, too. Columns of what is yielded are matched by name if their labels are texts,
-        else by position. DataFrames cost time: for many keys with few rows each, Rows are many
-        times faster.
+        Per key and batch, `rows` is an iterator over one DataFrame; `handleInitialState` gets a
+        DataFrame, too. Columns of the output are matched by name if their labels are strings, else
+        by position. For many keys with few rows each, Rows are many times faster.
         """
         return self._with_state(
             processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=True
@@ -602,7 +527,7 @@ class KeyedStream(DataStream):
 
 
 class ConnectedStreams:
-    """Two streams on their way into one two-input operator."""
+    """Two streams that become the inputs of one operator."""
 
     def __init__(self, first: DataStream, second: DataStream) -> None:
         self._first = first
@@ -611,7 +536,7 @@ class ConnectedStreams:
     def key_by(
         self, first: str | tuple[str, ...], second: str | tuple[str, ...]
     ) -> ConnectedStreams:
-        """Keys both streams, so that equal keys of the two meet in one subtask."""
+        """Keys both streams: equal keys of the two go to the same subtask."""
         return ConnectedStreams(
             self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second))
         )
@@ -625,7 +550,7 @@ class ConnectedStreams:
         name: str = "CoMapInArrow",
         uid: str = "",
     ) -> DataStream:
-        """One mapInArrow function per input; both yield batches of `schema`."""
+        """Applies one mapInArrow function per input; both yield batches of `schema`."""
         _callable("map_in_arrow", first)
         _callable("map_in_arrow", second)
         return self._add(name, CoMapInArrowSpec(first=first, second=second, schema=schema), uid)
@@ -639,32 +564,35 @@ class ConnectedStreams:
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Rows of the two streams, which are keyed, with state and timers per key: see
-        `firesteel.CoProcessFunction`.
+        """Applies a `firesteel.CoProcessFunction` to the rows of two keyed streams, with state and
+        timers per key.
 
-        `schema` of what the function yields: a DDL string, a StructType or an Arrow schema.
-        `side_outputs`: the tags it uses with `ctx.output`, each with its schema (None: the first
-        stream's).
+        `schema` is that of the output: a DDL string, a StructType or an Arrow schema.
+        `side_outputs` maps the tags that the function passes to `ctx.output` to their schemas
+        (None: the first stream's).
 
-        Raises InvalidProgram if a stream is not keyed. What the function raises fails the job,
-        naming the key.
+        Raises InvalidProgram if a stream is not keyed. An exception in the function fails the job
+        with an error that names the key.
         """
         if not isinstance(function, CoProcessFunction):
             raise InvalidProgram(
-                f"co_process() takes a CoProcessFunction, not {type(function).__name__} {function!r}"
+                "co_process() takes a CoProcessFunction,"
+                f" not {type(function).__name__} {function!r}"
             )
         if schema is None:
             raise InvalidProgram(
-                'co_process() needs the schema of what the function yields, such as "id STRING, count INT"'
+                "co_process() needs the schema of what the function yields,"
+                ' such as "id STRING, count INT"'
             )
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
             raise InvalidProgram(
-                "co_process() has state per key: connect(...).key_by(first, second) before"
+                "co_process() has state per key: call connect(...).key_by(first, second) first"
             )
         if len(first.key_columns) != len(second.key_columns):
             raise InvalidProgram(
-                f"co_process(): the keys {first.key_columns!r} and {second.key_columns!r} have different numbers of columns"
+                f"co_process(): the keys {first.key_columns!r} and {second.key_columns!r}"
+                " have different numbers of columns"
             )
         spec = CoProcessSpec(
             function=function,
@@ -684,10 +612,9 @@ class ConnectedStreams:
         side_outputs: Mapping[str, Any] | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A two-input operator of your own (`inputs = 2`); `schema` of its output, without one, the
-        first input's.
+        """Adds a two-input operator of your own (`inputs = 2`).
 
-        `side_outputs` as for `DataStream.operator`.
+        As `DataStream.operator`; the default of schemas is that of the first input.
         """
         _callable("operator", factory)
         spec = CustomSpec(
@@ -705,7 +632,7 @@ class ConnectedStreams:
         return DataStream(program, (Upstream(node=node),), time_columns=time_columns, node=node)
 
 
-class DataStreamSink(_Configurable):
+class DataStreamSink(LatestOperator):
     """The end of a stream."""
 
     def __init__(self, program: Program, node: StreamNode) -> None:
@@ -720,9 +647,7 @@ def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
 def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:
     for tag in side_outputs or {}:
         if not isinstance(tag, str) or not tag:
-            raise InvalidProgram(
-                f"side_outputs: {tag!r} is no tag; a tag is a text that is not empty"
-            )
+            raise InvalidProgram(f"side_outputs: {tag!r} is no tag; a tag is a non-empty string")
     return dict(side_outputs or {})
 
 
@@ -736,9 +661,3 @@ def _callable(where: str, function: Any) -> None:
 def _function_name(kind: str, function: Any) -> str:
     name = getattr(function, "__name__", "")
     return kind if name in ("", "<lambda>") else f"{kind}({name})"
-
-
-def positive(what: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidProgram(f"{what} is {value!r}; it must be a whole number of at least 1")
-    return value

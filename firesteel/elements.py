@@ -1,5 +1,4 @@
-"""What travels in a stream: record batches (`pyarrow.RecordBatch`, as they are) and the events
-between them.
+"""The elements of a stream: record batches (`pyarrow.RecordBatch`) and the events between them.
 
 Event time is microseconds since the epoch, UTC, as in Arrow and Spark timestamps.
 """
@@ -27,7 +26,7 @@ MAX_WATERMARK = Watermark(MAX_TIMESTAMP_US)  # end of event time: every timer fi
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """An idle channel does not hold watermarks back until it becomes active again."""
+    """An idle channel does not hold back watermarks until it is active again."""
 
     idle: bool
 
@@ -42,16 +41,14 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """All user records are sent. `finished` is False on stop-with-savepoint without --drain (spec
-    001).
-    """
+    """All user records are sent. `finished` is False on stop-with-savepoint without --drain."""
 
     finished: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfPartition:
-    """Nothing at all will follow on this channel."""
+    """Nothing follows on this channel."""
 
 
 StreamEvent: TypeAlias = Watermark | StreamStatus | CheckpointBarrier | EndOfData | EndOfPartition

@@ -1,4 +1,4 @@
-"""Environment: where a program begins and is executed."""
+"""Environment: the start of a program, and its execution."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import SequenceSource, Source
 from firesteel.connectors.source import SparkRead
-from firesteel.datastream import DataStream, Upstream, positive
+from firesteel.datastream import DataStream, Upstream
 from firesteel.errors import InvalidProgram
+from firesteel.latest_operator import positive
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge
 from firesteel.program import Program
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """Records a program, and executes it: embedded, or on the cluster that `firesteel run -m`
-    names.
+    """Records a program and executes it: embedded, or on the cluster of `firesteel run -m`.
 
-    `configuration` holds the job's own values, such as {"parallelism.default": "2"}; `-D` on the
-    command line wins.
+    `configuration`: the job's values, such as {"parallelism.default": "2"}; `-D` on the command
+    line overrides them.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Environment:
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A stream of what `source` reads. With `watermarks` it has event time.
+        """A stream of the rows of `source`. With `watermarks` it has event time.
 
-        Watermarks of a FileSource's column are found where it is read, all others by an operator of
-        their own behind the source.
+        A FileSource finds the watermarks of a column itself; all others are assigned by an operator
+        behind the source.
         """
         if not isinstance(source, Source):
             raise InvalidProgram(
@@ -74,7 +74,7 @@ class Environment:
             "Watermarks",
             f"{uid}-watermarks" if uid else "",
         )
-        assigned._configured().follows_producer = True
+        assigned._operator().follows_producer = True
         assigned._node = stream._node  # uid(), name() and side_output() are the source's
         return assigned
 
@@ -122,29 +122,25 @@ class Environment:
     # -- settings
 
     def resource_group(self, name: str, resources: ResourceProfile) -> None:
-        """Registers a resource group: operators put in it with `.resource_group(name)` share slots
-        of their own.
+        """Registers a resource group: operators with `.resource_group(name)` share slots only among
+        themselves.
         """
         self._program.resource_groups[name] = resources
 
     def add_python_file(self, path: str) -> None:
-        """Ships a .py, .zip or .whl file (or a folder of Python) and puts it on the job's sys.path,
-        as --py-files does.
-        """
+        """Adds a .py, .zip or .whl file or a folder to the job's sys.path, as --py-files does."""
         self._program.files.append(_existing(path, "add_python_file"))
 
     def add_python_archive(self, path: str, target_dir: str = "") -> None:
-        """Ships an archive and unpacks it as `target_dir` of the job's directory, as --py-archives
-        a.zip#dir does.
+        """Unpacks an archive as `target_dir` in the job's directory, as --py-archives a.zip#dir
+        does.
         """
         self._program.archives.append(
             _existing(path, "add_python_archive") + (f"#{target_dir}" if target_dir else "")
         )
 
     def set_python_requirements(self, path: str) -> None:
-        """Ships a requirements.txt; its packages are installed for the job, as --py-requirements
-        does.
-        """
+        """Installs the packages of a requirements.txt for the job, as --py-requirements does."""
         self._program.requirements = _existing(path, "set_python_requirements")
 
     # -- execution
@@ -152,9 +148,7 @@ class Environment:
     def job_graph(
         self, job_name: str = "job", *, overrides: dict[str, str] | None = None
     ) -> JobGraph:
-        """The JobGraph of the program as it stands. `overrides` win over the environment's own
-        configuration.
-        """
+        """The JobGraph of the program as it is now. `overrides` win over its own configuration."""
         return self._program.job_graph(job_name, overrides=overrides)
 
     def execute(self, job_name: str = "job") -> JobResult:

@@ -1,5 +1,6 @@
-"""Functions with state, for `ConnectedStreams.co_process`. Names follow PyFlink's; times are in
-milliseconds.
+"""Functions with state, for `ConnectedStreams.co_process`.
+
+Names are PyFlink's; times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ValueState(Protocol):
-    """One value per key: whatever can be pickled, replaced by `update` and never changed in place."""
+    """One picklable value per key. Replace it with `update`; never change it in place."""
 
     def value(self) -> Any:
         """None if there is none."""
@@ -63,9 +64,7 @@ class MapState(Protocol):
 
 
 class FunctionContext(Protocol):
-    """What `open` gets. A state belongs to whichever key is being processed when it is used; in
-    `open` there is none.
-    """
+    """The argument of `open`. A state is that of the key being processed; `open` has none."""
 
     @property
     def task(self) -> TaskInfo: ...
@@ -80,12 +79,13 @@ class FunctionContext(Protocol):
 
 
 class FunctionTimers(Protocol):
-    """Timers of the current key, in milliseconds since the epoch. One that is registered twice
-    fires once.
+    """Timers of the current key, in milliseconds since the epoch.
+
+    A timer that is registered twice fires once.
     """
 
     def current_processing_time(self) -> int:
-        """Stands still while a batch is processed."""
+        """Does not advance while a batch is processed."""
 
     def current_watermark(self) -> int: ...
 
@@ -99,7 +99,7 @@ class FunctionTimers(Protocol):
 
 
 class ProcessContext(Protocol):
-    """What a CoProcessFunction may use while it processes a row or a timer."""
+    """What a CoProcessFunction has at hand while it processes a row or a timer."""
 
     def get_current_key(self) -> Any:
         """The value of the key column; a tuple if there are several."""
@@ -110,24 +110,23 @@ class ProcessContext(Protocol):
         """In `on_timer`: "event_time" or "processing_time"."""
 
     def output(self, tag: str, row: Row | tuple[Any, ...]) -> None:
-        """To the side output `tag`, which `co_process(side_outputs=...)` declares."""
+        """Emits to the side output `tag`, which `co_process(side_outputs=...)` declares."""
 
 
 class CoProcessFunction:
-    """Two keyed streams, one state per key: what PyFlink calls a KeyedCoProcessFunction.
+    """Processes two keyed streams with one state per key: PyFlink's KeyedCoProcessFunction.
 
-    Rows come as `pyspark.sql.Row`, as batches bring them: in order for each key of an input; in
-    which order inputs and keys come is not promised. Each method may yield Rows (matched by name)
-    or tuples (by position) of the declared schema, or return None. Per row it costs a call in
-    Python; for streams of many rows per key, `transform_with_state` is called once per key and
-    batch.
+    Rows are `pyspark.sql.Row`. Those of one key and input are processed in order; there is no order
+    among inputs and keys. Each method yields Rows (matched by name) or tuples (by position) of the
+    declared schema, or returns None. Every row is a call in Python; for many rows per key,
+    `transform_with_state` is called only once per key and batch.
 
-    One object serves one subtask: it is unpickled there, then `open` is called, and `close` however
-    it ends.
+    Each subtask has an object of its own: it is unpickled there, `open` is called, and `close` in
+    the end, also after a failure.
     """
 
     def open(self, context: FunctionContext) -> None:
-        """Gets the states and whatever else is needed."""
+        """Called once, before any row: gets the states."""
 
     def process_element1(
         self, value: Row, ctx: ProcessContext
@@ -142,9 +141,11 @@ class CoProcessFunction:
     def on_timer(
         self, timestamp_ms: int, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Event-time timers fire when the watermark reaches them, all that are left when bounded
-        input ends; then
-        processing-time timers that are left fire no more."""
+        """Called when a timer fires.
+
+        Event-time timers fire when the watermark reaches them, the remaining ones when bounded
+        input ends. Processing-time timers that remain then do not fire.
+        """
 
     def close(self) -> None:
-        """Emits nothing."""
+        """Releases resources; cannot emit."""

@@ -1,13 +1,14 @@
-"""The operator interface: what runs in a task's chain (spec 000, spec 001).
+"""The operator interface: what runs in a task's chain.
 
-Life of an operator, in the order of the calls; each is made on the task's own thread, never two at
-once:
+The life of an operator. All calls are made on the task's own thread, never two at once:
 
-    setup → initialize_state → open → (process_batch | process_watermark | timers | snapshot_state)* →
-    end_input(i) for each input → finish → [snapshot_state → notify_checkpoint_complete] → close
+    setup → initialize_state → open
+    → (process_batch | process_watermark | timers | snapshot_state)*
+    → end_input(i) for each input → finish
+    → [snapshot_state → notify_checkpoint_complete] → close
 
-A failure or a cancellation jumps from wherever it is straight to close. Operators of a chain are
-opened from the last to the first and finished and closed from the first to the last.
+A failure or a cancellation leads directly to close, from any state. Operators of a chain are opened
+from the last to the first, and finished and closed from the first to the last.
 """
 
 from __future__ import annotations
@@ -23,22 +24,21 @@ from firesteel.elements import StreamStatus, Watermark
 
 
 class Output(Protocol):
-    """Where an operator's results go: the next operators of the chain, or the task's result
-    partitions.
-    """
+    """Where an operator emits: the next operators of the chain, or the task's partitions."""
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Sends a batch on. Blocks while every consumer is out of credit (back-pressure)."""
+        """Emits a batch. Blocks while every consumer is out of credit (back-pressure)."""
 
     def emit_side(self, tag: str, batch: pa.RecordBatch) -> None:
-        """Sends a batch to the side output `tag`; dropped if nothing consumes it."""
+        """Emits a batch to the side output `tag`; dropped if nothing consumes it."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Sends a watermark on, unless one as late has been sent before."""
+        """Emits a watermark, unless one as late has been emitted before."""
 
     def emit_status(self, status: StreamStatus) -> None:
-        """Idle: do not wait for this output's watermarks. The next batch or watermark makes it
-        active again.
+        """Idle: consumers do not wait for this output's watermarks.
+
+        The next batch or watermark makes it active again.
         """
 
 
@@ -68,15 +68,13 @@ class TimerService(Protocol):
 class Counter(Protocol):
     @property
     def value(self) -> int:
-        """So far."""
+        """The count so far."""
 
     def inc(self, count: int = 1) -> None: ...
 
 
 class TaskCancelled(BaseException):
-    """Ends whatever a cancelled task is doing. Not an Exception: a user's `except Exception` must
-    not stop it.
-    """
+    """Unwinds a cancelled task. Not an Exception: a user's `except Exception` must not stop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ class TaskInfo:
 
 
 class RuntimeContext(Protocol):
-    """What an operator may know and use of its surroundings."""
+    """The environment of an operator."""
 
     @property
     def task(self) -> TaskInfo: ...
@@ -128,49 +126,42 @@ class RuntimeContext(Protocol):
 
     @property
     def stopped_ms(self) -> float:
-        """For how long the task has taken no input, in all, because the operator was ahead of its
-        alignment group.
+        """How long, in all, the task has read no input because the operator was ahead of its
+        watermark alignment group.
         """
 
     def counter(self, name: str) -> Counter:
         """A counter that is exposed as flink_taskmanager_job_task_operator_<name>."""
 
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
-        """Accounts what is done inside the `with` as time in Spark or in Python; what it emits is
-        not counted twice.
-        """
+        """Counts the time inside the `with` block as Spark's or Python's, except emitting."""
 
     def count_bundle(self, records: int) -> None:
-        """Records that were processed at once: what `firesteel show` and the metrics tell of bundle
-        sizes.
-        """
+        """Counts a bundle of records, for `firesteel show` and the metrics of bundle sizes."""
 
     def show_plan(self, plan: Callable[[], str]) -> None:
-        """What was run on Spark, for people; `plan` is called now and then."""
+        """Shows a Spark plan in `firesteel show`; `plan` is called from time to time."""
 
     def send_to_coordinator(self, event: Any) -> None:
         """Sends an operator event to the coordinator in the JobMaster."""
 
     def request_mail(self, action: Callable[[], None]) -> None:
-        """From any thread: has `action` run on the task's thread, between elements."""
+        """Runs `action` on the task's thread, between elements. Callable from any thread."""
 
     def yield_to_mail(self, timeout_s: float) -> None:
-        """On the task's thread, in the middle of an element: runs the mails that are queued,
-        waiting at most `timeout_s` for one.
+        """Runs the queued mails in the middle of an element, waiting at most `timeout_s` for one.
 
-        For an operator that can go on only once its coordinator has answered. Raises what ends the
-        task if it is cancelled.
+        For an operator that waits for an answer of its coordinator. Only on the task's thread.
+        Raises TaskCancelled if the task is cancelled.
         """
 
     @property
     def cancelled(self) -> bool:
-        """Long work should look at this and return early."""
+        """Long work should check this and return early."""
 
 
 class KeyedStateBackend(Protocol):
-    """Keyed state by name: values of any picklable kind under (key, namespace), partitioned by key
-    group.
-    """
+    """Keyed state by name: picklable values under (key, namespace), partitioned by key group."""
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
@@ -180,7 +171,7 @@ class KeyedStateBackend(Protocol):
 
 
 class OperatorState(Protocol):
-    """What `initialize_state` gets: empty on a first run, the restored snapshot otherwise."""
+    """The state of an operator: empty on a first run, the restored snapshot otherwise."""
 
     @property
     def restored(self) -> bool: ...
@@ -189,7 +180,7 @@ class OperatorState(Protocol):
     def keyed(self) -> KeyedStateBackend: ...
 
     def list_state(self, name: str) -> list[Any]:
-        """Operator list state: the very list, so what is put in it is snapshotted."""
+        """Operator list state. The list itself: what is added to it is snapshotted."""
 
     def union_list_state(self, name: str) -> list[Any]: ...
 
@@ -197,14 +188,13 @@ class OperatorState(Protocol):
 
 
 class StreamOperator:
-    """Base of all operators; every method may be overridden, those that are not do what is natural.
+    """Base of all operators; every method may be overridden.
 
     `inputs` is 1, or 2 for a two-input operator (0 for sources).
     """
 
     inputs: int = 1
-    # This input is read to its end before anything of the others is, whose producers meanwhile wait
-    # (back-pressure).
+    # This input is read to its end before the others are, whose producers wait meanwhile.
     reads_first: int | None = None
     context: RuntimeContext
     output: Output
@@ -217,15 +207,13 @@ class StreamOperator:
         """Registers state; on recovery `state.restored` is true and the state is filled."""
 
     def open(self) -> None:
-        """Acquires what processing needs. The operators downstream in the chain are open already."""
+        """Acquires what processing needs. Operators downstream in the chain are open already."""
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         raise NotImplementedError
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The operator's combined event time advances (all its inputs); timers up to it have fired
-        already.
-        """
+        """The event time of all inputs advances; timers up to it have fired."""
         self.output.emit_watermark(watermark)
 
     def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
@@ -235,12 +223,12 @@ class StreamOperator:
         """A processing-time timer fires."""
 
     def flush(self) -> None:
-        """Emits what is held back only for efficiency (a bundle); called before barriers, and when
-        input runs dry.
+        """Emits what is held back for efficiency (a bundle), before barriers and when input runs
+        dry.
         """
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Brings the registered state up to date; the runtime then snapshots it."""
+        """Updates the registered state; the runtime then snapshots it."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 
@@ -253,10 +241,10 @@ class StreamOperator:
         """No more records will come on this input."""
 
     def finish(self) -> None:
-        """Emits whatever is left. After it nothing may be emitted."""
+        """Emits whatever is left. Nothing may be emitted afterwards."""
 
     def close(self) -> None:
-        """Releases everything; called exactly once on every path, emits nothing."""
+        """Releases everything; called exactly once on every path. Nothing may be emitted."""
 
 
 class SourceOperator(StreamOperator):
@@ -264,17 +252,17 @@ class SourceOperator(StreamOperator):
 
     inputs = 0
 
-    # Set by `poll` when it had nothing to read: the task then flushes the chain and sleeps until a
-    # mail arrives (a coordinator event, a timer, `request_mail`), at most `poll_interval_s`, before
-    # it polls again. None: only a mail can bring more.
+    # Set by `poll` when there was nothing to read: the task then flushes the chain and sleeps until
+    # a mail arrives (a coordinator event, a timer, `request_mail`), at most `poll_interval_s`,
+    # before it polls again. None: until a mail arrives.
     waiting: bool = False
     poll_interval_s: float | None = 0.05
 
     def poll(self, max_wait_s: float) -> bool:
-        """Emits the next bundle, waiting at most `max_wait_s` if there is none yet. False: the
-        source is exhausted.
+        """Emits the next bundle, waiting at most `max_wait_s` for it. False: the source is
+        exhausted.
 
-        A source that waits for its coordinator must not wait here, because the answer comes as a
-        mail: it sets `waiting`.
+        A source that waits for its coordinator does not wait here, because the answer is a mail: it
+        sets `waiting`.
         """
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""A program as it is being written: its operators, its own configuration, its files.
+"""A program: its operators, its configuration and its files.
 
-Environment and streams add to it; `execute` runs it as the `firesteel run` around it decides.
+Environment and streams add to it; `execute` runs it as `firesteel run` decides, or embedded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `transform_with_state` is given, checked where the program is built."""
+"""Checks the arguments of `transform_with_state` when the program is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firesteel.plan.specs import (
 )
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
-# PySpark's own spellings ("EventTime") are taken, too.
+# PySpark's own spellings ("EventTime") are accepted, too.
 _TIME_MODES = {"none": "none", "processingtime": "processing_time", "eventtime": "event_time"}
 _OUTPUT_MODES = ("append", "update")
 
@@ -32,14 +32,16 @@ def transform_with_state_spec(
     initial_key_columns: tuple[str, ...] | None,
     initial_nodes: Sequence[StreamNode],
 ) -> TransformWithStateSpec:
-    """Raises InvalidProgram. `nodes` and `initial_nodes` are what the stream and its initial state
-    come from.
+    """`nodes` and `initial_nodes` are the producers of the stream and of its initial state.
+
+    Raises InvalidProgram.
     """
     where = "transform_with_state_in_pandas" if pandas else "transform_with_state"
     _check_processor(where, processor)
     if output_schema is None:
         raise InvalidProgram(
-            f'{where}() needs the schema of what the processor yields, such as "id STRING, count INT"'
+            f"{where}() needs the schema of what the processor yields,"
+            ' such as "id STRING, count INT"'
         )
     if not isinstance(output_mode, str) or output_mode.lower() not in _OUTPUT_MODES:
         raise InvalidProgram(
@@ -48,7 +50,8 @@ def transform_with_state_spec(
     mode = _TIME_MODES.get(str(time_mode).lower().replace("_", ""))
     if mode is None:
         raise InvalidProgram(
-            f'{where}(): time_mode is {time_mode!r}; allowed: "none", "processing_time", "event_time"'
+            f"{where}(): time_mode is {time_mode!r};"
+            ' allowed: "none", "processing_time", "event_time"'
         )
     upstream = _upstream(graph, nodes)
     if mode == "event_time" and not _has_event_time(upstream):
@@ -80,7 +83,8 @@ def _check_processor(where: str, processor: Any) -> None:
         )
     if not isinstance(processor, StatefulProcessor):
         raise InvalidProgram(
-            f"{where}() takes a pyspark.sql.streaming.StatefulProcessor, not {type(processor).__name__}"
+            f"{where}() takes a pyspark.sql.streaming.StatefulProcessor,"
+            f" not {type(processor).__name__}"
         )
 
 
@@ -93,20 +97,22 @@ def _check_initial_state(
 ) -> None:
     if len(initial_key_columns) != len(key_columns):
         raise InvalidProgram(
-            f"{where}(): the stream is keyed by {', '.join(key_columns)} and initial_state by {', '.join(initial_key_columns)}; "
-            "key both by as many columns"
+            f"{where}(): the stream is keyed by {', '.join(key_columns)} and initial_state by"
+            f" {', '.join(initial_key_columns)}; key both by as many columns"
         )
     shared = [node for node in upstream if node in initial_upstream]
     if shared:
         raise InvalidProgram(
-            f"{where}(): initial_state and the stream itself both come from {shared[0]}; the one is read to its end before the "
-            "other begins, so give the initial state a source of its own"
+            f"{where}(): initial_state and the stream itself both come from {shared[0]};"
+            " one is read to its end before the other begins,"
+            " so give the initial state a source of its own"
         )
     groups = _alignment_groups(upstream) & _alignment_groups(initial_upstream)
     if groups:
         raise InvalidProgram(
-            f"{where}(): initial_state and the stream itself have sources in the alignment group {min(groups)!r}; the one is "
-            "read to its end before the other begins, so they would wait for each other for ever"
+            f"{where}(): initial_state and the stream itself have sources in the alignment group"
+            f" {min(groups)!r}; one is read to its end before the other begins,"
+            " so they would wait for each other forever"
         )
     for node in initial_upstream:
         if isinstance(node.spec, SourceSpec) and not _is_bounded(node.spec.source):
@@ -116,7 +122,7 @@ def _check_initial_state(
 
 
 def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNode]:
-    """The nodes and all that feeds them."""
+    """The nodes and all of their producers."""
     found: list[StreamNode] = []
     waiting = list(nodes)
     while waiting:
@@ -128,7 +134,7 @@ def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNod
 
 
 def _has_event_time(nodes: Iterable[StreamNode]) -> bool:
-    """Custom operators may make watermarks of their own."""
+    """Custom operators may emit watermarks of their own."""
     return any(
         isinstance(node.spec, CustomSpec)
         or getattr(node.spec, "watermarks", None) is not None
@@ -147,8 +153,6 @@ def _alignment_groups(nodes: Iterable[StreamNode]) -> set[str]:
 
 
 def _is_bounded(source: Any) -> bool:
-    watched, endless = (
-        getattr(source, "watch_s", None) is not None,
-        getattr(source, "end", 0) is None,
-    )
+    watched = getattr(source, "watch_s", None) is not None
+    endless = getattr(source, "end", 0) is None
     return not watched and not endless and bool(getattr(source, "bounded", True))

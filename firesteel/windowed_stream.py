@@ -1,4 +1,4 @@
-"""Keyed streams, aggregated: in windows, or as they run."""
+"""Aggregations of keyed streams: in windows, or running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from firesteel.windows import Duration, Session, Sliding, Tumbling, Window, dura
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# DataStream: windows are below streams, and know only what they need of them.
+# DataStream, which is above this module: only what is needed of it is known here.
 Stream = TypeVar("Stream", bound="_Timed")
 Stream_co = TypeVar("Stream_co", bound="_Timed", covariant=True)
 
@@ -31,7 +31,7 @@ _WINDOW_END = "window_end"
 
 class _Timed(Protocol):
     def _with_time_columns(self, *columns: str) -> Self:
-        """States the event-time columns of the stream."""
+        """Sets the event-time columns of the stream."""
 
 
 class _Keyed(Protocol[Stream_co]):
@@ -48,9 +48,7 @@ class _Keyed(Protocol[Stream_co]):
 
 
 class WindowedStream(Generic[Stream]):
-    """Each key's records, in windows. One stream may have several: each `window(...)` is one of its
-    own.
-    """
+    """Each key's records, in windows."""
 
     def __init__(self, keyed: _Keyed[Stream], window: Window, allowed_lateness: Duration) -> None:
         if not isinstance(window, (Tumbling, Sliding, Session)):
@@ -71,14 +69,14 @@ class WindowedStream(Generic[Stream]):
         self._time_column, self._time_shift_us = _event_time(keyed, window)
 
     def side_output_late(self, tag: str) -> Self:
-        """Records that come too late go to the side output `tag` of the result, as they were,
-        instead of being dropped:
+        """Sends late records unchanged to the side output `tag` of the result instead of dropping
+        them:
 
-            result = stream.key_by("k").window(Tumbling("1
-            hour")).side_output_late("late").aggregate("count(*) AS n") late =
-            result.side_output("late")
+            windows = stream.key_by("k").window(Tumbling("1 hour")).side_output_late("late")
+            result = windows.aggregate("count(*) AS n")
+            late = result.side_output("late")
 
-        The windows keep their rows then, and aggregate them when they fire.
+        The windows then keep their rows, and aggregate them when they fire.
         """
         if not isinstance(tag, str) or not tag:
             raise InvalidProgram(f"side_output_late() takes the name of a side output, not {tag!r}")
@@ -93,18 +91,18 @@ class WindowedStream(Generic[Stream]):
         """One row per key and window: the key columns, `window_start`, `window_end` and one column
         per SQL expression.
 
-        Each expression is made of Spark's aggregate functions and has a name: "count(*) AS
-        flights", "avg(dep_delay) AS avg_delay". `first(x)` and `last(x)` go by event time. Types,
+        Each expression consists of Spark's aggregate functions and has a name: "count(*) AS
+        flights", "avg(dep_delay) AS avg_delay". `first(x)` and `last(x)` are by event time. Types,
         nulls and errors are Spark's.
 
         count, sum, min, max, avg, stddev, variance (and their variants), min_by, max_by, first,
         last, any_value, bool_and, bool_or, bit_and, bit_or, bit_xor, collect_list, collect_set,
         count(DISTINCT x), approx_count_distinct and count_if, each with FILTER (WHERE ...), and + -
-        * / between them, are computed in part before the shuffle, in the same Spark plan as the
-        operators before them. For anything else windows keep their rows, and Spark aggregates them
+        * / between them, are partially computed before the shuffle, in the same Spark plan as the
+        operators before them. For all others, windows keep their rows, and Spark aggregates them
         when they fire.
 
-        Raises InvalidProgram for what does not parse, unknown functions, columns outside of
+        Raises InvalidProgram for syntax errors, unknown functions and columns outside of
         aggregates; unknown columns are found before data flows.
         """
         aggregates = parse_aggregates(expressions, time_column=self._time_column)
@@ -129,12 +127,12 @@ class WindowedStream(Generic[Stream]):
     def apply(
         self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
     ) -> Stream:
-        """Runs a DataFrame to DataFrame function on Spark when windows fire.
+        """Applies a DataFrame to DataFrame function on Spark when windows fire.
 
-        It gets the window's rows of all keys of the subtask at once, with `window_start` and
-        `window_end` as two more columns: group by the key columns and these two. Each window is a
-        run of its own; sessions that fire at the same time share one. Allowed late rows run it
-        again, on the rows of their keys.
+        The DataFrame has the window's rows of all keys of the subtask, with `window_start` and
+        `window_end` as additional columns: group by the key columns and these two. It is called
+        once per window, and once for sessions that fire at the same time; again for late rows that
+        are allowed, with the rows of their keys.
         """
         if not callable(function):
             raise InvalidProgram(
@@ -175,8 +173,9 @@ def running_aggregate(
     aggregates = parse_aggregates(expressions, time_column=time_column)
     for item in unsplittable(aggregates):
         raise InvalidProgram(
-            f"aggregate({item.sql!r}): without a window this would keep all rows of each key for ever; use window(...) before "
-            "it, or functions whose results can be brought up to date (count, sum, min, max, avg, stddev, collect_set, ...)"
+            f"aggregate({item.sql!r}): without a window this would keep all rows of each key"
+            " forever; use window(...) before it, or functions whose results can be updated"
+            " (count, sum, min, max, avg, stddev, collect_set, ...)"
         )
     partial = PartialWindowAggregateSpec(
         key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates
@@ -186,7 +185,7 @@ def running_aggregate(
 
 
 def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:
-    """The column of event time and what to add to it, in microseconds."""
+    """The event-time column, and an offset to its values in microseconds."""
     if window.processing_time:
         return "", 0
     if window.on is not None:
@@ -199,8 +198,9 @@ def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:
             else f"its sources have several: {', '.join(sorted(columns))}"
         )
         raise InvalidProgram(
-            f"the window needs one event-time column, but {found}; give the source watermarks=Watermarks.bounded(...) "
-            f"or name the column with {type(window).__name__}(..., on='column')"
+            f"the window needs one event-time column, but {found};"
+            " give the source watermarks=Watermarks.bounded(...)"
+            f" or name the column with {type(window).__name__}(..., on='column')"
         )
     (column,) = columns
     return column, -1 if column == _WINDOW_END else 0

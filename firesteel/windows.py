@@ -1,6 +1,4 @@
-"""Time, as a program states it: watermarks and windows. Durations are texts such as "1 day", "90
-s", or timedeltas.
-"""
+"""Watermarks and windows. Durations are strings such as "1 day" or "90 s", or timedeltas."""
 
 from __future__ import annotations
 
@@ -27,29 +25,29 @@ Duration = str | timedelta
 
 
 def duration_us(duration: Duration, what: str) -> int:
-    """A duration in microseconds; InvalidProgram names `what` if it is none."""
+    """A duration in microseconds. Raises InvalidProgram, naming `what`, if it is invalid."""
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1)
     try:
         return round(parse_duration_s(duration) * 1_000_000)
     except (ValueError, TypeError):
         raise InvalidProgram(
-            f"{what} is {duration!r}; give a duration such as '1 day', '90 s' or '250 ms', or a timedelta"
+            f"{what} is {duration!r};"
+            " give a duration such as '1 day', '90 s' or '250 ms', or a timedelta"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """How a stream tells how far event time has come. Each subtask tells it for itself; whoever
-    reads several waits for the last.
+    """How event time advances. Each subtask has its own; a reader of several takes the minimum.
 
-    Event time advances when nothing that a subtask has been given is left behind it: of a
-    FileSource with each file, which a subtask reads one by one, in order; of a PythonSource with
-    the partitions of each `partitions(start, end)`, all of them, and of a simple one with each
-    batch. What nobody has been given yet holds nothing back.
+    The event time of a source's subtask advances past what it has completely read: in a FileSource
+    with each file, one after the other; in a PythonSource with all partitions of each
+    `partitions(start, end)`, in a simple one with each batch. Splits that are not assigned yet hold
+    nothing back.
     """
 
-    column: str  # "": none is known
+    column: str  # "": unknown
     max_out_of_orderness_us: int = 0
     function: Callable[[pa.RecordBatch], Any] | None = None  # instead of the column
     idle_us: int | None = None
@@ -57,8 +55,8 @@ class Watermarks:
 
     @classmethod
     def bounded(cls, column: str, *, max_out_of_orderness: Duration = "0 s") -> Watermarks:
-        """Records are at most `max_out_of_orderness` behind the latest `column` (a timestamp) seen
-        by their subtask.
+        """Records are at most `max_out_of_orderness` behind the latest timestamp in `column` that
+        their subtask has seen.
         """
         delay_us = duration_us(max_out_of_orderness, "max_out_of_orderness")
         if delay_us < 0:
@@ -69,12 +67,13 @@ class Watermarks:
 
     @classmethod
     def custom(cls, function: Callable[[pa.RecordBatch], Any], *, column: str = "") -> Watermarks:
-        """`function(batch)`, called with each batch of a subtask in turn, gives the time before
-        which none will follow in it.
+        """`function(batch)`, called with each batch of a subtask, returns the time before which no
+        more records follow.
 
-        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None where it cannot say;
-        times that go back are passed over. It may be an object with `__call__` and a memory: each
-        subtask has a copy. `column` is the event-time column of windows that do not name one.
+        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None if the batch does
+        not tell; times before an earlier result are ignored. It may be an object with `__call__`
+        and state: each subtask has a copy. `column` is the event-time column of windows that name
+        none.
         """
         if not callable(function):
             raise InvalidProgram(
@@ -83,11 +82,11 @@ class Watermarks:
         return cls(column, function=function)
 
     def with_idleness(self, idle: Duration) -> Watermarks:
-        """A subtask without a record for this long is idle: others do not wait for its event time,
+        """A subtask without records for this long is idle: consumers do not wait for its event time
         until it has records again.
 
-        A FileSource that watches a directory is idle as soon as it has read all there is, with or
-        without this.
+        A FileSource that watches a directory is idle whenever it has read all files, with or
+        without this setting.
         """
         idle_us = duration_us(idle, "with_idleness()")
         if idle_us < 1000:
@@ -97,14 +96,14 @@ class Watermarks:
     def with_alignment(
         self, group: str, *, max_drift: Duration, update_interval: Duration = "1 s"
     ) -> Watermarks:
-        """A source stops while it is more than `max_drift` of event time ahead of the slowest
-        source of its group.
+        """Watermark alignment: a source pauses while its event time is more than `max_drift` ahead
+        of the slowest source of its group.
 
-        All sources of a program that name the same group are in it, with all their subtasks. Those
-        that are idle or have ended hold nobody back; one that has no event time yet does: the
-        others stop behind their first watermark. A split that is being read is read to its end.
-        Subtasks tell each other how far they are once per `update_interval`, and at once when they
-        have come a good part of the drift further, stop or may go on.
+        All sources of a program that name the same group belong to it, with all their subtasks.
+        Idle and finished ones hold back no others; one without event time yet does: the others
+        pause after their first watermark. A split that is being read is read to its end. Subtasks
+        report their watermarks once per `update_interval`, and immediately after a large part of
+        the drift, or when they pause or resume.
         """
         if not isinstance(group, str) or not group:
             raise InvalidProgram(f"with_alignment() takes the name of a group, not {group!r}")
@@ -112,7 +111,8 @@ class Watermarks:
         update_interval_us = duration_us(update_interval, "update_interval of with_alignment()")
         if update_interval_us < 1000:
             raise InvalidProgram(
-                f"update_interval of with_alignment() is {update_interval!r}; it must be at least 1 ms"
+                f"update_interval of with_alignment() is {update_interval!r};"
+                " it must be at least 1 ms"
             )
         return replace(
             self,
@@ -122,13 +122,13 @@ class Watermarks:
         )
 
     def spec(self) -> WatermarkSpec:
-        """What a source does itself: bounded out-of-orderness."""
+        """Bounded out-of-orderness, for a source that finds event time itself."""
         return WatermarkSpec(
             column=self.column, max_out_of_orderness_us=self.max_out_of_orderness_us
         )
 
     def assigner_spec(self, *, held: bool = False) -> AssignWatermarksSpec:
-        """All of it, as an operator."""
+        """The operator that assigns these watermarks."""
         return AssignWatermarksSpec(
             column=self.column,
             max_out_of_orderness_us=self.max_out_of_orderness_us,
@@ -141,10 +141,10 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Tumbling:
-    """Windows of a fixed size, side by side, aligned to the epoch (UTC) plus `offset`.
+    """Consecutive windows of a fixed size that start at the epoch (UTC) plus `offset`.
 
-    In event time, `on` names the timestamp column; without it, the column of the source's
-    watermarks. With `processing_time=True`, records belong to the window in which they arrive, by
+    In event time, `on` names the timestamp column; the default is the column of the source's
+    watermarks. With `processing_time=True`, a record belongs to the window in which it arrives, by
     the machine's clock.
     """
 
@@ -167,7 +167,7 @@ class Tumbling:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """Windows of a fixed size that begin every `slide`, aligned to the epoch (UTC) plus `offset`.
+    """Windows of a fixed size that start every `slide`, from the epoch (UTC) plus `offset`.
 
     A record is in `size / slide` windows. `on` and `processing_time` as for Tumbling.
     """
@@ -191,8 +191,9 @@ class Sliding:
         )
         if size_us // spec.pane_us > _MOST_PANES:
             raise InvalidProgram(
-                f"a Sliding window of {self.size!r} every {self.slide!r} is cut into {size_us // spec.pane_us:,} panes, and "
-                f"{_MOST_PANES:,} are allowed; make the size a multiple of the slide, or slide further"
+                f"a Sliding window of {self.size!r} every {self.slide!r} is cut into"
+                f" {size_us // spec.pane_us:,} panes, and {_MOST_PANES:,} are allowed;"
+                " make the size a multiple of the slide, or the slide longer"
             )
         return spec
 
@@ -202,9 +203,9 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A window per burst of activity of a key: it ends once no record has come for `gap`.
+    """A window per burst of a key's records: it ends when none has arrived for `gap`.
 
-    Records `gap` apart are still of one session, as Spark's `session_window` has it. `on` and
+    Records exactly `gap` apart belong to one session, as in Spark's `session_window`. `on` and
     `processing_time` as for Tumbling.
     """
 
@@ -238,5 +239,6 @@ def _positive_us(duration: Duration, what: str) -> int:
 def _check_time(window: Window) -> None:
     if window.processing_time and window.on is not None:
         raise InvalidProgram(
-            f"{type(window).__name__}(on={window.on!r}, processing_time=True): processing time is a clock, not a column"
+            f"{type(window).__name__}(on={window.on!r}, processing_time=True):"
+            " processing time is a clock, not a column"
         )

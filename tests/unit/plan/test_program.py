@@ -165,7 +165,7 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
             lambda env: env.from_sequence(0, 1).assign_timestamps_and_watermarks(
                 Watermarks.bounded("value").with_alignment("g", max_drift="1 min")
             ),
-            r"with_alignment\('g'\) stops sources, .* give these watermarks to from_source",
+            r"with_alignment\('g'\) stops sources, .* pass these watermarks to from_source",
         ),
         (
             lambda env: Watermarks.bounded("at").with_alignment("", max_drift="1 min"),

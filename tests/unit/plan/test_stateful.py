@@ -122,7 +122,7 @@ def test_initial_states_that_cannot_be_read_first() -> None:
     timed = FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP")
     watermarks = Watermarks.bounded("at").with_alignment("g", max_drift="1 min")
     first, second = (env.from_source(timed, watermarks=watermarks).key_by("at") for _ in range(2))
-    with pytest.raises(InvalidProgram, match="alignment group 'g'.*wait for each other for ever"):
+    with pytest.raises(InvalidProgram, match="alignment group 'g'.*wait for each other forever"):
         first.transform_with_state(Nothing(), "n INT", initial_state=second)
     watched = env.from_source(
         FileSource("/data/*.csv", format="csv", schema="value BIGINT", watch="1 s")

@@ -62,7 +62,7 @@ def specs(stream: DataStream) -> list[Any]:
         (lambda s: s.window(Tumbling("1 h")).aggregate("medain(x) AS m"), "did you mean median?"),
         (
             lambda s: s.aggregate("median(x) AS m"),
-            "without a window this would keep all rows of each key for ever",
+            "without a window this would keep all rows of each key forever",
         ),
         (
             lambda s: s.window(Tumbling("1 h", processing_time=True)).aggregate("first(x) AS f"),

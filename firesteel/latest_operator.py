@@ -1,0 +1,83 @@
+"""The settings of the operator that a program has just added: uid, parallelism, chaining, slots."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from firesteel.common.resources import ResourceProfile
+from firesteel.errors import InvalidProgram
+from firesteel.plan.stream_graph import Chaining, StreamNode
+from firesteel.program import Program
+
+
+class LatestOperator:
+    """Base of streams and sinks: sets what their latest operator needs."""
+
+    _program: Program
+    _node: StreamNode | None
+
+    def _operator(self) -> StreamNode:
+        if self._node is None:
+            raise InvalidProgram(
+                "uid(), name() and the other settings are those of the operator just added:"
+                " call them right after it, not after key_by() or union()"
+            )
+        return self._node
+
+    def uid(self, uid: str) -> Self:
+        """The operator's identity across versions of the program; its state is stored under it."""
+        self._operator().uid = uid
+        return self
+
+    def name(self, name: str) -> Self:
+        self._operator().name = name
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        self._operator().parallelism = positive("parallelism", parallelism)
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """The number of key groups, which bounds the parallelism. It never changes."""
+        self._operator().max_parallelism = positive("max parallelism", max_parallelism)
+        return self
+
+    def start_new_chain(self) -> Self:
+        """Does not chain the operator with its producers; its consumers may be chained to it."""
+        self._operator().chaining = Chaining.HEAD
+        return self
+
+    def disable_chaining(self) -> Self:
+        """Runs the operator in a task of its own."""
+        self._operator().chaining = Chaining.NEVER
+        return self
+
+    def slot_sharing_group(self, group: str, resources: ResourceProfile | None = None) -> Self:
+        """Only subtasks of one group share slots. `resources` is what this operator needs."""
+        self._operator().slot_sharing_group = group
+        return self if resources is None else self.set_resources(resources)
+
+    def co_location_group(self, group: str) -> Self:
+        """Runs subtask i of every operator of the group in the same slot."""
+        self._operator().co_location_group = group
+        return self
+
+    def resource_group(self, group: str) -> Self:
+        """Puts the operator in a group that `Environment.resource_group` registered: its slots are
+        shared with no other group.
+        """
+        node = self._operator()
+        node.resources = self._program.resource_profile(group)
+        node.resource_group = group
+        return self
+
+    def set_resources(self, resources: ResourceProfile) -> Self:
+        """What this operator needs of its slot; a shared slot has the sum of its operators."""
+        self._operator().resources = resources
+        return self
+
+
+def positive(what: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidProgram(f"{what} is {value!r}; it must be a whole number of at least 1")
+    return value
