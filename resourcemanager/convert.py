@@ -309,6 +309,7 @@ def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
                 allocation_id=slot.allocation_id or "",
                 job_id=slot.job_id or "",
                 warm=slot.warm,
+                problem=slot.problem,
             )
             for slot in executor.slots.values()
         ],

@@ -144,6 +144,7 @@ class TaskExecutorOverview:
     slots: int
     slots_free: int
     slots_warm: int
+    slot_problem: str = ""  # why the process of one of its slots cannot start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +218,7 @@ def _task_executor(message: resource_manager_pb2.TaskExecutorInfo) -> TaskExecut
         slots=len(message.slots),
         slots_free=sum(not slot.allocation_id for slot in message.slots),
         slots_warm=sum(slot.warm for slot in message.slots),
+        slot_problem=next((slot.problem for slot in message.slots if slot.problem), ""),
     )
 
 

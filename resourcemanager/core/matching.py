@@ -29,7 +29,7 @@ class Offer:
     """What one TaskExecutor has to give."""
 
     task_executor_id: TaskExecutorId
-    free_slots: tuple[int, ...]  # ascending
+    free_slots: tuple[int, ...]  # in the order in which they are to be given
     slots_total: int
     remaining: ResourceProfile  # its total without what its taken slots have
     default_slot: ResourceProfile

@@ -16,14 +16,19 @@ def explain(need: Need, table: SlotTable, workers: Workers, growth: Growth) -> s
 
 
 def _slots(need: Need, table: SlotTable) -> str:
-    total, free = table.total, table.count(SlotState.FREE)
+    total = table.total
     if total == 0:
         return "no TaskExecutor is registered"
-    taken = total - free
+    unusable = table.unusable()
+    free = table.count(SlotState.FREE) - sum(slot.state is SlotState.FREE for slot in unusable)
+    taken = total - free - len(unusable)
     text = f"{_number(total, 'slot')} {'exists' if total == 1 else 'exist'}, {taken} {_are(taken)} taken"
     if free:
         sizes = sorted({str(r.profile) for r in need.requirements if not r.profile.unknown})
         text += f", {free} {_are(free)} free but not large enough{' for ' if sizes else ''}{' and '.join(sizes)}"
+    if unusable:
+        reason = unusable[0].problem.splitlines()[0]
+        text += f", {len(unusable)} cannot start {'its process' if len(unusable) == 1 else 'their processes'} ({reason})"
     return text
 
 

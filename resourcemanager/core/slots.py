@@ -74,7 +74,8 @@ class Slot:
     job_id: JobId | None = None
     profile: ResourceProfile = UNKNOWN  # decided with the allocation; UNKNOWN otherwise
     requests_sent: int = 0  # PENDING only
-    warm: bool = False  # as last reported
+    warm: bool = False  # as last reported, like its problem
+    problem: str = ""  # why its process cannot start
 
     def __str__(self) -> str:
         holder = f" for job {self.job_id} as {self.allocation_id}" if self.allocation_id else ""
@@ -104,7 +105,9 @@ class TaskExecutor:
         return self.taken == 0
 
     def free_slots(self) -> tuple[int, ...]:
-        return tuple(slot.index for slot in self.slots.values() if slot.state is SlotState.FREE)
+        """Slots whose processes cannot start come last: a job's own environment may mend that."""
+        free = [slot for slot in self.slots.values() if slot.state is SlotState.FREE]
+        return tuple(slot.index for slot in sorted(free, key=lambda slot: bool(slot.problem)))
 
     def offer(self) -> Offer:
         return Offer(
@@ -146,6 +149,15 @@ class SlotTable:
 
     def count(self, state: SlotState) -> int:
         return self._count[state]
+
+    def unusable(self) -> list[Slot]:
+        """Slots without an allocation whose processes cannot start."""
+        return [
+            slot
+            for executor in self.executors.values()
+            for slot in executor.slots.values()
+            if slot.problem and slot.allocation_id is None
+        ]
 
     def slot_of(self, allocation_id: AllocationId) -> Slot | None:
         return self._by_allocation.get(allocation_id)
@@ -208,7 +220,8 @@ class SlotTable:
             slot = executor.slots.get(status.slot_index)
             if slot is None:
                 continue  # its number of slots is fixed by its registration
-            slot.warm = status.warm
+            changed |= slot.problem != status.problem
+            slot.warm, slot.problem = status.warm, status.problem
             if status.allocation_id is None:
                 changed |= self._reported_free(slot)
                 continue

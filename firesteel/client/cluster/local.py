@@ -236,8 +236,10 @@ def wait_for_slots(
         if overview.slots_warm >= count:
             return
         if time.monotonic() > deadline:
+            problems = (f"; {t.slot_problem}" for t in overview.task_executors if t.slot_problem)
             raise FiresteelError(
                 f"only {overview.slots_warm} of {count} slots are warm after {timeout_s:g} s"
                 f" ({overview.slots_total} are registered); see the logs in {logs}"
+                + next(problems, "")
             )
         time.sleep(0.1)

@@ -42,3 +42,7 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
                 *map(str, (worker.pid, worker.slots, worker.slots_free, worker.slots_warm)),
             )
         yield table
+        for worker in overview.task_executors:
+            if worker.slot_problem:
+                problem = f"TaskExecutor {cut(worker.task_executor_id)}: {worker.slot_problem}"
+                yield Text(problem, style="bold red")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from firesteel.common.ids import AllocationId, Epoch
-from firesteel.common.resources import ResourceProfile, SlotStatus
+from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
 from resourcemanager.core import commands, events
 from resourcemanager.core.core import InvariantViolated
@@ -454,3 +454,48 @@ def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
     ):
         rm.core.validate()
     assert "JobMasterRegistered" in rm.core.story(job_id("job"))
+
+
+# ---------------------------------------------------------------- slots without a process
+
+
+def broken(*indexes: int) -> list[SlotStatus]:
+    problem = "the process ended with exit code 1\n  and its log"
+    return [SlotStatus(slot_index=i, profile=UNKNOWN, problem=problem) for i in indexes]
+
+
+def explanation(rm: Harness) -> str:
+    return rm.told(commands.NotEnoughResources)[-1].explanation
+
+
+def test_a_job_that_waits_for_slots_learns_why_their_processes_cannot_start() -> None:
+    rm = Harness()
+    rm.register("a")
+    rm.report("a", *broken(0, 1))
+    for request in rm.submit("job", 2):
+        rm.reject(request, reason="it has no process")
+    assert explanation(rm) == (
+        "2 slots exist, 0 are taken, 2 cannot start their processes"
+        " (the process ended with exit code 1); no driver can add TaskExecutors"
+    )
+
+
+def test_a_slot_whose_process_cannot_start_is_given_last() -> None:
+    rm = Harness()
+    rm.register("a", 3)
+    rm.report("a", *broken(0, 1), *free(2))
+    assert [request.slot_index for request in rm.submit("job", 1)] == [2]
+
+
+def test_a_problem_that_is_over_is_no_longer_explained() -> None:
+    rm = Harness()
+    rm.register("a")
+    rm.report("a", *broken(0), *free(1))
+    first, second = rm.submit("job", 3)
+    assert (first.slot_index, second.slot_index) == (1, 0)
+    rm.accept(first)
+    rm.reject(second)
+    assert "1 is taken, 1 cannot start its process (" in explanation(rm)
+    rm.report("a", *free(0), held(1, first))
+    rm.submit("other", 1)
+    assert "cannot start" not in explanation(rm)
