@@ -188,9 +188,9 @@ async def follow(
 ) -> AsyncIterator[Chunk]:
     """The sink's chunks as they come, until `ended()` and all were read.
 
-    The first `offset` chunks are left out, unless the newest generation is another than
-    `of_generation` (0: any). When a newer generation replaces the one that is being read, its
-    chunks follow from index 0. `wait` returns when it may be worth looking again.
+    Leaves out the first `offset` chunks of generation `of_generation` (0: of the newest). When a
+    newer generation replaces the one that the reader knows, a chunk with index -1 and no content
+    says so, and its chunks follow from index 0. `wait` returns when it may be worth looking again.
     """
     generation: int | None = None
     index = 0
@@ -200,6 +200,7 @@ async def follow(
         if newest is not None and newest != generation:
             if generation is not None or of_generation not in (0, newest):
                 offset = 0
+                yield Chunk(generation=newest, index=-1, ipc_stream=b"")
             generation, index = newest, 0
             reader = ChunkReader(results.path(job_id, operator_id, newest))
         if generation is not None:

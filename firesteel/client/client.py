@@ -155,18 +155,45 @@ class Client:
         """The batches that a CollectSink received, as they come, until the job ends. `offset`:
         chunks to leave out.
 
-        A RecordBatch without rows may be among them: it tells the schema.
+        A RecordBatch without rows may be among them: it carries the schema. Raises FiresteelError
+        if the job starts over after rows of it were returned: they would come again.
         """
+        returned = 0
+        for chunk in self._result_chunks(job_id, operator_id, offset):
+            if chunk.index < 0 and (returned or offset):
+                raise FiresteelError(
+                    f"job {job_id} failed and started over after {returned:,} of its rows had been read, and"
+                    " sends them again; read them with execute_and_collect() or JobResult.table(), which"
+                    " return the rows of the last run alone once the job has ended"
+                )
+            for batch in _batches(chunk.ipc_stream):
+                returned += batch.num_rows
+                yield batch
+
+    def fetch_table(self, job_id: str, operator_id: str) -> pa.Table:
+        """All of a CollectSink's rows, each once; waits for the job's end."""
+        batches: list[pa.RecordBatch] = []
+        for chunk in self._result_chunks(job_id, operator_id, 0):
+            if chunk.index < 0:
+                batches.clear()
+            batches += _batches(chunk.ipc_stream)
+        return pa.Table.from_batches(batches) if batches else pa.table({})
+
+    def _result_chunks(
+        self, job_id: str, operator_id: str, offset: int
+    ) -> Iterator[dispatcher_pb2.ResultChunk]:
+        """Goes on where it was when the Dispatcher was away."""
         last_heard = time.monotonic()
+        generation = 0
         while True:
             request = dispatcher_pb2.FetchResultsRequest(
-                job_id=job_id, operator_id=operator_id, offset=offset
+                job_id=job_id, operator_id=operator_id, offset=offset, generation=generation
             )
             try:
                 for chunk in self._dispatcher.FetchResults(request):
                     last_heard = time.monotonic()
-                    yield from _batches(chunk.ipc_stream)
-                    offset = chunk.index + 1
+                    generation, offset = chunk.generation, chunk.index + 1
+                    yield chunk
                 return
             except grpc.RpcError as error:
                 if (
@@ -175,11 +202,6 @@ class Client:
                 ):
                     raise self._error(error) from None
                 time.sleep(0.1)
-
-    def fetch_table(self, job_id: str, operator_id: str) -> pa.Table:
-        """All of a CollectSink's rows; waits for the job's end."""
-        batches = list(self.fetch_results(job_id, operator_id))
-        return pa.Table.from_batches(batches) if batches else pa.table({})
 
     # ---- the cluster
 
@@ -332,6 +354,8 @@ def _upload(blob_hash: str, path: Path) -> Iterator[dispatcher_pb2.BlobChunk]:
 
 
 def _batches(ipc_stream: bytes) -> Iterator[pa.RecordBatch]:
+    if not ipc_stream:
+        return
     with pa.ipc.open_stream(ipc_stream) as reader:
         empty = True
         for batch in reader:

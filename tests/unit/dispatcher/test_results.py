@@ -140,14 +140,24 @@ def test_a_reader_meets_the_new_generation_at_its_first_chunk(results: ResultSto
 
     assert read(results, meanwhile=(start_over,)) == [
         *chunks_of(FIRST, b"zero"),
-        *chunks_of(SECOND, b"zero again", b"one"),
+        *chunks_of(SECOND, b"", b"zero again", b"one", first=-1),
+    ]
+
+
+def test_a_reader_meets_a_new_generation_without_rows(results: ResultStore) -> None:
+    append(results, 0, b"zero")
+    assert read(results, meanwhile=(lambda: results.begin(JOB, SINK, SECOND),)) == [
+        *chunks_of(FIRST, b"zero"),
+        *chunks_of(SECOND, b"", first=-1),
     ]
 
 
 def test_a_reader_that_returns_with_an_older_generation_starts_over(results: ResultStore) -> None:
     append(results, 0, b"zero", SECOND)
     append(results, 1, b"one", SECOND)
-    assert read(results, offset=1, of_generation=FIRST) == chunks_of(SECOND, b"zero", b"one")
+    assert read(results, offset=1, of_generation=FIRST) == chunks_of(
+        SECOND, b"", b"zero", b"one", first=-1
+    )
     assert read(results, offset=1, of_generation=SECOND) == chunks_of(SECOND, b"one", first=1)
 
 

@@ -1,0 +1,187 @@
+"""The Dispatcher's real service, with a JobMaster that is nothing but a stub."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from dispatcher.core.records import JobAdded, JobAssigned, JobStatusChanged
+from dispatcher.job_store import JobStore
+from dispatcher.service import Dispatcher
+from firesteel._proto import dispatcher_pb2 as pb
+from firesteel._proto import dispatcher_pb2_grpc
+from firesteel.client.client import Client
+from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.metrics import Registry
+from firesteel.common.platform import SYSTEM, Process
+from firesteel.common.process import StartFailed
+from firesteel.common.rpc.server import aio_channel
+from firesteel.common.states import JobStatus
+from firesteel.errors import FiresteelError
+
+JOB, SINK, MASTER = JobId("1" * 32), "2" * 32, JobMasterId("3" * 32)
+SOON_S = 10.0
+
+
+class NoProcesses:
+    """A machine on which no process starts."""
+
+    pid = os.getpid()
+
+    async def spawn(self, argv: object, **how: object) -> Process:
+        raise StartFailed("no process starts here")
+
+    def kill(self, pid: int) -> None:
+        pass
+
+
+@pytest.fixture
+async def dispatcher(tmp_path: Path) -> AsyncIterator[Dispatcher]:
+    """With one job, which has a JobMaster with epoch 1."""
+    store = JobStore(JobStore.sqlite_url(tmp_path))
+    store.persist(
+        [
+            JobAdded(job_id=JOB, name="a job", graph_id=store.put_graph(b""), start_ms=1),
+            JobAssigned(job_id=JOB, epoch=1, job_master_id=MASTER),
+            JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING),
+        ]
+    )
+    store.close()
+    conf = Configuration.load()
+    dispatcher = Dispatcher(
+        conf,
+        host="127.0.0.1",
+        port=0,
+        directory=tmp_path,
+        resource_manager="127.0.0.1:1",
+        registry=Registry.from_configuration(conf),
+        platform=replace(SYSTEM, processes=NoProcesses()),
+    )
+    await dispatcher.start()
+    running = asyncio.create_task(dispatcher.run())
+    yield dispatcher
+    dispatcher.stop()
+    await running
+
+
+class JobMaster:
+    """Sends collected rows, and ends its job."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
+
+    async def send(
+        self, index: int, *values: int, restart: int = 0, epoch: int = 1, begin: bool = False
+    ) -> None:
+        request = pb.AppendResultsRequest(
+            job_id=JOB,
+            epoch=epoch,
+            operator_id=SINK,
+            restart=restart,
+            index=index,
+            ipc_stream=b"" if begin else rows(*values),
+        )
+        await self._stub.AppendResults(request, timeout=SOON_S)
+
+    async def finish(self) -> None:
+        stream = self._stub.ConnectJobMaster()
+        register = pb.JobMasterRegister(job_master_id=MASTER, address="127.0.0.1:1", pid=99)
+        await stream.write(pb.JobMasterToDispatcher(register=register))
+        status = pb.JobStatusChanged(job_id=JOB, epoch=1, status="JOB_FINISHED", timestamp_ms=5)
+        await stream.write(pb.JobMasterToDispatcher(status=status))
+        async with asyncio.timeout(SOON_S):
+            while (await stream.read()).WhichOneof("message") != "ack":
+                pass
+        await stream.done_writing()
+
+
+@pytest.fixture
+async def job_master(dispatcher: Dispatcher) -> AsyncIterator[JobMaster]:
+    async with aio_channel(dispatcher.address) as channel:
+        yield JobMaster(channel)
+
+
+@pytest.fixture
+async def client(dispatcher: Dispatcher) -> AsyncIterator[Client]:
+    """Blocks the calling thread, so it is called in threads of its own."""
+    with await asyncio.to_thread(Client, dispatcher.address) as client:
+        yield client
+
+
+def rows(*values: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"value": pa.array(values, pa.int64())})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+@contextmanager
+def refused(code: grpc.StatusCode, text: str) -> Iterator[None]:
+    with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
+        yield
+    assert caught.value.code() is code
+
+
+def values_of(table: pa.Table) -> list[int]:
+    values: list[int] = table["value"].to_pylist()
+    return values
+
+
+async def test_collected_rows_reach_the_client_once(client: Client, job_master: JobMaster) -> None:
+    await job_master.send(0, 1, 2)
+    await job_master.send(0, 1, 2)  # its answer was lost
+    await job_master.send(1, 3)
+    await job_master.finish()
+    table = await asyncio.to_thread(client.fetch_table, JOB, SINK)
+    assert values_of(table) == [1, 2, 3]
+
+
+async def test_rows_of_a_job_that_starts_over_reach_the_client_once(
+    client: Client, job_master: JobMaster
+) -> None:
+    await job_master.send(0, 1, 2)
+    table = asyncio.create_task(asyncio.to_thread(client.fetch_table, JOB, SINK))
+    await job_master.send(0, begin=True, restart=1)
+    await job_master.send(0, 1, restart=1)
+    await job_master.send(1, 2, 3, restart=1)
+    await job_master.finish()
+    assert values_of(await table) == [1, 2, 3]
+
+
+async def test_who_has_read_rows_that_come_again_gets_an_error(
+    client: Client, job_master: JobMaster
+) -> None:
+    await job_master.send(0, 1, 2)
+    batches = client.fetch_results(JOB, SINK)
+    assert (await asyncio.to_thread(next, batches)).num_rows == 2
+    await job_master.send(0, begin=True, restart=1)
+    with pytest.raises(FiresteelError, match="started over after 2 of its rows had been read"):
+        await asyncio.to_thread(next, batches)
+
+
+async def test_rows_that_are_not_the_current_job_masters_are_refused(
+    job_master: JobMaster,
+) -> None:
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, "another JobMaster than that of epoch 2"):
+        await job_master.send(0, 1, epoch=2)
+    with refused(grpc.StatusCode.OUT_OF_RANGE, "chunk 1 of operator .* came before chunk 0"):
+        await job_master.send(1, 1)
+    await job_master.send(0, 1, restart=2)
+    with refused(grpc.StatusCode.OUT_OF_RANGE, "is older than"):
+        await job_master.send(0, 1, restart=1)
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "restart -1"):
+        await job_master.send(0, 1, restart=-1)
+    await job_master.finish()
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, f"job {JOB} is over"):
+        await job_master.send(1, 2, restart=2)
