@@ -37,7 +37,7 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
         registry=process.registry,
         metrics_address=_serve_metrics(process),
         # The graph lives as long as the process: no collection needs to walk through it.
-        job_built=gc.freeze,
+        job_built=lambda job: gc.freeze(),
     )
     process.on_stop(lambda signal_name: job_master.stop())
     await job_master.start()

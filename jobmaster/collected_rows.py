@@ -1,8 +1,8 @@
 """Sends the rows that CollectSinks collect to the Dispatcher, which keeps them for clients.
 
-Chunks are sent one after the other, numbered per sink from 0, under the number of the job's restart:
-a chunk sent again, because its answer was lost, is kept once, and the rows of a job that starts over
-replace those that it sent before.
+Chunks are sent one after the other, numbered per sink from 0, under the number of the job's
+restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a job
+that starts over replace those that it sent before.
 """
 
 from __future__ import annotations

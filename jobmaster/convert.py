@@ -1,4 +1,4 @@
-"""Between the JobMaster's messages and its events and commands. Protobuf stays at this door."""
+"""Converts between the messages on the wire and the JobMaster's events and commands."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
 from jobmaster.core.slots.slot import SlotOffer
 
-_STATES = tuple(
-    ExecutionState
-)  # by number; quicker than calling the Enum, for messages with thousands of them
+# By number: quicker than calling the Enum, for messages with thousands of states.
+_STATES = tuple(ExecutionState)
 
 
 def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:
@@ -157,7 +156,7 @@ _STATIC_SQL = ("spark.sql.extensions", "spark.sql.catalogImplementation", "spark
 
 
 def environment(config: Mapping[str, str]) -> dict[str, str]:
-    """What of a job's own configuration its slots' processes have to be started with."""
+    """The part of a job's configuration that its slots' processes must be started with."""
 
     def at_start(key: str) -> bool:
         if key.startswith("spark."):
@@ -183,7 +182,7 @@ def declaration(
 
 
 class Deployments:
-    """Builds SubmitTasks. What is the same for many of them is converted once and shared as bytes."""
+    """Builds SubmitTasks. Parts that many of them share are converted once and kept as bytes."""
 
     def __init__(
         self,
@@ -255,7 +254,7 @@ class Deployments:
         return known
 
     def _schema_of(self, edge: JobEdge, schemas: dict[commands.OutputOf, bytes]) -> bytes:
-        """Of what travels on an edge; empty where it is not known before data flows."""
+        """The schema of the rows on an edge; empty where it is unknown before data flows."""
         producer = self._vertices[edge.source_vertex_id].operators[edge.source_operator]
         return schemas.get(
             commands.OutputOf(OperatorId(producer.operator_id), edge.side_output_tag), b""

@@ -1,6 +1,4 @@
-"""JobDetails: all that can be told about the job, for `show` and for what is kept of it when it has
-ended.
-"""
+"""JobDetails: all that is known about the job, for `show` while it runs and for its history."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         ],
         vertices=[_vertex(core, job_vertex, metrics) for job_vertex in graph.vertices],
         exceptions=[error_to_proto(error) for error in core.exceptions.newest_first()],
-        start_ms=graph.timestamps[0][1],
+        start_ms=graph.timestamps[0].at_ms,
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
     )
@@ -84,10 +82,10 @@ def _vertex(
 def _last_plans(
     job_vertex: ExecutionJobVertex, members: Sequence[tuple[int, ...]], metrics: Metrics
 ) -> dict[int, str]:
-    """What the first subtask has told of its last plans, under each group's last operator, as the
-    analysis has them.
+    """The plans that the first subtask has reported last, under each group's last operator, like
+    those of the analysis.
     """
-    told = next(
+    reported = next(
         (
             metrics[e.attempt_id].plans
             for e in job_vertex.vertices[0].attempts[::-1]
@@ -95,11 +93,14 @@ def _last_plans(
         ),
         None,
     )
-    if not told:
+    if not reported:
         return {}
     ids = [operator.operator_id for operator in job_vertex.vertex.operators]
     return {
-        group[-1]: told[ids[index]] for group in members for index in group if ids[index] in told
+        group[-1]: reported[ids[index]]
+        for group in members
+        for index in group
+        if ids[index] in reported
     }
 
 

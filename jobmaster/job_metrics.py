@@ -1,4 +1,4 @@
-"""flink_jobmanager_job_*: the job's own metrics, computed from its states when they are asked for."""
+"""flink_jobmanager_job_*: the job's own metrics, computed from its states at each scrape."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
     `_SUCCESS` and the like.
 
     Raises PathProblem for the first path that matches no file. Watched paths may match none yet,
-    but the directory to be watched must be there; their files are sorted by modification time, then
-    by name.
+    but the directory to watch must exist; their files are sorted by modification time, then by
+    name.
     """
     files: set[str] = set()
     for path in paths:
@@ -32,17 +32,20 @@ def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
             _check_watched(path)
         elif not found:
             raise PathProblem(
-                f"source path {path!r} {_why(path)}; correct the path (it is looked up on the cluster's machine)"
+                f"source path {path!r} {_why(path)}; correct the path (it is looked up on the "
+                "cluster's machine)"
             )
         for file in found:
             if ":" in os.path.basename(file):
                 raise PathProblem(
-                    f"source path {path!r}: Spark cannot open {file!r}, because of the colon in its name; rename it"
+                    f"source path {path!r}: Spark cannot open {file!r}, because of the colon in "
+                    "its name; rename it"
                 )
         files.update(found)
         if len(files) > MAX_FILES:
             raise PathProblem(
-                f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger files"
+                f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger "
+                "files"
             )
     return [file for _, file in sorted(_with_times(files))] if watched else sorted(files)
 
@@ -52,7 +55,8 @@ def _files_of(path: str) -> list[str]:
     if "://" in local:
         scheme = local.split("://", 1)[0]
         raise PathProblem(
-            f"source path {path!r}: the file system {scheme!r} is not supported by FileSource yet; use a local path"
+            f"source path {path!r}: the file system {scheme!r} is not supported by FileSource yet; "
+            "use a local path"
         )
     if os.path.isfile(local):  # also a name that looks like a glob
         return [os.path.abspath(local)]
@@ -82,14 +86,15 @@ def _why(path: str) -> str:
 
 
 def _check_watched(path: str) -> None:
-    """What is watched is the directory, or that in which a glob begins to vary."""
+    """The watched directory, or the one in which a glob begins to vary, must exist."""
     folder = path.removeprefix("file://")
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise PathProblem(
-            f"watched source path {path!r}: there is no directory {folder!r} (any more); create it before the job starts and "
-            "leave it there, also when its files are removed (it is looked up on the cluster's machine)"
+            f"watched source path {path!r}: there is no directory {folder!r} (any more); create it "
+            "before the job starts and keep it, even when its files are removed (it is looked up "
+            "on the cluster's machine)"
         )
 
 
@@ -98,4 +103,4 @@ def _with_times(files: Iterable[str]) -> Iterator[tuple[int, str]]:
         try:
             yield os.stat(file).st_mtime_ns, file
         except FileNotFoundError:
-            continue  # it has just been removed
+            continue  # it was removed meanwhile

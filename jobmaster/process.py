@@ -51,10 +51,10 @@ class JobMasterProcess:
         metrics_address: str = "",
         ids: IdSource | None = None,
         list_paths: PathLister = list_files,
-        job_built: Callable[[], object] = lambda: None,
+        job_built: Callable[[RunningJob], object] = lambda job: None,
     ) -> None:
         """`metrics_address`: where `registry` is served, if it is; `list_paths`: finds a source's
-        files; `job_built` is called once, when the ExecutionGraph is there.
+        files; `job_built` is called once, before the job runs.
         """
         self._conf = conf
         self._dispatcher_address = dispatcher_address
@@ -180,7 +180,7 @@ class JobMasterProcess:
             ids=self._ids,
             list_paths=self._list_paths,
         )
-        self._job_built()
+        self._job_built(job)
         self._job = self._servicer.job = job
         self._registry.add_source(job.samples)
         self._start_task(job.run())

@@ -1,4 +1,4 @@
-"""The JobMaster's gRPC service: TaskExecutors hold one stream each, the Dispatcher asks questions.
+"""The JobMaster's gRPC service: TaskExecutors hold one stream each, the Dispatcher queries it.
 
 Servicers decide nothing: they check that a message is meant for this job and this epoch (in one
 place, `_accepts`), convert it, and post it as an event.
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class Job(Protocol):
-    """What the service needs of the job that runs in this process."""
+    """The job that runs in this process, as the service needs it."""
 
     job_id: str
     epoch: int
@@ -38,7 +38,7 @@ class Job(Protocol):
 
 
 class Session:
-    """One open stream to a TaskExecutor. `None` in the outbox ends it after what was put before."""
+    """One open stream to a TaskExecutor. `None` in the outbox ends it, after what is before it."""
 
     def __init__(self, connection: int) -> None:
         self.connection = connection
@@ -46,9 +46,9 @@ class Session:
 
 
 class Sessions:
-    """The open streams, by TaskExecutor. Messages to one without a stream are dropped: the core
-    says, or asks for, all
-    that still matters when it is back."""
+    """The open streams, by TaskExecutor. A message to one without a stream is dropped: when it is
+    back, the core sends again what still matters.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[TaskExecutorId, Session] = {}
@@ -77,7 +77,7 @@ class Sessions:
     def dismiss(
         self, task_executor_id: TaskExecutorId, goodbye: job_master_pb2.JobMasterToTaskExecutor
     ) -> None:
-        """Says goodbye and ends the stream; nothing more will be sent on it."""
+        """Ends the stream after a Goodbye."""
         session = self.by_id.pop(task_executor_id, None)
         if session is not None:
             session.outbox.put_nowait(goodbye)
@@ -102,7 +102,8 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             runs = f"it runs job {job.job_id}, epoch {job.epoch}" if job else "it has no job yet"
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
-                f"this JobMaster does not run job {first.job_id}, epoch {first.job_master_epoch}: {runs}",
+                f"this JobMaster does not run job {first.job_id}, epoch {first.job_master_epoch}: "
+                f"{runs}",
             )
         assert job is not None  # abort has raised
         if not first.HasField("hello"):
@@ -155,9 +156,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             job.post(convert.from_task_executor(task_executor_id, message))
 
     def _accepts(self, job: Job, message: job_master_pb2.TaskExecutorToJobMaster) -> bool:
-        """Whether a message is for this job under this epoch; stale ones are dropped here and
-        counted.
-        """
+        """Whether the message is for this job and epoch. Counts those that are not."""
         if message.job_id == job.job_id and message.job_master_epoch == job.epoch:
             return True
         self.dropped += 1

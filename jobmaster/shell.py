@@ -1,5 +1,5 @@
-"""RunningJob: the shell around one JobMasterCore. It carries out the core's commands and posts what
-comes of them.
+"""RunningJob: the shell around one JobMasterCore. It carries out the core's commands and posts
+their results as events.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from jobmaster.servicer import Sessions, metrics_in
 
 log = structlog.get_logger(__name__)
 
-_PROGRESS_INTERVAL_S = 0.05  # task states that change together are told together
-# Details of a large job are costly: they are built again only after this many times the time that
-# took.
+_PROGRESS_INTERVAL_S = 0.05  # task states that change together are reported together
+# Details of a large job are costly: they are reused for this many times the time it took to build
+# them. Those of a job with fewer tasks are never older than the last change.
 _DETAILS_REUSE_FACTOR = 5
-_LARGE_TASKS = 500  # details of smaller jobs are never older than the last change
+_LARGE_TASKS = 500
 
 _ResourceManagerLink = Link[
     resource_manager_pb2.JobMasterToResourceManager, resource_manager_pb2.ResourceManagerToJobMaster

@@ -1,6 +1,4 @@
-"""What a job wants done: everything that `JobMasterCore` answers with. The shell carries it out, in
-order.
-"""
+"""What JobMasterCore wants done. The shell carries the commands out, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from jobmaster.core.slots.slot import Requirement
 
 
 class TaskToDeploy(NamedTuple):
-    """A tuple, not a dataclass: they come by the ten thousand."""
+    """A tuple, not a dataclass: there are tens of thousands."""
 
     attempt_id: AttemptId
     vertex_id: VertexId
@@ -40,8 +38,8 @@ class OutputOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResultLocations:
-    """Where the partitions of one result are. One object per result, shared by all commands:
-    serialise it once.
+    """Where the partitions of one result are. All commands share one object per result, which is
+    serialised once.
     """
 
     result_id: ResultId
@@ -104,7 +102,7 @@ class SendOperatorMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DismissTaskExecutor:
-    """Say goodbye and close the stream: the job has nothing there any more."""
+    """Send a Goodbye and close the stream: the job has nothing left there."""
 
     task_executor_id: TaskExecutorId
     cause: str
@@ -112,16 +110,16 @@ class DismissTaskExecutor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPaths:
-    """Find the files that these paths and globs name. Results in PathsListed or PathsMissing."""
+    """Find the files that these paths and globs match. Results in PathsListed or PathsMissing."""
 
     operator_id: OperatorId
     paths: tuple[str, ...]
-    watched: bool = False  # again and again: none need be there yet, but the directories must
+    watched: bool = False  # listed repeatedly: files may be missing, their directories not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginResults:
-    """The job runs from its beginning: the rows that it collects from now on replace earlier ones."""
+    """The job runs from its beginning: rows collected from now on replace earlier ones."""
 
     restart: int  # how often the job has started over
 
@@ -138,8 +136,8 @@ class SpoolChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStatus:
-    """The job has a new status: tell the Dispatcher at once; of a terminal one, with all that shall
-    stay.
+    """The job has a new status: report it to the Dispatcher at once; a terminal one with the
+    details to keep.
     """
 
     status: JobStatus
@@ -148,14 +146,14 @@ class ReportStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProgress:
-    """Task states changed, the status did not: tell the Dispatcher soon; many such reports may
-    become one.
+    """Task states changed, the status did not: report it to the Dispatcher soon. Several such
+    reports may become one.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A line for the log."""
+    """A line of the log."""
 
     level: Literal["info", "warning", "error"]
     text: str

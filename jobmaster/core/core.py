@@ -161,7 +161,7 @@ class JobMasterCore:
     def _tick(self, now: float) -> None:
         job = self.job
         job.out.extend(self.coordinators.tick(now, self.graph.attempts))
-        for task_executor_id, cause in self.task_executors.verdicts(now):
+        for task_executor_id, cause in self.task_executors.dead(now):
             self._task_executor_lost(task_executor_id, cause, now)
         expired = self.pool.release_idle(now)
         if expired:
@@ -172,7 +172,7 @@ class JobMasterCore:
             self._fail(job.error(job.slot_wait.failure(), now), now, restartable=False)
 
     def _advance(self, now: float) -> None:
-        """After every event, from the facts as they are now: the next steps, if they can be taken."""
+        """After every event: the next steps, if the facts now allow them."""
         job = self.job
         while (following := self.phase.advance(job, now)) is not self.phase:
             self.phase = following

@@ -1,4 +1,4 @@
-"""What can happen to a job: everything that `JobMasterCore.handle` takes, beside `Tick`."""
+"""What can happen to a job: all events of JobMasterCore, besides Tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobmaster.core.slots.slot import SlotOffer
 
 
 class TaskUpdate(NamedTuple):
-    """One task's new state. A tuple, not a dataclass: they come by the ten thousand."""
+    """One task's new state. A tuple, not a dataclass: there are tens of thousands."""
 
     attempt_id: AttemptId
     state: ExecutionState
@@ -34,7 +34,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorConnected:
-    """A TaskExecutor's stream was opened, or opened again; it tells all that it holds for the job."""
+    """A TaskExecutor has opened its stream (again), and names all that it holds for the job."""
 
     task_executor_id: TaskExecutorId
     connection: int  # increasing; a newer one supersedes
@@ -51,7 +51,7 @@ class TaskExecutorDisconnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorSeen:
-    """A heartbeat, or anything else that shows it is alive and changes nothing."""
+    """A heartbeat, or another message that only shows that it is alive."""
 
     task_executor_id: TaskExecutorId
 
@@ -94,7 +94,7 @@ class OperatorMessageReceived:
 class OperatorAnalysis(NamedTuple):
     operator_id: OperatorId
     schema: bytes  # Arrow IPC schema of its output; empty for sinks
-    plan: str  # for people; may be empty
+    plan: str  # to show; may be empty
     side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
 
 
@@ -115,7 +115,7 @@ class AnalysisFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathsListed:
     operator_id: OperatorId
-    files: tuple[str, ...]  # in the order in which they shall be read
+    files: tuple[str, ...]  # in the order in which to read them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class ChunkNotSpooled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManagerConnected:
-    """The stream to the ResourceManager is (again) open: it must be told what the job needs."""
+    """The stream to the ResourceManager is open (again): it needs to know what the job requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +158,12 @@ class ResourcesShort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalStatusStored:
-    """The Dispatcher has stored the terminal status: this process may go."""
+    """The Dispatcher has stored the terminal status: this process may end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherLost:
-    """The Dispatcher stayed away for too long: nobody could ever be told how the job ended."""
+    """The Dispatcher has been away for too long: the job's end could not be reported."""
 
 
 Event: TypeAlias = (

@@ -1,9 +1,9 @@
 """When which subtasks get slots and are deployed (spec 003, "Eager" and "Lazy_From_Source"
 dispatching).
 
-A `SchedulingStrategy` says which subtasks to start, the `Scheduler` gets them there: CREATED ->
-SCHEDULED with a slot asked for each slot sharing group; when all of these slots are there,
-DEPLOYING, with one command per TaskExecutor.
+A SchedulingStrategy chooses the subtasks to start. The Scheduler makes them SCHEDULED and requests
+a slot for each slot sharing group; when all of these slots are there, it deploys the subtasks with
+one command per TaskExecutor.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class SchedulingStrategy(Protocol):
     """Which subtasks to start, and when. Lazy-from-source, for batch, is another one of these."""
 
     def first(self, graph: ExecutionGraph) -> Iterable[ExecutionVertex]:
-        """What starts when the job does."""
+        """The subtasks that start with the job."""
         ...
 
     def after(self, graph: ExecutionGraph, finished: Execution) -> Iterable[ExecutionVertex]:
-        """What starts because this execution has finished."""
+        """The subtasks that start because this execution has finished."""
         ...
 
 
 class EagerScheduling:
-    """Everything at once: streaming jobs, whose tasks need each other from the first record on."""
+    """Everything at once, for streaming jobs: their tasks need each other from the first row on."""
 
     def first(self, graph: ExecutionGraph) -> Iterable[ExecutionVertex]:
         return graph.execution_vertices()
@@ -48,9 +48,7 @@ class EagerScheduling:
 
 
 class Scheduler:
-    """Subtasks on their way from SCHEDULED to DEPLOYING. The core asks it to deploy once
-    `has_all_slots`.
-    """
+    """Subtasks on their way from SCHEDULED to DEPLOYING."""
 
     def __init__(self, graph: ExecutionGraph, pool: SlotPool) -> None:
         self._graph = graph
@@ -73,14 +71,14 @@ class Scheduler:
         self._pool.request(groups.values(), now)
 
     def first_slot(self) -> Slot:
-        """The slot of the first subtask that waits: the one that analyses the plan."""
+        """The slot of the first subtask that waits."""
         group = self.waiting[0].group
         assert group is not None
         assert group.allocation_id is not None
         return self._pool.slots[group.allocation_id]
 
     def forget(self) -> None:
-        """The job is being ended: nothing that waits will be deployed."""
+        """Nothing that waits will be deployed: the job is ending."""
         self.waiting.clear()
 
     def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
@@ -101,8 +99,8 @@ class Scheduler:
     def deployments(
         self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]
     ) -> list[DeployTasks]:
-        """The commands that deploy these executions, which have their slots; to say it again if it
-        was lost.
+        """The commands that deploy these executions, which have their slots. Also sent when a
+        deployment may have been lost.
         """
         batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
         for execution in executions:

@@ -1,4 +1,4 @@
-"""The options a job's master goes by, as typed values."""
+"""The options that concern a job's master, as typed values."""
 
 from __future__ import annotations
 

@@ -1,12 +1,16 @@
-"""Which TaskExecutors are connected, and the verdict which ones are dead (design, "Control
-messages").
-"""
+"""Which TaskExecutors are connected, and which are dead (design, "Control messages")."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from firesteel.common.ids import TaskExecutorId
+
+
+class DeadTaskExecutor(NamedTuple):
+    task_executor_id: TaskExecutorId
+    cause: str
 
 
 @dataclass(slots=True)
@@ -17,8 +21,8 @@ class _Peer:
 
 
 class TaskExecutors:
-    """A broken stream that is not re-established in time is a death notice; the heartbeat timeout
-    is for silent peers.
+    """A TaskExecutor is dead if its stream breaks and is not re-established in time, or if it is
+    silent for the heartbeat timeout.
     """
 
     def __init__(
@@ -29,8 +33,8 @@ class TaskExecutors:
         self._reconnect_grace_s = reconnect_grace_s
         self._peers: dict[TaskExecutorId, _Peer] = {}
         self._broken: set[TaskExecutorId] = set()
-        # Silence is looked for once per interval, not per peer: next_deadline is asked for after
-        # every event.
+        # All peers are checked for silence once per interval: next_deadline, which is called after
+        # every event, need not look at each of them.
         self._next_check = 0.0
 
     def __contains__(self, task_executor_id: TaskExecutorId) -> bool:
@@ -44,7 +48,7 @@ class TaskExecutors:
         return bool(self._broken)
 
     def connect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> bool:
-        """A stream was opened; False if a newer one is known already."""
+        """A stream was opened. False if a newer one is known already."""
         known = self._peers.get(task_executor_id)
         if known is not None and known.connection > connection:
             return False
@@ -69,22 +73,24 @@ class TaskExecutors:
         self._peers.pop(task_executor_id, None)
         self._broken.discard(task_executor_id)
 
-    def verdicts(self, now: float) -> list[tuple[TaskExecutorId, str]]:
-        """Those that are dead by now, with the reason. The caller removes them."""
-        dead = []
+    def dead(self, now: float) -> list[DeadTaskExecutor]:
+        """Those that are dead by now, with the cause. The caller removes them."""
+        dead: list[DeadTaskExecutor] = []
         for task_executor_id in sorted(self._broken):
             broken_at = self._peers[task_executor_id].broken_at
             assert broken_at is not None
             if broken_at + self._reconnect_grace_s <= now:
-                cause = f"its connection broke and was not re-established within {self._reconnect_grace_s:g} s"
-                dead.append((task_executor_id, cause))
+                cause = (
+                    "its connection broke and was not re-established within "
+                    f"{self._reconnect_grace_s:g} s"
+                )
+                dead.append(DeadTaskExecutor(task_executor_id, cause))
         if self._peers and self._next_check <= now:
             self._next_check = now + self._check_interval_s
             for task_executor_id, peer in self._peers.items():
                 if peer.broken_at is None and peer.last_seen + self._heartbeat_timeout_s <= now:
-                    dead.append(
-                        (task_executor_id, f"no heartbeat for {self._heartbeat_timeout_s:g} s")
-                    )
+                    cause = f"no heartbeat for {self._heartbeat_timeout_s:g} s"
+                    dead.append(DeadTaskExecutor(task_executor_id, cause))
         return dead
 
     def next_deadline(self) -> float | None:

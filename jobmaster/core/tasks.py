@@ -78,7 +78,7 @@ class Tasks:
     def lost(
         self, executions: Sequence[Execution], error: ErrorInfo, now: float, now_ms: int
     ) -> list[Execution]:
-        """These are dead: CANCELED if they were being cancelled, else FAILED. Returns the failed."""
+        """These are dead: CANCELED if they were being cancelled, else FAILED; returns those."""
         failed = []
         for execution in executions:
             if execution.state is _S.CANCELING:

@@ -8,6 +8,7 @@ from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobEvent
 from jobmaster.core.execution_graph.graph import ExecutionGraph
+from jobmaster.core.execution_graph.history import StateChange
 from jobmaster.core.execution_graph.result import IntermediateResult
 from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
 
@@ -22,7 +23,7 @@ def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
     """
     check(job_graph)
     graph = ExecutionGraph(job_graph, now_ms)
-    created = (ExecutionState.CREATED, now_ms)
+    created = StateChange(ExecutionState.CREATED, now_ms)
     attempts = graph.attempts
     for vertex in job_graph.vertices:
         job_vertex = ExecutionJobVertex(vertex, graph.counts)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from firesteel.common.ids import AttemptId, IdSource, VertexId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobEvent, JobStatus, next_job_status
-from jobmaster.core.execution_graph.counts import STATES, JobCounts
+from jobmaster.core.execution_graph.history import STATES, JobCounts, StateChange, StatusChange
 from jobmaster.core.execution_graph.result import IntermediateResult
 from jobmaster.core.execution_graph.vertex import Execution, ExecutionJobVertex, ExecutionVertex
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup
@@ -24,7 +24,7 @@ class ExecutionGraph:
     def __init__(self, job_graph: JobGraph, now_ms: int) -> None:
         self.job_graph = job_graph
         self.status = JobStatus.INITIALIZING
-        self.timestamps: list[tuple[JobStatus, int]] = [(JobStatus.INITIALIZING, now_ms)]
+        self.timestamps = [StatusChange(JobStatus.INITIALIZING, now_ms)]  # in order
         self.vertices: list[ExecutionJobVertex] = []  # topological order, as in the JobGraph
         self.by_id: dict[VertexId, ExecutionJobVertex] = {}
         # In the order of the JobGraph's edges; and those that each vertex reads.
@@ -40,7 +40,7 @@ class ExecutionGraph:
     def apply(self, event: JobEvent, now_ms: int, cause: str = "") -> None:
         """Moves the job to the status that the event leads to. Raises IllegalTransition."""
         self.status = next_job_status(str(self), self.status, event)
-        self.timestamps.append((self.status, now_ms))
+        self.timestamps.append(StatusChange(self.status, now_ms))
         because = f": {cause}" if cause else ""
         self._story.append(f"{self.status.name} at {now_ms} by {event.name}{because}")
         self.counts.version += 1
@@ -93,7 +93,7 @@ class ExecutionGraph:
     def start_over(self, ids: IdSource, now_ms: int) -> None:
         """A new attempt for every subtask; all must have ended."""
         self.attempts.clear()
-        created = (ExecutionState.CREATED, now_ms)
+        created = StateChange(ExecutionState.CREATED, now_ms)
         for vertex in self.execution_vertices():
             execution = vertex.new_attempt(AttemptId(ids.next(AttemptId)), created)
             self.attempts[execution.attempt_id] = execution
@@ -101,7 +101,7 @@ class ExecutionGraph:
     @property
     def end_ms(self) -> int:
         """When the job reached its terminal state; 0 while it has not."""
-        return self.timestamps[-1][1] if self.status.terminal else 0
+        return self.timestamps[-1].at_ms if self.status.terminal else 0
 
     def story(self) -> list[str]:
         """How the job came to its status: its last transitions with time, event and cause."""

@@ -18,7 +18,7 @@ from firesteel.common.states import (
     TaskEvent,
 )
 from firesteel.errors import ErrorInfo
-from jobmaster.core.execution_graph.counts import IS_TERMINAL, STATES, JobCounts
+from jobmaster.core.execution_graph.history import IS_TERMINAL, STATES, JobCounts, StateChange
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
 _S = ExecutionState
@@ -48,13 +48,13 @@ class Execution:
         vertex: ExecutionVertex,
         attempt: int,
         attempt_id: AttemptId,
-        created: tuple[ExecutionState, int],
+        created: StateChange,
     ) -> None:
         self.vertex = vertex
         self.attempt = attempt
         self.attempt_id = attempt_id
         self.state = CREATED
-        self.timestamps = [created]  # (state, wall clock in ms), in order
+        self.timestamps = [created]  # in order
         self.slot: Slot | None = None  # set when it is deployed; remains, to show where it ran
         self.error: ErrorInfo | None = None  # FAILED only
 
@@ -69,7 +69,7 @@ class Execution:
         if state is None:
             raise IllegalTransition(f"task {self}: {event.name} is illegal in {old.name}")
         self.state = state
-        self.timestamps.append((state, now_ms))
+        self.timestamps.append(StateChange(state, now_ms))
         self.vertex.job_vertex.count(old, state)
 
     @property
@@ -80,7 +80,7 @@ class Execution:
         return f"{job_vertex.vertex.name} ({subtask})#{self.attempt}"
 
     def story(self) -> list[str]:
-        """How it came to its state: each transition with its time, event and, if it failed, cause."""
+        """How it came to its state: each transition with time, event and the cause of a failure."""
         steps = [f"CREATED at {self.timestamps[0][1]}"]
         for (old, _), (state, at_ms) in itertools.pairwise(self.timestamps):
             event = next(e for e, new in TASK_TRANSITIONS[old].items() if new is state)
@@ -104,7 +104,7 @@ class ExecutionVertex:
         job_vertex: ExecutionJobVertex,
         subtask: int,
         attempt_id: AttemptId,
-        created: tuple[ExecutionState, int],
+        created: StateChange,
     ) -> None:
         self.job_vertex = job_vertex
         self.subtask = subtask
@@ -112,7 +112,7 @@ class ExecutionVertex:
         self.prior: list[Execution] | None = None  # oldest first; a list only once there is one
         self.group: ExecutionSlotSharingGroup | None = None  # set by slot sharing
 
-    def new_attempt(self, attempt_id: AttemptId, created: tuple[ExecutionState, int]) -> Execution:
+    def new_attempt(self, attempt_id: AttemptId, created: StateChange) -> Execution:
         """Starts over; the current attempt must have ended."""
         if not self.current.terminal:
             raise ValueError(f"a new attempt while the old one runs: {self.current}")

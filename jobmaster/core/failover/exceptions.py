@@ -1,10 +1,9 @@
-"""The history of failures. One failure makes others: a dead producer breaks its consumers. The
-cause comes first.
+"""The history of failures, with the cause of each first.
 
-Each failure of the job opens an entry; what fails while the job is already failing joins that entry
-as a follow-up. The reports of cause and consequence race through different processes, so a
-consequence may arrive first; a failure that only says that a peer was lost therefore gives way to a
-later one that says why.
+One failure leads to others: a dead producer breaks its consumers. Each failure of the job opens an
+entry, and what fails while the job is failing joins it as a follow-up. The reports of cause and
+consequence come from different processes, so a consequence may arrive first; a failure that only
+reports a lost peer therefore gives way to a later one that has the cause.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from firesteel.errors import ErrorInfo
 
 _ENTRIES = 16  # failures of the job that are remembered
 _FOLLOW_UPS = 8  # per failure
-# Words of errors that are consequences of another task's end, whatever killed it.
+# Words in errors that are consequences of another task's end, however it ended.
 _CONSEQUENCES = (
     "PartitionFailed",
     "ExchangeClosed",
@@ -31,7 +30,7 @@ class _Failure:
 
 
 def is_consequence(error: ErrorInfo) -> bool:
-    """Whether the error only tells that another task is gone. A user's own traceback never is."""
+    """Whether the error only reports that another task is gone. A user's own traceback never is."""
     if error.user_traceback:
         return False
     return any(word in error.summary or word in error.traceback for word in _CONSEQUENCES)
@@ -42,7 +41,7 @@ class ExceptionHistory:
         self._failures: list[_Failure] = []  # oldest first
 
     def failed(self, error: ErrorInfo) -> None:
-        """The job fails now, because of this."""
+        """The job fails because of this."""
         self._failures.append(_Failure(error))
         del self._failures[:-_ENTRIES]
 

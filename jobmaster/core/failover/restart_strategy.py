@@ -1,6 +1,6 @@
-"""Whether a failed job is started again, and after how long (restart-strategy.type).
+"""Whether a failed job is restarted, and after how long (restart-strategy.type).
 
-A strategy is asked once per failure of a job that had its slots: waiting for slots uses up no
+A strategy decides once per failure of a job that had its slots: waiting for slots uses up no
 attempt (invariant 21).
 """
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 class RestartStrategy(Protocol):
     def delay_s(self, now: float) -> float | None:
-        """The job has failed at `now`: seconds to wait before it is started again; None: do not.
+        """The job has failed at `now`: the seconds to wait before its restart, None for no restart.
         Uses up an attempt.
         """
         ...
@@ -23,7 +23,7 @@ class NoRestart:
 
 
 class FixedDelayRestart:
-    """A number of attempts, with the same pause before each."""
+    """A number of restarts, with the same delay before each."""
 
     def __init__(self, *, attempts: int, delay_s: float) -> None:
         self._left = attempts

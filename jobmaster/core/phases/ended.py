@@ -21,7 +21,7 @@ class Ended(Phase):
 
     @classmethod
     def enter(cls, job: Job, event: JobEvent, now: float, *, cause: str = "") -> Ended:
-        """Requires nothing any more, gives all slots back, reports the status."""
+        """Withdraws the requirements, returns all slots and reports the status."""
         job.graph.apply(event, job.now_ms(now), cause)
         phase = cls(f"the job is {job.graph.status.name}")
         slots = job.pool.clear(now)

@@ -1,4 +1,4 @@
-"""What the core asks of every phase, with the answers of a phase that the event does not concern."""
+"""What the core asks of every phase; the answers here are those of a phase not concerned."""
 
 from __future__ import annotations
 

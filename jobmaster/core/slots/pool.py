@@ -80,7 +80,7 @@ class SlotPool:
             self._wait(group)
 
     def release(self, group: ExecutionSlotSharingGroup, now: float) -> None:
-        """The group needs no slot any more: its slot becomes idle, or its request is withdrawn."""
+        """The group no longer needs a slot: its slot becomes idle, or its request is withdrawn."""
         if not group.wanted:
             return
         group.wanted = False
@@ -211,7 +211,7 @@ class SlotPool:
         return expired
 
     def clear(self, now: float) -> list[Slot]:
-        """The job is over: nothing is required any more, all slots leave the pool."""
+        """The job is over: nothing is required, and all slots leave the pool."""
         slots = list(self.slots.values())
         for slot in slots:
             self._steps.append(_Step(now, slot.allocation_id, "freed at the job's end", ""))

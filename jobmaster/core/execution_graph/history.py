@@ -1,13 +1,29 @@
-"""How many current executions are in each state. Counting is O(1) per transition."""
+"""States over time, and how many current executions are in each: O(1) per transition."""
 
 from __future__ import annotations
 
-from firesteel.common.states import ExecutionState
+from typing import NamedTuple
+
+from firesteel.common.states import ExecutionState, JobStatus
 
 # By number, because hashing an Enum member is a Python call and a job may have 20,000 tasks.
 STATES = tuple(ExecutionState)
 assert [state.value for state in STATES] == list(range(len(STATES)))
 IS_TERMINAL = tuple(state.terminal for state in STATES)
+
+
+class StateChange(NamedTuple):
+    """Of a task."""
+
+    state: ExecutionState
+    at_ms: int  # wall clock
+
+
+class StatusChange(NamedTuple):
+    """Of the job."""
+
+    status: JobStatus
+    at_ms: int  # wall clock
 
 
 class JobCounts:
