@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import OperatorMessage
+
+Json: TypeAlias = Any  # what json.loads returns
+Options: TypeAlias = Mapping[str, Json]
 
 
 class BadOptions(Exception):
@@ -15,67 +18,80 @@ class BadOptions(Exception):
 
 
 class UnexpectedMessage(Exception):
-    """The operator sent something its coordinator has no use for: the peer's fault."""
+    """The operator sent something that its coordinator has no use for: the peer's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spool:
-    """I/O that a coordinator wants: append this chunk. The outcome comes back through `spooled`."""
+    """I/O that a coordinator wants: append this chunk. The outcome comes back as `spooled`."""
 
     sequence: int
     ipc_stream: bytes = field(repr=False)
 
 
-# To live attempts that did not just speak: those that waited for what there is now.
-Answers: TypeAlias = Sequence[tuple[AttemptId, OperatorMessage]]
+class Answer(NamedTuple):
+    """A message to a live attempt that waited for it."""
+
+    attempt_id: AttemptId
+    message: OperatorMessage
 
 
-class Coordinator(Protocol):
+class Coordinator:
+    """The part of an operator that exists once per job. It is pure: it answers with messages and
+    with I/O that it wants, and time is an argument.
+
+    A subclass overrides what it has a use for.
+    """
+
+    # Paths and globs whose files the coordinator must know before it is ready.
+    paths_to_list: Sequence[str] = ()
+    # Whether they are listed repeatedly, for new files.
+    watched: bool = False
+
+    @classmethod
+    def from_options(cls, options: Options) -> Self:
+        """Raises BadOptions."""
+        return cls()
+
     @property
     def ready(self) -> bool:
-        """Whether the job may start. Until then it waits for what `paths_to_list` asked for."""
-        ...
+        """Whether the job may start. Until then it waits for `paths_listed`."""
+        return True
 
-    @property
-    def paths_to_list(self) -> Sequence[str]:
-        """Paths and globs whose files the coordinator must know before it is ready; () for none."""
-        ...
-
-    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
-        """What `paths_to_list` led to, in the order in which they shall be read."""
-        ...
-
-    @property
-    def watched(self) -> bool:
-        """Whether `paths_to_list` are listed again and again, for files that are new."""
-        ...
+    def paths_listed(self, files: Sequence[str], now: float) -> Sequence[Answer]:
+        """The files that `paths_to_list` lead to, in the order in which they are to be read."""
+        raise ValueError(f"{type(self).__name__} lists no paths")
 
     def next_deadline(self) -> float | None:
         """When it next wants a `tick`."""
-        ...
+        return None
 
     def tick(self, now: float) -> bool:
         """True: list the paths again, now."""
-        ...
+        return False
 
     def receive(
         self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
     ) -> Sequence[OperatorMessage | Spool]:
-        """A message from a live attempt: what to answer it, and what to write. Raises
-        UnexpectedMessage.
-        """
-        ...
+        """A message from a live attempt: the answers, and what to write. Raises UnexpectedMessage."""
+        raise UnexpectedMessage(f"{type(self).__name__} got a {type(message).__name__}")
 
     def spooled(
         self, attempt_id: AttemptId, sequence: int, problem: str
     ) -> Sequence[OperatorMessage]:
-        """What `Spool` resulted in; `problem` is empty if all went well."""
-        ...
+        """The outcome of a `Spool`; `problem` is empty if it succeeded."""
+        return ()
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:
-        """The attempt failed or was cancelled: what it owned goes to somebody else."""
-        ...
+        """The attempt failed or was cancelled: what it owned becomes available again."""
 
     def start_over(self) -> None:
-        """All subtasks begin anew, from the beginning."""
-        ...
+        """All subtasks start from the beginning."""
+
+    def snapshot(self) -> Json:
+        """For a checkpoint: what is not in the snapshots of the subtasks, as JSON."""
+        return None
+
+    def restore(self, snapshot: Json) -> None:
+        """All subtasks start from a checkpoint, and with it the coordinator."""
+        self.start_over()

@@ -1,8 +1,6 @@
-"""collect: appends what a CollectSink's subtasks send to the spool, one chunk after the other, each
-once.
+"""collect: appends what the subtasks of a CollectSink send to the spool, chunk by chunk, each once.
 
-Without checkpoints a restarted job sends its rows again; that they then count once comes with
-exactly-once sinks.
+The rows of a job that starts over replace those that it sent before (jobmaster.collected_rows).
 """
 
 from __future__ import annotations
@@ -11,35 +9,14 @@ from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
-from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
+from jobmaster.core.coordinators.base import Coordinator, Spool, UnexpectedMessage
 
 
-class CollectCoordinator:
+class CollectCoordinator(Coordinator):
     def __init__(self) -> None:
-        self._next: dict[AttemptId, int] = {}  # by attempt: the sequence it shall send next
-        self._acknowledged: dict[AttemptId, int] = {}  # by attempt: how many were kept
-        self._problems: dict[AttemptId, str] = {}  # by attempt: why no more can be kept
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    @property
-    def paths_to_list(self) -> Sequence[str]:
-        return ()
-
-    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
-        raise ValueError("a collect sink lists no paths")
-
-    @property
-    def watched(self) -> bool:
-        return False
-
-    def next_deadline(self) -> float | None:
-        return None
-
-    def tick(self, now: float) -> bool:
-        return False
+        self._next: dict[AttemptId, int] = {}  # the sequence that an attempt sends next
+        self._acknowledged: dict[AttemptId, int] = {}  # how many of an attempt's were kept
+        self._problems: dict[AttemptId, str] = {}  # why no more of an attempt's can be kept
 
     def receive(
         self, attempt_id: AttemptId, subtask: int, message: OperatorMessage

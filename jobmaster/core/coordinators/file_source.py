@@ -1,18 +1,17 @@
 """file-source: one split per file: {"path": "/abs/file.csv"}.
 
-Files that are there when the job starts come in sorted order. With "watch_s" the paths are listed
-again and again, that many seconds after the last time was done; what is new then becomes splits
-behind those before, each path once, whatever happens to the file later. The shell lists in the
-order of modification times, then names.
+Files that exist when the job starts come in sorted order. With "watch_s", the paths are listed
+again this many seconds after the last listing ended; new files become splits behind the earlier
+ones, each path once, whatever happens to the file later. The shell lists in the order of
+modification times, then names.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
-from jobmaster.core.coordinators.base import Answers, BadOptions
+from jobmaster.core.coordinators.base import Answer, BadOptions, Json, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
 
 MIN_WATCH_S = 0.01
@@ -21,14 +20,15 @@ MIN_WATCH_S = 0.01
 class FileSourceEnumerator(SplitEnumerator):
     def __init__(self, *, paths: Sequence[str], watch_s: float | None = None) -> None:
         super().__init__()
-        self._paths = tuple(paths)
+        self.paths_to_list = tuple(paths)
+        self.watched = watch_s is not None
         self._watch_s = watch_s
         self._files: list[str] | None = None  # None: not listed yet
         self._seen: set[str] = set()
         self._list_at: float | None = None  # None: not watched, or being listed
 
     @classmethod
-    def from_options(cls, options: dict[str, Any]) -> FileSourceEnumerator:
+    def from_options(cls, options: Options) -> FileSourceEnumerator:
         paths, watch_s = options.get("paths"), options.get("watch_s")
         if (
             not isinstance(paths, list)
@@ -48,15 +48,7 @@ class FileSourceEnumerator(SplitEnumerator):
     def bounded(self) -> bool:
         return self._watch_s is None
 
-    @property
-    def paths_to_list(self) -> Sequence[str]:
-        return self._paths
-
-    @property
-    def watched(self) -> bool:
-        return self._watch_s is not None
-
-    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
+    def paths_listed(self, files: Sequence[str], now: float) -> Sequence[Answer]:
         if self._files is None:
             self._files = []
         # A file that two globs match is read once.
@@ -82,3 +74,11 @@ class FileSourceEnumerator(SplitEnumerator):
     def split_json(self, number: int) -> str:
         assert self._files is not None
         return json.dumps({"path": self._files[number]})
+
+    def snapshot(self) -> Json:
+        return {**super().snapshot(), "files": self._files}
+
+    def restore(self, snapshot: Json) -> None:
+        super().restore(snapshot)
+        self._files = snapshot["files"]
+        self._seen = set(self._files or ())

@@ -5,9 +5,8 @@ null: it never ends).
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from jobmaster.core.coordinators.base import BadOptions
+from jobmaster.core.coordinators.base import BadOptions, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
 
 LAST = 2**63 - 1
@@ -19,11 +18,11 @@ class SequenceSourceEnumerator(SplitEnumerator):
     def __init__(self, *, start: int, end: int | None, split_rows: int) -> None:
         super().__init__()
         self._start = start
-        self._end = LAST if end is None else end  # unbounded: nobody will live to see it
+        self._end = LAST if end is None else end  # unbounded: for ever, in practice
         self._split_rows = split_rows
 
     @classmethod
-    def from_options(cls, options: dict[str, Any]) -> SequenceSourceEnumerator:
+    def from_options(cls, options: Options) -> SequenceSourceEnumerator:
         try:
             start, split_rows = int(options["start"]), int(options["split_rows"])
             end = None if options["end"] is None else int(options["end"])

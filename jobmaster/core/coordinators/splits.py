@@ -1,10 +1,9 @@
-"""SplitEnumerator: hands out splits one by one; each is owned by exactly one live attempt
-(invariant 17).
-"""
+"""Split enumerators: each split is owned by exactly one live attempt (invariant 17)."""
 
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
@@ -14,65 +13,40 @@ from firesteel.common.operator_messages import (
     SplitRequested,
     SplitsExhausted,
 )
-from jobmaster.core.coordinators.base import Answers, Spool, UnexpectedMessage
+from jobmaster.core.coordinators.base import Answer, Coordinator, Json, Spool, UnexpectedMessage
 
 
-class SplitEnumerator:
-    """Splits are numbered from 0; a subclass tells how many there are and what each one is.
+class SplitEnumerator(Coordinator, ABC):
+    """Hands out splits one by one. They are numbered from 0; a subclass knows how many there are
+    and what each one is.
 
-    A request says how many splits its attempt has had. So one that is said again, because an answer
-    may be lost, is answered with the split that was assigned before.
+    A request tells how many splits its attempt has had. So a repeated one, whose answer may be
+    lost, is answered with the split that was assigned before.
 
-    Of an unbounded source there may be more later: a reader that asks when there is none is
+    An unbounded source may have more splits later: a reader that asks when there is none is
     answered then.
 
-    An attempt that ends without finishing gives back all it was assigned: without a checkpoint,
-    nothing that it read counts. Those splits are handed out again first, in order.
+    An attempt that ends without finishing returns all splits it was assigned: without a checkpoint,
+    nothing that it has read counts. They are handed out again first, in order.
     """
 
     def __init__(self) -> None:
-        self._next = 0  # the first split nobody has had yet
-        self._returned: list[int] = []  # heap of splits given back
+        self._next = 0  # the first split that was never assigned
+        self._returned: list[int] = []  # heap of splits that were returned
         self._owned: dict[AttemptId, list[int]] = {}
-        self._waiting: dict[
-            AttemptId, None
-        ] = {}  # readers that have asked and not been answered, in the order they did
+        # Readers that have asked and not been answered, in the order in which they asked.
+        self._waiting: dict[AttemptId, None] = {}
 
-    # a subclass answers these
+    @abstractmethod
+    def split_count(self) -> int: ...
 
-    def split_count(self) -> int:
-        raise NotImplementedError
-
-    def split_json(self, number: int) -> str:
-        raise NotImplementedError
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    @property
-    def paths_to_list(self) -> Sequence[str]:
-        return ()
+    @abstractmethod
+    def split_json(self, number: int) -> str: ...
 
     @property
     def bounded(self) -> bool:
         """Whether `split_count` is final."""
         return True
-
-    def paths_listed(self, files: Sequence[str], now: float) -> Answers:
-        raise ValueError("this source lists no paths")
-
-    @property
-    def watched(self) -> bool:
-        return False
-
-    def next_deadline(self) -> float | None:
-        return None
-
-    def tick(self, now: float) -> bool:
-        return False
-
-    # the protocol
 
     def receive(
         self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
@@ -84,14 +58,12 @@ class SplitEnumerator:
         owned = self._owned.setdefault(attempt_id, [])
         if message.received > len(owned):
             raise UnexpectedMessage(
-                f"a source claims to have had {message.received} splits; it was assigned {len(owned)}"
+                f"a source claims to have had {message.received} splits; "
+                f"it was assigned {len(owned)}"
             )
         if message.received < len(owned):
-            return (
-                SplitAssigned(
-                    number=message.received, split_json=self.split_json(owned[message.received])
-                ),
-            )
+            split_json = self.split_json(owned[message.received])
+            return (SplitAssigned(number=message.received, split_json=split_json),)
         number = self._take()
         if number is not None:
             return (self._assign(attempt_id, number),)
@@ -100,16 +72,16 @@ class SplitEnumerator:
         self._waiting[attempt_id] = None
         return ()
 
-    def serve_waiting(self) -> Answers:
+    def serve_waiting(self) -> Sequence[Answer]:
         """There may be more splits now."""
-        served: list[tuple[AttemptId, OperatorMessage]] = []
+        served: list[Answer] = []
         while self._waiting and (number := self._take()) is not None:
             attempt_id = next(iter(self._waiting))
-            served.append((attempt_id, self._assign(attempt_id, number)))
+            served.append(Answer(attempt_id, self._assign(attempt_id, number)))
         return served
 
     def _take(self) -> int | None:
-        """The next split that nobody owns."""
+        """The next split without an owner."""
         if self._returned:
             return heapq.heappop(self._returned)
         if self._next >= self.split_count():
@@ -123,11 +95,6 @@ class SplitEnumerator:
         self._waiting.pop(attempt_id, None)
         return SplitAssigned(number=len(owned) - 1, split_json=self.split_json(number))
 
-    def spooled(
-        self, attempt_id: AttemptId, sequence: int, problem: str
-    ) -> Sequence[OperatorMessage]:
-        return ()
-
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._waiting.pop(attempt_id, None)
         for number in self._owned.pop(attempt_id, ()):
@@ -138,3 +105,11 @@ class SplitEnumerator:
         self._returned.clear()
         self._owned.clear()
         self._waiting.clear()
+
+    def snapshot(self) -> Json:
+        """Splits without an owner; those that were assigned are in the snapshots of the readers."""
+        return {"next": self._next, "returned": sorted(self._returned)}
+
+    def restore(self, snapshot: Json) -> None:
+        super().restore(snapshot)
+        self._next, self._returned = snapshot["next"], list(snapshot["returned"])

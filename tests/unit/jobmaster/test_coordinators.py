@@ -20,6 +20,7 @@ from jobmaster.core.coordinators import (
     BadOptions,
     CollectCoordinator,
     FileSourceEnumerator,
+    ListedSplitsEnumerator,
     SequenceSourceEnumerator,
     create,
 )
@@ -42,6 +43,30 @@ def ask(
     assert isinstance(answer, SplitAssigned)
     assert answer.number == had
     return json.loads(answer.split_json)  # type: ignore[no-any-return]
+
+
+def test_splits_that_a_program_listed_are_handed_out_in_order() -> None:
+    enumerator = ListedSplitsEnumerator.from_options({"splits": [{"shard": 1}, {"shard": 2}]})
+    assert [ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)] == [
+        {"shard": 1},
+        {"shard": 2},
+        None,
+    ]
+    with pytest.raises(BadOptions, match="must be a list of objects"):
+        ListedSplitsEnumerator.from_options({"splits": ["shard"]})
+
+
+def test_a_snapshot_has_the_splits_that_no_reader_owns() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"])
+    enumerator.paths_listed(["/x/a", "/x/b", "/x/c"], 0.0)
+    for attempt in (A, B):
+        ask(enumerator, attempt)
+    enumerator.attempt_ended(A)
+    snapshot = json.loads(json.dumps(enumerator.snapshot()))
+    restored = FileSourceEnumerator(paths=["/x"])
+    restored.restore(snapshot)
+    assert restored.ready
+    assert [ask(restored, A) for _ in range(3)] == [{"path": "/x/a"}, {"path": "/x/c"}, None]
 
 
 def test_a_sequence_is_cut_into_ranges_in_order() -> None:
