@@ -1,11 +1,10 @@
-"""The client of a Firesteel cluster: submits jobs, watches and cancels them, fetches what they
-collected.
+"""The client of a Firesteel cluster: submits, watches and cancels jobs, and fetches results.
 
     with Client("localhost:6123") as client:
         for job in client.list_jobs():
             print(job.job_id, job.name, job.status.name)
 
-Every error is a firesteel.errors error that says in one sentence what is wrong and what to do.
+Every error is one of firesteel.errors, with one sentence on what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -53,15 +52,14 @@ from firesteel.errors import (
 
 CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 30.0
-RECONNECT_TIMEOUT_S = (
-    15.0  # how long a watch survives without a Dispatcher: it may just be restarting
-)
+RECONNECT_TIMEOUT_S = 15.0  # a watch survives a Dispatcher's restart, if it takes no longer
+RECONNECT_PAUSE_S = 0.1
 _DISPATCHER = "firesteel.v1.Dispatcher"
 _START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
 
 
 class Client:
-    """Connected when it is made: raises ClusterUnreachable within about three seconds otherwise."""
+    """Connects when it is created; raises ClusterUnreachable, after three seconds at most."""
 
     def __init__(self, address: str, *, conf: Configuration | None = None) -> None:
         self.address = checked_address(address)
@@ -78,10 +76,9 @@ class Client:
     # ---- jobs
 
     def submit(self, job_graph: JobGraph, files: Sequence[UserFile] = ()) -> str:
-        """Uploads those files that the cluster lacks, submits the job, and returns its id.
+        """Uploads the files that the cluster lacks, submits the job, and returns its id.
 
-        Raises PayloadTooLarge before anything is sent, SubmissionRejected with the cluster's
-        reason.
+        Raises PayloadTooLarge, before anything is sent, or SubmissionRejected.
         """
         with tempfile.TemporaryDirectory(prefix="firesteel-files-") as scratch:
             prepared = [user_files.prepared(file, Path(scratch)) for file in files]
@@ -100,7 +97,7 @@ class Client:
         return str(response.job_id)
 
     def list_jobs(self) -> list[JobOverview]:
-        """All jobs that the cluster knows, oldest first."""
+        """All jobs on record at the cluster, oldest first."""
         response = self._call(self._dispatcher.ListJobs, dispatcher_pb2.ListJobsRequest())
         return [job_overview(job) for job in response.jobs]
 
@@ -113,9 +110,7 @@ class Client:
         )
 
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
-        """The job's details now, at every change, and at least once a second; the last ones are of
-        a terminal state.
-        """
+        """The job's details: now, at every change, and every second until it has ended."""
         last_heard = time.monotonic()
         while True:
             try:
@@ -133,17 +128,18 @@ class Client:
                     or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
                 ):
                     raise self._error(error) from None
-            time.sleep(0.1)
+            time.sleep(RECONNECT_PAUSE_S)
 
     def wait(self, job_id: str) -> JobDetails:
-        """Until the job has FINISHED. Raises JobFailed (the user's traceback first) or JobCanceled."""
+        """Waits until the job has FINISHED. Raises JobFailed or JobCanceled."""
         last = deque(self.watch_job(job_id), maxlen=1).pop()
         raise_unless_finished(last)
         return last
 
     def cancel(self, job_id: str) -> None:
-        """Asks for it; the job is CANCELED a little later. Raises JobNotFound, or FiresteelError if
-        it has ended already.
+        """Requests the cancellation; the job is CANCELED a little later.
+
+        Raises JobNotFound, or FiresteelError if it has already ended.
         """
         self._call(self._dispatcher.CancelJob, job_master_pb2.CancelJobRequest(job_id=job_id))
 
@@ -152,26 +148,27 @@ class Client:
     def fetch_results(
         self, job_id: str, operator_id: str, *, offset: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """The batches that a CollectSink received, as they come, until the job ends. `offset`:
-        chunks to leave out.
+        """The batches of a CollectSink as they arrive, until the job ends.
 
-        A RecordBatch without rows may be among them: it carries the schema. Raises FiresteelError
-        if the job starts over after rows of it were returned: they would come again.
+        `offset`: the number of chunks to skip. A batch without rows carries the schema. Raises
+        FiresteelError if the job starts over after some of its rows were returned: all of them
+        would be returned again.
         """
         returned = 0
         for chunk in self._result_chunks(job_id, operator_id, offset):
             if chunk.index < 0 and (returned or offset):
                 raise FiresteelError(
-                    f"job {job_id} failed and started over after {returned:,} of its rows had been read, and"
-                    " sends them again; read them with execute_and_collect() or JobResult.table(), which"
-                    " return the rows of the last run alone once the job has ended"
+                    f"job {job_id} failed and started over after {returned:,} of its rows had been"
+                    " read, and sends them again; read them with execute_and_collect() or"
+                    " JobResult.table(), which return the rows of the last run alone once the job"
+                    " has ended"
                 )
             for batch in _batches(chunk.ipc_stream):
                 returned += batch.num_rows
                 yield batch
 
     def fetch_table(self, job_id: str, operator_id: str) -> pa.Table:
-        """All of a CollectSink's rows, each once; waits for the job's end."""
+        """All rows of a CollectSink, each once; waits until the job has ended."""
         batches: list[pa.RecordBatch] = []
         for chunk in self._result_chunks(job_id, operator_id, 0):
             if chunk.index < 0:
@@ -182,7 +179,7 @@ class Client:
     def _result_chunks(
         self, job_id: str, operator_id: str, offset: int
     ) -> Iterator[dispatcher_pb2.ResultChunk]:
-        """Goes on where it was when the Dispatcher was away."""
+        """Continues where it was after the Dispatcher was away."""
         last_heard = time.monotonic()
         generation = 0
         while True:
@@ -201,7 +198,7 @@ class Client:
                     or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
                 ):
                     raise self._error(error) from None
-                time.sleep(0.1)
+                time.sleep(RECONNECT_PAUSE_S)
 
     # ---- the cluster
 
@@ -241,15 +238,17 @@ class Client:
             else ""
         )
         raise PayloadTooLarge(
-            f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.PAYLOAD_LIMIT.key}){hint}:'
-            " do not capture large data in functions, ship it with --py-files or read it from files"
+            f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,}'
+            f" ({options.PAYLOAD_LIMIT.key}){hint}: do not capture large data in functions;"
+            " ship it with --py-files, or read it from files"
         )
 
     def _check_blob_size(self, blob: Blob) -> None:
         limit_bytes = self._conf.get(options.BLOB_LIMIT)
         if blob.size_bytes > limit_bytes:
             raise PayloadTooLarge(
-                f"{blob.name} has {blob.size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.BLOB_LIMIT.key});"
+                f"{blob.name} has {blob.size_bytes:,} bytes, over the limit of {limit_bytes:,}"
+                f" ({options.BLOB_LIMIT.key});"
                 " ship less, or raise the limit on the cluster and here"
             )
 
@@ -276,11 +275,12 @@ class Client:
         match code:
             case grpc.StatusCode.UNAVAILABLE:
                 return ClusterUnreachable(
-                    f"the cluster at {self.address} does not answer any more; {_START_HINT}"
+                    f"the cluster at {self.address} no longer answers; {_START_HINT}"
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return ClusterUnreachable(
-                    f"the cluster at {self.address} did not answer within {CALL_TIMEOUT_S:g} s; try again"
+                    f"the cluster at {self.address} did not answer within {CALL_TIMEOUT_S:g} s;"
+                    " try again"
                 )
             case grpc.StatusCode.NOT_FOUND:
                 return JobNotFound(text)
@@ -303,7 +303,7 @@ def raise_unless_finished(details: JobDetails) -> None:
 
 
 def checked_address(address: str) -> str:
-    """HOST:PORT, as it is. Raises ClusterUnreachable for anything else."""
+    """Returns HOST:PORT. Raises ClusterUnreachable for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ClusterUnreachable(
@@ -313,7 +313,7 @@ def checked_address(address: str) -> str:
 
 
 def _check_somebody_listens(address: str) -> None:
-    """A refused connection is known in milliseconds, where gRPC would try until its deadline."""
+    """Finds a refused connection within milliseconds; gRPC would try until its deadline."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()

@@ -1,4 +1,4 @@
-"""The rows of a job, batch by batch, while it runs."""
+"""The rows of a job, batch by batch, while the job runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BatchKind = Literal["arrow", "pandas"]
 
 
 class CollectedBatches(Generic[Batch]):
-    """An iterator over what a stream brings, as it comes; batches without rows are left out.
+    """An iterator over the batches of a stream as they arrive; those without rows are skipped.
 
-    It ends when the job has finished, and raises JobFailed or JobCanceled if it does not. Leaving
-    its `with` block, or `close()`, cancels a job that still runs:
+    It ends when the job has finished, and raises JobFailed or JobCanceled otherwise. Leaving its
+    `with` block, or `close()`, cancels a job that still runs:
 
         with stream.execute_and_collect(iterate="arrow") as batches:
             for batch in batches:
                 ...
 
-    Rows wait on the cluster's disk until they are fetched; a slow reader does not slow the job
-    down.
+    Rows are kept on the cluster's disk until they are fetched; a slow reader does not slow down the
+    job.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class CollectedBatches(Generic[Batch]):
         raise StopIteration
 
     def close(self) -> None:
-        """Cancels the job if it still runs, and waits until it has ended. May be called twice."""
+        """Cancels the job if it still runs, and waits for its end. May be called twice."""
         if self._ended:
             return
         self._ended = True
-        with contextlib.suppress(FiresteelError):  # it has ended by itself just now
+        with contextlib.suppress(FiresteelError):  # it has just ended
             self._client.cancel(self.job_id)
         for _ in self._client.watch_job(self.job_id):
             pass
@@ -89,7 +89,7 @@ class CollectedBatches(Generic[Batch]):
 def run_collecting(
     job_graph: JobGraph, operator_id: str, context: ExecutionContext, kind: BatchKind
 ) -> CollectedBatches[Any]:
-    """Submits the job and returns at once. Raises whatever keeps it from being submitted."""
+    """Submits the job and returns at once. Raises the error of a failed submission."""
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:
@@ -97,7 +97,8 @@ def run_collecting(
         raise StopProgram
     if not context.attached:
         raise FiresteelError(
-            "a detached job's rows cannot be read by its program: run it without -d, or give it another sink"
+            "the program of a detached job cannot read its rows:"
+            " run it without -d, or use another sink"
         )
     client = context.client()
     job_id = client.submit(job_graph, context.files)

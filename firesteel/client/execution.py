@@ -1,4 +1,4 @@
-"""Runs one job for the program that built it, and tells it how that went."""
+"""Runs a job for its program: submits it, waits for its end, cancels it on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from firesteel.errors import FiresteelError, JobFailed
 
 @dataclass(kw_only=True)
 class JobResult:
-    """Of a job that has FINISHED, or that runs detached."""
+    """The result of a job that has FINISHED, or that runs detached."""
 
     job_id: str
     name: str
-    duration_s: float  # from submission to its end, as this program saw it; 0 when detached
+    duration_s: float  # from submission to end, measured here; 0 if detached
     job_graph: JobGraph = field(repr=False)
     details: JobDetails | None = field(default=None, repr=False)  # None: detached
-    cluster_start_s: float = 0.0  # embedded: until the services were up
+    cluster_start_s: float = 0.0  # embedded: until the services served
     _client: Client | None = field(default=None, repr=False)
 
     def table(self, sink: Any = None) -> pa.Table:
-        """The rows of a CollectSink, given by what `sink_to` returned or by operator id; of the
-        only one, if None.
+        """The rows of a CollectSink: the result of `sink_to`, an operator id, or None for the only
+        one.
         """
         return self._connected().fetch_table(self.job_id, self._collecting(sink))
 
@@ -49,7 +49,8 @@ class JobResult:
         """Prints where the time went."""
         if self.details is None:
             print(
-                f"Job {self.job_id} runs detached; `firesteel show {self.job_id}` shows where its time goes."
+                f"Job {self.job_id} runs detached;"
+                f" `firesteel show {self.job_id}` shows where its time goes."
             )
             return
         # Rich takes a while to import, and few programs need it.
@@ -58,7 +59,7 @@ class JobResult:
         console().print(timing(self.details, parts_s=self.parts_s(), duration_s=self.duration_s))
 
     def parts_s(self) -> dict[str, float]:
-        """How long each part of the job took, in order: seconds by name."""
+        """The duration of each part of the job, in order: seconds by name."""
         if self.details is None:
             return {}
         details = self.details
@@ -110,7 +111,7 @@ class JobResult:
             operator_id = collecting[0]
         else:
             raise FiresteelError(
-                f"the job has {len(collecting)} collecting sinks; say which one's rows are wanted"
+                f"the job has {len(collecting)} collecting sinks; pass the one to read"
             )
         if operator_id not in collecting:
             raise FiresteelError(f"{sink!r} is not a collecting sink of job {self.job_id}")
@@ -118,7 +119,7 @@ class JobResult:
 
 
 def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
-    """Raises JobFailed, JobCanceled, or whatever kept the job from being submitted."""
+    """Raises JobFailed, JobCanceled, or the error of a failed submission."""
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:
@@ -152,8 +153,9 @@ def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
 
 
 def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails:
-    """Until the job has ended. Ctrl-C asks for its cancellation; pressed again, it leaves
-    (KeyboardInterrupt).
+    """Waits until the job has ended. Ctrl-C cancels the job; the second one stops waiting.
+
+    Raises KeyboardInterrupt.
     """
     news: queue.Queue[JobDetails | BaseException] = queue.Queue()
 
@@ -168,7 +170,7 @@ def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails
     with _counted_interrupts() as interrupts:
         asked = False
         while True:
-            if interrupts.count and not asked:  # also when both came at once
+            if interrupts.count and not asked:  # even if both came at once
                 asked = True
                 _ask_to_cancel(client, job_id, context)
             if interrupts.count >= 2:
@@ -193,7 +195,7 @@ def _ask_to_cancel(client: Client, job_id: str, context: ExecutionContext) -> No
     except FiresteelError as error:
         if client.job_details(job_id).status is JobStatus.CANCELED:
             return
-        print(f"{error}", file=sys.stderr)  # it ended by itself just now: the watch tells how
+        print(f"{error}", file=sys.stderr)  # it has just ended; the watch shows how
 
 
 @dataclass
@@ -203,9 +205,7 @@ class _Interrupts:
 
 @contextlib.contextmanager
 def _counted_interrupts() -> Iterator[_Interrupts]:
-    """Ctrl-C is counted instead of raised in the middle of something; only the main thread may
-    change that.
-    """
+    """Counts Ctrl-C instead of raising KeyboardInterrupt anywhere; only in the main thread."""
     interrupts = _Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts

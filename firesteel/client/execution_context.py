@@ -1,6 +1,4 @@
-"""How the program that now runs is to be executed: decided by `firesteel run`, picked up by
-`Environment.execute`.
-"""
+"""How `Environment.execute` runs a program: `firesteel run` sets it, the default is embedded."""
 
 from __future__ import annotations
 
@@ -28,15 +26,14 @@ TASK_EXECUTORS = 2  # of an embedded cluster
 
 
 class StopProgram(BaseException):
-    """Ends the program where it executes a job, when only its plan is wanted. Not an error:
-    programs do not catch it.
+    """Stops a program that executes a job when only its plan is wanted.
+
+    Not an Exception, so that programs do not catch it.
     """
 
 
 class EmbeddedCluster:
-    """A cluster of this process, brought up in the background: it warms up while the program still
-    does its own work.
-    """
+    """A cluster of this process, started in the background while the program does its own work."""
 
     def __init__(
         self, conf: Configuration, *, task_executors: int = TASK_EXECUTORS, slots: int | None = None
@@ -56,9 +53,9 @@ class EmbeddedCluster:
             self._failure = error
 
     def cluster(self) -> LocalCluster:
-        """Waits until it is up. Raises FiresteelError if it cannot be."""
+        """Waits until it serves. Raises FiresteelError if it does not start."""
         while self._starting.is_alive():
-            self._starting.join(0.1)  # in steps: Ctrl-C is heard
+            self._starting.join(0.1)  # in steps, for Ctrl-C
         if self._failure is not None:
             raise FiresteelError(
                 f"the embedded cluster did not start: {self._failure}"
@@ -84,20 +81,17 @@ class ExecutionContext:
     files: tuple[UserFile, ...] = ()
     attached: bool = True
     on_submitted: Callable[[str, str], None] | None = None  # job id, name
-    progress: Callable[[JobDetails], None] | None = (
-        None  # attached: at every change, and now and then
-    )
-    on_cancel_asked: Callable[[str], None] | None = None  # Ctrl-C was pressed
+    progress: Callable[[JobDetails], None] | None = None  # attached: at every change
+    on_cancel_asked: Callable[[str], None] | None = None  # after Ctrl-C; job id
     on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
     embedded_cluster: EmbeddedCluster | None = None
-    executed: list[str] = field(
-        default_factory=list
-    )  # ids of the jobs so far; shared with what `with_files` returns
+    # Ids of the jobs so far; shared by all copies that `with_files` returns.
+    executed: list[str] = field(default_factory=list)
     _client: list[Client] = field(default_factory=list)
 
     @classmethod
     def embedded(cls) -> ExecutionContext:
-        """For a program that Python runs by itself: one cluster per process, ended with it."""
+        """The context of a program that `python` runs: one cluster per process."""
         global _own
         if _own is None:
             conf = Configuration.load()
@@ -111,13 +105,13 @@ class ExecutionContext:
         archives: list[str] | tuple[str, ...] = (),
         requirements: str | None = None,
     ) -> ExecutionContext:
-        """The same, with the program's own files besides."""
+        """A copy with the program's own files added."""
         own = [python_file(path) for path in files] + [python_archive(path) for path in archives]
         own += [python_requirements(requirements)] if requirements else []
         return dataclasses.replace(self, files=(*self.files, *own))
 
     def client(self) -> Client:
-        """Of the cluster that runs the program's jobs. Raises ClusterUnreachable."""
+        """A client of the cluster that runs the program's jobs. Raises ClusterUnreachable."""
         if self.embedded_cluster is not None:
             return self.embedded_cluster.client()
         if not self._client:
@@ -135,9 +129,8 @@ class ExecutionContext:
             self.embedded_cluster = None
 
 
-_current: ExecutionContext | None = (
-    None  # of the whole process: a program may execute from any of its threads
-)
+# One per process: a program may execute from any of its threads.
+_current: ExecutionContext | None = None
 _own: ExecutionContext | None = None
 
 
@@ -147,7 +140,7 @@ def current() -> ExecutionContext | None:
 
 @contextmanager
 def active(context: ExecutionContext) -> Iterator[ExecutionContext]:
-    """Makes it the current one, and closes it in the end."""
+    """Makes it the current one; closes it at the end."""
     global _current
     before, _current = _current, context
     try:
@@ -158,9 +151,7 @@ def active(context: ExecutionContext) -> Iterator[ExecutionContext]:
 
 
 def close_embedded() -> None:
-    """Ends the cluster of a program that Python runs by itself; the next `execute` would start
-    another.
-    """
+    """Stops the embedded cluster of this process; the next `execute` starts another."""
     global _own
     if _own is not None:
         atexit.unregister(close_embedded)

@@ -1,6 +1,4 @@
-"""Users' files on their way to a cluster: what `--py-files`, `--py-archives` and
-`--py-requirements` name.
-"""
+"""Users' files: `--py-files`, `--py-archives` and `--py-requirements`."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 
@@ -19,9 +18,7 @@ CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserFile:
-    """A file of this machine, to be shipped by its content. A folder of Python is zipped when it is
-    shipped.
-    """
+    """A file on this machine that is shipped with a job; a folder is zipped."""
 
     path: Path
     kind: BlobKind
@@ -39,7 +36,8 @@ def python_archive(specification: str) -> UserFile:
     target_dir = target_dir or archive.name
     if Path(target_dir).is_absolute() or ".." in Path(target_dir).parts:
         raise FiresteelError(
-            f"--py-archives {specification}: the target {target_dir!r} must be a folder below the job's own"
+            f"--py-archives {specification}: the target {target_dir!r} must be a folder"
+            " below the job's own"
         )
     return UserFile(path=archive, kind=BlobKind.ARCHIVE, target_dir=target_dir)
 
@@ -48,8 +46,15 @@ def python_requirements(path: str) -> UserFile:
     return UserFile(path=_existing(path, "--py-requirements"), kind=BlobKind.REQUIREMENTS)
 
 
-def prepared(file: UserFile, scratch: Path) -> tuple[Path, Blob]:
-    """The file to upload and its description. Folders are zipped into `scratch`."""
+class PreparedFile(NamedTuple):
+    """The file to upload, and its description."""
+
+    path: Path
+    blob: Blob
+
+
+def prepared(file: UserFile, scratch: Path) -> PreparedFile:
+    """Zips folders into `scratch`."""
     path = _zipped(file.path, scratch) if file.path.is_dir() else file.path
     digest = xxhash.xxh3_128()
     size_bytes = 0
@@ -59,13 +64,14 @@ def prepared(file: UserFile, scratch: Path) -> tuple[Path, Blob]:
             size_bytes += len(chunk)
     except OSError as error:
         raise FiresteelError(f"cannot read {path}: {error.strerror}") from None
-    return path, Blob(
+    blob = Blob(
         hash=digest.hexdigest(),
         name=path.name,
         kind=file.kind,
         size_bytes=size_bytes,
         target_dir=file.target_dir,
     )
+    return PreparedFile(path, blob)
 
 
 def chunks(path: Path) -> Iterator[bytes]:
@@ -75,8 +81,9 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def _zipped(folder: Path, scratch: Path) -> Path:
-    """A package becomes importable by its name; any other folder is put on the path itself. Same
-    content, same bytes.
+    """A package becomes importable by its name; another folder is itself put on the path.
+
+    The same content gives the same bytes, so it is uploaded once.
     """
     root = folder.parent if (folder / "__init__.py").exists() else folder
     target = scratch / f"{folder.name}.zip"

@@ -1,11 +1,10 @@
-"""What a cluster tells of its jobs and itself, as users of `firesteel.Client` and the command line
-see it.
-"""
+"""Jobs and clusters as `firesteel.Client` and the command line show them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from firesteel._proto import common_pb2, dispatcher_pb2, job_master_pb2, resource_manager_pb2
 from firesteel.common.rpc.convert import error_from_proto
@@ -42,12 +41,12 @@ class TaskMetrics:
     exchange_ms: float = 0.0
     late_records_dropped: int = 0
     bundles: int = 0  # runs of plans on Spark
-    bundle_records: int = 0  # what went into them
+    bundle_records: int = 0  # in all bundles
     last_bundle_records: int = 0
-    aligning_ms: float = 0.0  # of idle_ms: stopped until others of the alignment group catch up
+    aligning_ms: float = 0.0  # the part of idle_ms that is spent in watermark alignment
 
     def __add__(self, other: TaskMetrics) -> TaskMetrics:
-        """Amounts added; the lower watermark; the larger of the last bundles."""
+        """Adds amounts; takes the lower watermark and the larger of the last bundles."""
         watermarks = [m.watermark_us for m in (self, other) if m.watermark_us is not None]
         amounts = {name: getattr(self, name) + getattr(other, name) for name in _AMOUNTS}
         amounts["last_bundle_records"] = max(self.last_bundle_records, other.last_bundle_records)
@@ -67,7 +66,7 @@ class Attempt:
     host: str
     task_executor_id: str
     slot_index: int
-    entered_ms: dict[ExecutionState, int]  # when it came into each state
+    entered_ms: dict[ExecutionState, int]  # when it entered each state
     metrics: TaskMetrics
     error: ErrorInfo | None
 
@@ -90,9 +89,7 @@ class OperatorDetails:
     kind: str
     runs_on_spark: bool
     plan: str
-    group: int = (
-        0  # operators of a vertex with the same number are one at run time: one plan on Spark
-    )
+    group: int = 0  # operators of a vertex with the same number share one plan on Spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +109,15 @@ class Vertex:
 
     @property
     def metrics(self) -> TaskMetrics:
-        """Of all its subtasks' current attempts together."""
+        """The sum over the current attempts of all subtasks."""
         return sum(
             (s.current.metrics for s in self.subtasks if s.current is not None), TaskMetrics()
         )
+
+
+class StatusChange(NamedTuple):
+    status: JobStatus
+    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ class JobDetails:
     status: JobStatus
     start_ms: int
     end_ms: int = 0  # 0: not ended
-    entered_ms: tuple[tuple[JobStatus, int], ...] = ()  # in order; a status may come again
+    entered_ms: tuple[StatusChange, ...] = ()  # in order; a status may occur again
     vertices: tuple[Vertex, ...] = ()
     exceptions: tuple[ErrorInfo, ...] = ()  # newest first
     waiting_for: str = ""
@@ -151,7 +153,7 @@ class TaskExecutorOverview:
 class ClusterOverview:
     version: str
     resource_manager_address: str
-    resource_manager_problem: str  # empty: it answers
+    resource_manager_problem: str  # empty if it answers
     slots_total: int
     slots_free: int
     slots_warm: int  # their processes are up with their SparkSessions
@@ -184,7 +186,9 @@ def job_details(message: job_master_pb2.JobDetails) -> JobDetails:
         status=JobStatus(message.status),
         start_ms=message.start_ms,
         end_ms=message.end_ms,
-        entered_ms=tuple((JobStatus(t.state), t.timestamp_ms) for t in message.timestamps),
+        entered_ms=tuple(
+            StatusChange(JobStatus(t.state), t.timestamp_ms) for t in message.timestamps
+        ),
         vertices=tuple(map(_vertex, message.vertices)),
         exceptions=tuple(map(error_from_proto, message.exceptions)),
         waiting_for=message.waiting_for,

@@ -1,4 +1,4 @@
-"""The command line: `firesteel run job.py`, and what else Flink's users know by its verbs."""
+"""The command line: `firesteel run job.py` and Flink's other verbs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Examples:
 
 
 class _Group(click.Group):
-    """Errors that are meant for people are printed as one message, without a traceback."""
+    """Prints errors as one message, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -43,7 +43,7 @@ class _Group(click.Group):
 )
 @click.version_option(firesteel.__version__, prog_name="firesteel")
 def main() -> None:
-    """Runs PySpark pipelines as streaming jobs on session clusters of slots, as Apache Flink does."""
+    """Runs PySpark pipelines as streaming jobs on session clusters, as Apache Flink does."""
 
 
 for command in (run, info, list_jobs, show, cancel, cluster):

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how they are read."""
+"""Options that several verbs share, and what they mean."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ address_option = click.option(
     "--jobmanager",
     "address",
     metavar="HOST:PORT",
-    help="The cluster's address. [default: as configured; else that of the cluster `cluster start` started; else localhost:6123]",
+    help="The cluster's address. [default: the configured one; else that of the cluster that"
+    " `cluster start` has started; else localhost:6123]",
 )
 
 
 def definitions_option(
-    help: str = "A configuration value; may be given several times.",
+    help: str = "Sets a configuration key. Repeatable.",
 ) -> Callable[[Any], Any]:
     return click.option("-D", "definitions", multiple=True, metavar="KEY=VALUE", help=help)
 
 
 def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
-    """The configured values with `-D` above them; unknown keys are warned of. Raises
-    ConfigurationError.
+    """The configuration with `-D` over it; prints a warning for each unknown key.
+
+    Raises ConfigurationError.
     """
     conf = Configuration.load(overrides=parse_definitions(definitions))
     for warning in conf.warnings:
@@ -39,9 +41,7 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
 
 
 def default_address(conf: Configuration) -> str:
-    """As configured; if nothing is, where the cluster in the default directory of this machine
-    listens.
-    """
+    """The configured address; else that of this machine's cluster in the default directory."""
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
 
     if not {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
@@ -61,8 +61,9 @@ def connect(address: str | None) -> Client:
 
 
 def resolve_job(client: Client, job: str) -> str:
-    """A whole id as it is; the beginning of one, or a name, when it means exactly one job. Raises
-    JobNotFound.
+    """The id of a job that is given by its id, by the beginning of its id, or by its name.
+
+    Raises JobNotFound unless exactly one job matches.
     """
     from firesteel.errors import JobNotFound
 
@@ -70,13 +71,14 @@ def resolve_job(client: Client, job: str) -> str:
         return job
     jobs = client.list_jobs()
     found = [j for j in jobs if j.job_id.startswith(job.lower()) or j.name == job]
-    if len(found) > 1:  # a name that ended jobs had too means the one that runs
+    if len(found) > 1:  # a running job is preferred to ended ones
         found = [j for j in found if not j.status.globally_terminal] or found
     if len(found) == 1:
         return found[0].job_id
     if found:
         ids = ", ".join(j.job_id for j in found)
-        raise JobNotFound(f"{job!r} means {len(found)} jobs ({ids}); give the whole id of one")
+        raise JobNotFound(f"{job!r} matches {len(found)} jobs ({ids}); give the whole id of one")
     raise JobNotFound(
-        f"there is no job {job!r} on the cluster at {client.address}; `firesteel list -a` shows those it knows"
+        f"there is no job {job!r} on the cluster at {client.address};"
+        " `firesteel list -a` shows all jobs"
     )

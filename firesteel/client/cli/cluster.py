@@ -20,7 +20,7 @@ directory_option = click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where its state and logs are. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
+    help="Folder of its state and logs. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
 )
 
 SLOTS_TIMEOUT_S = 180.0
@@ -32,7 +32,9 @@ def cluster() -> None:
 
 
 @cluster.command(
-    epilog="\b\nExamples:\n  firesteel cluster start\n  firesteel cluster start --task-executors 4 --slots 1\n"
+    epilog="\b\nExamples:\n"
+    "  firesteel cluster start\n"
+    "  firesteel cluster start --task-executors 4 --slots 1\n"
     "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124"
 )
 @click.option(
@@ -40,12 +42,12 @@ def cluster() -> None:
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="How many to keep running.",
+    help="The number of TaskExecutors to keep running.",
 )
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
-    help="Slots of each, one PySpark executor per slot. [default: 2]",
+    help="Slots of each TaskExecutor, one PySpark executor per slot. [default: 2]",
 )
 @directory_option
 @definitions_option()
@@ -61,7 +63,7 @@ def start(
     definitions: tuple[str, ...],
     wait: bool,
 ) -> None:
-    """Starts a cluster, and returns when the Spark sessions of all its slots are warm."""
+    """Starts a cluster; returns when the Spark sessions of all slots are warm."""
     from firesteel.client.client import Client
     from firesteel.client.cluster import start_detached
 
@@ -131,7 +133,7 @@ def status(directory: Path | None) -> None:
 @cluster.command()
 @directory_option
 def stop(directory: Path | None) -> None:
-    """Stops the cluster with all of its jobs, and returns when every process is gone."""
+    """Stops the cluster and all of its jobs; returns when every process has ended."""
     where = ClusterDirectory(directory or default_directory())
     state = where.stop()
     click.echo(f"Cluster stopped: {state.dispatcher_address}, on {where.path}.")

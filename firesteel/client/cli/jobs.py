@@ -1,4 +1,4 @@
-"""list, show, cancel: what is known of jobs on a cluster, and ending one."""
+"""list, show, cancel: the jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from firesteel.client.job_details import JobOverview
 
-CANCEL_WAIT_S = (
-    30.0  # cancelling takes as long as the tasks take to close; then it goes on without us
-)
+# Cancelling takes as long as the tasks take to close; after this it continues without us.
+CANCEL_WAIT_S = 30.0
 
 _SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
 
@@ -26,9 +25,9 @@ _SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
 @click.command(
     "list", epilog="\b\nExamples:\n  firesteel list\n  firesteel list -a -m cluster.example:6123"
 )
-@click.option("-a", "--all", "everything", is_flag=True, help="Also jobs that have ended.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Include jobs that have ended.")
 @click.option("-r", "--running", is_flag=True, help="Only running jobs.")
-@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not begun to run.")
+@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not started to run.")
 @address_option
 def list_jobs(everything: bool, running: bool, scheduled: bool, address: str | None) -> None:
     """Lists running and scheduled jobs."""
@@ -65,18 +64,20 @@ def _section(title: str, jobs: Iterable[JobOverview], none: str) -> None:
 
 
 def job_line(job: JobOverview) -> str:
-    """As Flink writes it; scripts grep it."""
+    """In Flink's format, which scripts parse."""
     began = time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(job.start_ms / 1000))
     return f"{began} : {job.job_id} : {job.name} ({job.status.name})"
 
 
 @click.command(
-    epilog="\b\nExamples:\n  firesteel cancel 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n  firesteel cancel 8a3f"
+    epilog="\b\nExamples:\n"
+    "  firesteel cancel 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n"
+    "  firesteel cancel 8a3f"
 )
 @click.argument("job", metavar="JOB")
 @address_option
 def cancel(job: str, address: str | None) -> None:
-    """Cancels a job, given by its id, the beginning of it, or its name."""
+    """Cancels a job. JOB is its id, the beginning of its id, or its name."""
     with connect(address) as client:
         job_id = resolve_job(client, job)
         click.echo(f"Cancelling job {job_id}.")
@@ -91,7 +92,8 @@ def cancel(job: str, address: str | None) -> None:
             if time.monotonic() > deadline:
                 break
     click.echo(
-        f"Job {job_id} is still {details.status.name}; `firesteel show {job_id}` tells when it has ended.",
+        f"Job {job_id} is still {details.status.name};"
+        f" `firesteel show {job_id}` shows when it has ended.",
         err=True,
     )
     sys.exit(1)
@@ -101,12 +103,10 @@ def cancel(job: str, address: str | None) -> None:
     epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'"
 )
 @click.argument("job", metavar="JOB")
-@click.option(
-    "--full", is_flag=True, help="Also the runtime's whole tracebacks and the plans on Spark."
-)
+@click.option("--full", is_flag=True, help="Include full tracebacks and the plans on Spark.")
 @address_option
 def show(job: str, full: bool, address: str | None) -> None:
-    """Shows a job's vertices, subtasks, attempts, slots and counters, and what went wrong in it."""
+    """Shows a job's vertices, subtasks, attempts, slots, counters and errors."""
     from firesteel.client import render
 
     with connect(address) as client:

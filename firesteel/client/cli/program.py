@@ -1,4 +1,4 @@
-"""Runs a user's job file as Python would, so that its errors look as they would in Python."""
+"""Runs a user's job file as `python` does, so that its errors look the same."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 
 
 class ProgramFailed(FiresteelError):
-    """The job file itself is wrong; the message is the user's traceback."""
+    """The job file has an error; the message is the user's traceback."""
 
 
 def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext) -> None:
-    """Runs the file as `__main__` in the context, which is closed in the end.
+    """Runs the file as `__main__` in the context, and closes the context.
 
     Raises ProgramFailed, JobFailed, JobCanceled; SystemExit as the program itself raised it.
     """
@@ -43,7 +43,7 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
 
 
 def check_syntax(path: Path) -> None:
-    """Before anything is started for it. Raises ProgramFailed."""
+    """Raises ProgramFailed, before anything is started for the file."""
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -67,7 +67,8 @@ def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 def _nothing_executed(path: Path) -> ProgramFailed:
     return ProgramFailed(
-        f'{path.name} never called env.execute(): nothing was run; end the program with env.execute("a name")'
+        f"{path.name} never called env.execute(): nothing was run;"
+        ' end the program with env.execute("a name")'
     )
 
 
@@ -77,7 +78,7 @@ def _failed(error: Exception, path: Path) -> ProgramFailed:
 
 
 def _placed(error: FiresteelError, path: Path) -> FiresteelError:
-    """The message with the line of the job file that it is about, if one is."""
+    """Adds the line of the job file in which the error was raised, if there is one."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
     ]

@@ -1,6 +1,4 @@
-"""A running job on the terminal: a table that moves, or, where there is no terminal, a line at
-every change.
-"""
+"""A running job: a live table on a terminal, elsewhere a line at every change."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ from firesteel.client.job_details import JobDetails, TaskMetrics, Vertex
 from firesteel.common import units
 from firesteel.common.states import ExecutionState
 
-PACE_WINDOW_S = 3.0  # rates are those of the last few seconds
-COUNTS_EVERY_S = 10.0  # plain: record counts of a job in which nothing else changes
+PACE_WINDOW_S = 3.0  # rates are over this time
+COUNTS_EVERY_S = 10.0  # plain: interval of record counts while nothing else changes
 
 
 class Display(Protocol):
@@ -51,7 +49,7 @@ def progress_display() -> Display:
 
 
 class Paces:
-    """How fast the vertices of a job go, from its successive details."""
+    """The rates of a job's vertices, from its successive details."""
 
     def __init__(self) -> None:
         self._history: deque[tuple[float, dict[str, TaskMetrics]]] = deque()
@@ -67,7 +65,7 @@ class Paces:
             self._history.popleft()
         self._history.append((now_s, metrics))
         then_s, then = self._history[0]
-        if now_s - then_s < 0.2:  # too soon to say
+        if now_s - then_s < 0.2:  # too short for a rate
             return {}
         return {
             key: _pace(then.get(key, TaskMetrics()), value, now_s - then_s)
@@ -76,7 +74,7 @@ class Paces:
 
 
 def _ran_s(vertex: Vertex, details: JobDetails) -> float:
-    """From its first task that ran to the end of the job."""
+    """From its first running task to the end of the job."""
     began = [
         ms
         for s in vertex.subtasks
@@ -87,9 +85,8 @@ def _ran_s(vertex: Vertex, details: JobDetails) -> float:
 
 def _pace(then: TaskMetrics, now: TaskMetrics, elapsed_s: float) -> render.Pace:
     def moved(name: str) -> float:
-        return max(
-            0.0, float(getattr(now, name) - getattr(then, name))
-        )  # a new attempt counts from zero
+        # A new attempt counts from zero.
+        return max(0.0, float(getattr(now, name) - getattr(then, name)))
 
     whole_ms = moved("busy_ms") + moved("idle_ms") + moved("back_pressured_ms")
     return render.Pace(
@@ -148,7 +145,7 @@ class LiveDisplay:
 
 
 def _without_echoed_controls() -> list[Any] | None:
-    """Keeps the terminal from writing ^C into the table. Returns the settings to go back to."""
+    """Keeps the terminal from writing ^C into the table. Returns its settings before."""
     try:
         before = termios.tcgetattr(sys.stdin)
     except (termios.error, OSError, ValueError):  # no terminal there
@@ -175,7 +172,7 @@ class PlainDisplay:
         status = f"job {details.status.name}"
         paces = self._paces.update(details, time.monotonic())
         if details.waiting_for:
-            # Its duration moves all the time: what it waits for is the news.
+            # Without the duration, which always changes.
             self._line(
                 "waiting",
                 details.waiting_for.split(" (")[0],
@@ -192,17 +189,17 @@ class PlainDisplay:
         if time.monotonic() >= self._counts_at and not details.status.globally_terminal:
             self._counts_at = time.monotonic() + COUNTS_EVERY_S
             if details.waiting_for:
-                self._say(f"{status}, waiting for {details.waiting_for}")
+                self._print(f"{status}, waiting for {details.waiting_for}")
             for vertex in details.vertices:
                 if counts := _counts(vertex, paces):
-                    self._say(f"{vertex.name}:{counts}")
+                    self._print(f"{vertex.name}:{counts}")
 
     def _line(self, key: str, news: str, line: str) -> None:
         if self._shown.get(key) != news:
             self._shown[key] = news
-            self._say(line)
+            self._print(line)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         click.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
     def cancelling(self, job_id: str) -> None:

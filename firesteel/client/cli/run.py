@@ -1,4 +1,4 @@
-"""run and info: executing a job file, or showing what it would execute."""
+"""run and info: executes a job file, or shows its plan."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ _job_arguments = click.argument(
     "job_arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED
 )
 _parallelism = click.option(
-    "-p", "--parallelism", type=click.IntRange(min=1), help="Of operators that set none."
+    "-p",
+    "--parallelism",
+    type=click.IntRange(min=1),
+    help="Parallelism of operators that set none.",
 )
 
 
 @click.command(
     context_settings=_PROGRAM,
     epilog="\b\nExamples:\n"
-    "  firesteel run job.py --input data.csv                   on a cluster of its own, ended with the job\n"
+    "  firesteel run job.py --input data.csv        on a cluster that ends with the job\n"
     "  firesteel run -p 4 --task-executors 2 --slots 2 job.py\n"
-    "  firesteel run -m localhost:6123 job.py                  on a session cluster; stays until the job ends\n"
-    "  firesteel run -d -m localhost:6123 job.py               the same, but only submits it\n"
+    "  firesteel run -m localhost:6123 job.py       on a session cluster, until the job ends\n"
+    "  firesteel run -d -m localhost:6123 job.py    submits the job and returns\n"
     "  firesteel run --py-files lib.py,tools.zip --py-archives model.zip#model job.py\n"
     "  firesteel run -D spark.sql.ansi.enabled=false -D slot.request.timeout='30 s' job.py",
 )
@@ -52,7 +55,7 @@ _parallelism = click.option(
 )
 @address_option
 @definitions_option(
-    "A configuration value of the job (and of its own cluster); may be given several times."
+    "Sets a configuration key of the job, and of a local run's cluster. Repeatable."
 )
 @click.option(
     "--py-files",
@@ -67,11 +70,15 @@ _parallelism = click.option(
 @click.option(
     "--py-requirements", metavar="FILE", help="A requirements.txt, installed for the job."
 )
-@click.option("--task-executors", type=click.IntRange(min=1), help="Of a local run. [default: 2]")
+@click.option(
+    "--task-executors",
+    type=click.IntRange(min=1),
+    help="Number of a local run's TaskExecutors. [default: 2]",
+)
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
-    help="Per TaskExecutor of a local run. [default: as configured, 2]",
+    help="Slots per TaskExecutor of a local run. [default: as configured, 2]",
 )
 @_job_file
 @_job_arguments
@@ -91,9 +98,9 @@ def run(
 ) -> None:
     """Runs a job file: a Python program that builds a pipeline and calls env.execute().
 
-    Without -m or -t, the job gets a cluster of its own on this machine. Attached, the states of its
-    tasks and their record counts are shown; Ctrl-C asks for its cancellation, a second Ctrl-C
-    leaves. Exit code: 0 the job finished, 1 it failed, 130 it was cancelled by Ctrl-C.
+    Without -m or -t, the job gets a cluster of its own on this machine. Without -d, its tasks'
+    states and record counts are shown until it ends; Ctrl-C cancels it, a second Ctrl-C stops
+    waiting. Exit codes: 0 the job finished, 1 it failed, 130 it was cancelled by Ctrl-C.
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.cli.progress import progress_display
@@ -103,11 +110,13 @@ def run(
     remote = _is_remote(target, address)
     if detached and not remote:
         raise FiresteelError(
-            "-d needs a cluster that outlives this command: give its address with -m, or start one with `firesteel cluster start`"
+            "-d needs a cluster that outlives this command:"
+            " give its address with -m, or start one with `firesteel cluster start`"
         )
     if remote and (task_executors or slots):
         raise FiresteelError(
-            "--task-executors and --slots are those of a local run; a cluster's are set when it is started"
+            "--task-executors and --slots are those of a local run;"
+            " those of a cluster are set when it is started"
         )
     check_syntax(job_file)
     files = _files(conf, py_files, py_archives, py_requirements)
@@ -123,7 +132,7 @@ def run(
         on_cancel_asked=display.cancelling,
     ).with_files(*files)
     if remote:
-        context.client()  # a wrong address is known before the program does its own work
+        context.client()  # finds a wrong address before the program does its work
     else:
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
     try:
@@ -139,7 +148,8 @@ def run(
     except KeyboardInterrupt:
         if remote and display.interrupted:
             click.echo(
-                f"Left while job {context.executed[-1]} is being cancelled; see `firesteel list -a -m {context.address}`."
+                f"Left while job {context.executed[-1]} is being cancelled;"
+                f" see `firesteel list -a -m {context.address}`."
             )
         sys.exit(INTERRUPTED)
 
@@ -160,8 +170,8 @@ def info(
 ) -> None:
     """Shows a job's plan without running it.
 
-    Which operators are chained into one vertex, which of them run on Spark, how vertices are
-    connected.
+    The plan: which operators are chained into one vertex, which of them run on Spark, and how
+    vertices are connected.
     """
     from firesteel.client import render
     from firesteel.client.cli.program import check_syntax, run_program
@@ -186,11 +196,12 @@ def info(
 def _is_remote(target: str | None, address: str | None) -> bool:
     if target == "kubernetes-application":
         raise FiresteelError(
-            "-t kubernetes-application is not there yet; use -t local, or -t remote with -m HOST:PORT"
+            "-t kubernetes-application is not supported yet;"
+            " use -t local, or -t remote with -m HOST:PORT"
         )
     if target == "local" and address is not None:
         raise FiresteelError(
-            "-t local runs on a cluster of its own, -m names another one: give only one of them"
+            "-t local runs on a cluster of its own, -m on another one: give only one of them"
         )
     return target == "remote" or address is not None
 
@@ -205,7 +216,7 @@ def _job_overrides(definitions: tuple[str, ...], parallelism: int | None) -> dic
 def _files(
     conf: Configuration, files: str | None, archives: str | None, requirements: str | None
 ) -> tuple[list[str], list[str], str | None]:
-    """What the options name, else what the configuration does."""
+    """Those of the options, else those of the configuration."""
     return (
         _listed(files) if files is not None else conf.get(options.PYTHON_FILES),
         _listed(archives) if archives is not None else conf.get(options.PYTHON_ARCHIVES),
@@ -224,10 +235,9 @@ def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: in
 
 
 def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:
-    """Prints the user's own frames, which are what they can mend; what is left to say is one line,
-    and where to look on.
+    """Prints the user's own frames; returns an error of one line, with where to look next.
 
-    `address`: of the cluster that still knows the job; empty if it is gone with the run.
+    `address`: that of the cluster that has the job on record; empty if it ended with the run.
     """
     cause = failure.error
     error: FiresteelError = failure

@@ -18,8 +18,14 @@ from firesteel.client.render.tables import (
 
 
 def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Iterator[RenderableType]:
-    yield f"Dispatcher {state.dispatcher_address}, ResourceManager {state.resource_manager_address}, version {overview.version}"
-    yield f"Running since {clock(state.started_ms)}, supervisor pid {state.supervisor_pid}, logs in {logs}"
+    yield (
+        f"Dispatcher {state.dispatcher_address},"
+        f" ResourceManager {state.resource_manager_address}, version {overview.version}"
+    )
+    yield (
+        f"Running since {clock(state.started_ms)},"
+        f" supervisor pid {state.supervisor_pid}, logs in {logs}"
+    )
     yield (
         f"Jobs: {overview.jobs_running} running, {overview.jobs_finished} finished,"
         f" {overview.jobs_canceled} canceled, {overview.jobs_failed} failed"
@@ -28,7 +34,10 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
         yield Text(overview.resource_manager_problem, style="bold red")
         return
     missing = f", {overview.slots_missing} missing" if overview.slots_missing else ""
-    yield f"Slots: {overview.slots_free} free of {overview.slots_total}, {overview.slots_warm} warm{missing}"
+    yield (
+        f"Slots: {overview.slots_free} free of {overview.slots_total},"
+        f" {overview.slots_warm} warm{missing}"
+    )
     if overview.task_executors:
         right = ("Pid", "Slots", "Free", "Warm")
         table = new_table(

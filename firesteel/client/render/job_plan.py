@@ -18,10 +18,14 @@ from firesteel.plan.fusion import fused
 
 
 def plan(graph: JobGraph) -> Iterator[RenderableType]:
-    """A JobGraph: one branch per vertex with its chain, then what comes in."""
+    """A JobGraph: one branch per vertex, with its chain and its inputs."""
     tasks = sum(vertex.parallelism for vertex in graph.vertices)
-    counts = f"{counted(len(graph.vertices), 'vertex', 'vertices')}, {counted(tasks, 'task')}, {counted(_slots(graph), 'slot')} needed"
-    yield Text.assemble("Job ", (graph.name, "bold"), f": {counts}")
+    counts = (
+        counted(len(graph.vertices), "vertex", "vertices"),
+        counted(tasks, "task"),
+        f"{counted(_slots(graph), 'slot')} needed",
+    )
+    yield Text.assemble("Job ", (graph.name, "bold"), f": {', '.join(counts)}")
     names = {
         vertex.vertex_id: f"[{number}] {vertex.name}"
         for number, vertex in enumerate(graph.vertices, 1)
@@ -74,7 +78,7 @@ def _placement(vertex: JobVertex) -> Text:
 
 
 def _slots(graph: JobGraph) -> int:
-    """A slot sharing group needs as many slots as its highest parallelism (spec 002)."""
+    """A slot sharing group needs as many slots as its highest parallelism."""
     needed: dict[str, int] = {}
     for vertex in graph.vertices:
         needed[vertex.slot_sharing_group] = max(

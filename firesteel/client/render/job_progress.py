@@ -24,7 +24,7 @@ from firesteel.common.units import count, duration, rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What a vertex did lately: since a few seconds ago, or, of an ended job, all the time."""
+    """A vertex's rates over the last few seconds, or over the whole of an ended job."""
 
     records_in_per_s: float = 0.0
     records_out_per_s: float = 0.0
@@ -36,7 +36,7 @@ class Pace:
 def progress(
     details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool = False
 ) -> RenderableType:
-    """`paces`: by vertex id; a vertex without one has not run long enough to have one."""
+    """`paces`: by vertex id, for vertices that have run long enough."""
     now_ms = details.end_ms or time.time() * 1000
     head = Text.assemble("Job ", (details.name, "bold"), "  ", state_text(details.status))
     head.append(f"  {duration(max(0.0, (now_ms - details.start_ms) / 1000))}")
@@ -74,14 +74,14 @@ def _vertices(vertices: Sequence[Vertex], paces: Mapping[str, Pace]) -> Table:
 
 
 def _count(records: int, per_s: float, *, counted: bool) -> tuple[str, str]:
-    """Where nothing comes in or goes out by nature there is nothing to show, rather than zero."""
+    """A vertex without inputs or outputs shows a dash instead of zero."""
     if not records and not counted:
         return "-", ""
     return count(records), rate(per_s) if per_s else ""
 
 
 def mostly(pace: Pace) -> str:
-    """What most of the time goes into: `82% busy`, `95% idle`, `60% blocked` (by back-pressure)."""
+    """Where most of the time goes: `82% busy`, `95% idle`, `60% blocked` (by back-pressure)."""
     share, word = max((pace.busy, "busy"), (pace.idle, "idle"), (pace.back_pressured, "blocked"))
     return f"{share:.0%} {word}" if share > 0 else ""
 

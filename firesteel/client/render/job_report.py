@@ -1,4 +1,4 @@
-"""All that is known of a job: what `firesteel show` prints."""
+"""A job in full: what `firesteel show` prints."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _WIDE = 115  # from here on tables have all their columns
 def job(
     details: JobDetails, *, full: bool = False, width: int = PLAIN_WIDTH
 ) -> Iterator[RenderableType]:
-    """All that `show` shows, errors first. `width`: columns of the terminal; narrow ones get fewer
-    of the table's.
-    """
+    """Errors first. A terminal of less than `_WIDE` columns gets fewer columns of tables."""
     head = Text.assemble(
         "Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status)
     )
@@ -57,7 +55,7 @@ def job(
 
 
 def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
-    """Errors with the other tasks that had the very same."""
+    """Errors, each with the other tasks that had the same one."""
     found: dict[tuple[str, str], tuple[ErrorInfo, list[str]]] = {}
     for error in errors:
         _, tasks = found.setdefault((error.summary, error.user_traceback), (error, []))
@@ -69,7 +67,7 @@ def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
 def exception(
     error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Sequence[str] = ()
 ) -> RenderableType:
-    """The user's traceback first: it is what they can mend."""
+    """The user's traceback first: that is what a user can fix."""
     parts: list[RenderableType] = [
         Text(f"{title} in {error.task_name}:" if error.task_name else f"{title}:", style="bold red")
     ]
@@ -93,7 +91,7 @@ _Cells = dict[str, Callable[[TaskMetrics], str]]  # by column
 
 
 def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
-    """What each attempt has done, and below it where its time went."""
+    """What each attempt has processed, and below it where its time went."""
     done: _Cells = {
         "Records in": lambda m: count(m.records_in),
         "Records out": lambda m: count(m.records_out),
@@ -128,9 +126,7 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
 
 
 def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
-    """Shares of an attempt's time, and how it was cut into bundles; no columns for kinds of work
-    that there were not.
-    """
+    """Shares of an attempt's time, and its bundles; columns only for work that was done."""
     cells: _Cells = {"Time": lambda m: duration(_whole_ms(m) / 1000)} if wide else {}
     for name, part_ms in _WORK.items():
         if any(map(part_ms, metrics)):
@@ -167,7 +163,7 @@ def _slot(attempt: Attempt, *, wide: bool) -> str:
 
 
 def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tree:
-    """Where it runs, what it consumes, and its chain."""
+    """Its parallelism, inputs and chain."""
     numbers = {other.vertex_id: f"[{number}]" for number, other in enumerate(vertices, 1)}
     parts = [f"parallelism {vertex.parallelism} (max {vertex.max_parallelism})"]
     parts.append(f"slot sharing group {vertex.slot_sharing_group or 'default'}")

@@ -1,4 +1,4 @@
-"""What all renderings are made of: the console, tables, states, times."""
+"""What all renderings share: the console, tables, states and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN_WIDTH = 160  # of tables that go into a file or a pipe
 
 
 def console() -> Console:
-    made = Console(highlight=False, markup=False)  # names are the user's: no part of them is markup
+    made = Console(highlight=False, markup=False)  # users' names are not markup
     return made if made.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
 
 
@@ -41,9 +41,7 @@ def clock(ms: int) -> str:
 
 
 def new_table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str] = ()) -> Table:
-    """`gives_way`: the columns that a narrow terminal takes from (see `_cut`); all others keep
-    their width.
-    """
+    """`gives_way`: the columns that shrink on a narrow terminal (see `cut`)."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(
@@ -56,12 +54,12 @@ def new_table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str]
 
 
 def cut(text: str) -> Text:
-    """Ends in an ellipsis where there is no room for more, instead of going on in the next line."""
+    """A text that ends in an ellipsis where it does not fit, instead of wrapping."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def vertex_names(vertices: Iterable[Vertex]) -> RenderableType:
-    """What the numbers of vertices stand for."""
+    """A legend of the numbers of vertices."""
     return Text("\n").join(
         Text(f"[{number}] {vertex.name} ({counted(vertex.parallelism, 'task')})")
         for number, vertex in enumerate(vertices, 1)
