@@ -1,5 +1,5 @@
-"""Event time from the rows that pass: bounded out-of-orderness over a column or a function of one's
-own, and idleness.
+"""Assigns watermarks to a stream: bounded out-of-orderness over a column, or a function of the
+program; and idleness.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class AssignWatermarks(StreamOperator):
-    """After each batch a watermark, if event time has advanced; if it is `held`, where the stream
-    before has a watermark.
+    """Emits a watermark after each batch that advances event time; if it is `held`, only when the
+    upstream operator emits a watermark.
 
-    The watermarks of that stream are kept to itself, up to its end. `now_ms` is the wall clock; no
-    time counts as idle in which the task takes no input, because it is ahead of its alignment
-    group.
+    Upstream watermarks are not forwarded, except the last one. `now_ms`: the wall clock. Time in
+    which the task is paused, because it is ahead of its watermark alignment group, is not idle.
     """
 
     def __init__(
@@ -38,9 +37,9 @@ class AssignWatermarks(StreamOperator):
     ) -> None:
         self._spec = spec
         self._now_ms = now_ms
-        self._reached_us: int | None = None  # the furthest that is not sent on
-        self._last_ms = 0.0  # when a batch came last
-        self._waiting = False  # a timer is set that looks whether one has come since
+        self._reached_us: int | None = None  # until a watermark carries it
+        self._last_ms = 0.0  # when the last batch arrived, without the time paused before
+        self._waiting = False  # a timer will check whether another has arrived
         self._idle_ms = None if spec.idle_us is None else max(1, spec.idle_us // 1000)
 
     def open(self) -> None:
@@ -66,7 +65,7 @@ class AssignWatermarks(StreamOperator):
 
     def _advance(self) -> None:
         reached_us, self._reached_us = self._reached_us, None
-        if reached_us is not None:  # no lower watermark is sent on than the last
+        if reached_us is not None:  # the output drops watermarks below the last one
             self.output.emit_watermark(Watermark(reached_us - 1))
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
@@ -90,7 +89,7 @@ class AssignWatermarks(StreamOperator):
         self.context.timers.register_processing_time(due_ms)
 
     def _reached_by(self, batch: pa.RecordBatch) -> int | None:
-        """Nothing earlier will follow."""
+        """The time before which no rows will follow; None if it is unknown."""
         spec = self._spec
         if spec.function is None:
             times = batch.column(batch.schema.get_field_index(spec.column))
@@ -101,13 +100,14 @@ class AssignWatermarks(StreamOperator):
         return self._us(reached)
 
     def _us(self, reached: Any) -> int | None:
-        if isinstance(reached, pa.Scalar):  # such as what pyarrow.compute.min gives
+        if isinstance(reached, pa.Scalar):  # such as the result of pyarrow.compute.min
             reached = reached.as_py()
         if reached is None:
             return None
         if not isinstance(reached, datetime):
             raise FiresteelError(
-                f"{self.context.operator_name}: the function returned {type(reached).__name__} {reached!r}; "
+                f"{self.context.operator_name}: the function returned "
+                f"{type(reached).__name__} {reached!r}; "
                 "it must return a timestamp (a datetime) or None"
             )
         aware = reached if reached.tzinfo is not None else reached.replace(tzinfo=UTC)

@@ -1,11 +1,11 @@
-"""The operator that runs a CoProcessFunction: rows of two keyed inputs and timers, one call each;
-output leaves per batch.
+"""The operator that runs a CoProcessFunction: one call per row of its two keyed inputs and per
+timer, one output batch per input batch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,30 +14,18 @@ from firesteel.common.error_report import summary_of
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.functions import CoProcessFunction
-from firesteel.operator import (
-    Counter,
-    OperatorState,
-    Output,
-    RuntimeContext,
-    StreamOperator,
-    TaskInfo,
-    TimerService,
-)
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import CoProcessSpec
-from taskexecutor.executor.operators.function_state import (
-    CurrentKey,
-    KeyedList,
-    KeyedMap,
-    KeyedValue,
+from taskexecutor.executor.operators.current_key import CurrentKey
+from taskexecutor.executor.operators.function_context import (
+    FunctionContext,
+    FunctionTimers,
+    ProcessContext,
 )
 from taskexecutor.executor.operators.stateful.grouping import by_key
-from taskexecutor.executor.operators.stateful.rows import (
-    RowCollector,
-    row_maker,
-    shown_key,
-    to_python,
-)
-from taskexecutor.executor.spark.schemas import declared, missing_column
+from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
+from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.state import KeyedState
 
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
@@ -46,7 +34,7 @@ Results = Iterable[Any] | None
 
 
 class CoProcess(StreamOperator):
-    """`now_ms` is the wall clock."""
+    """`now_ms`: the wall clock."""
 
     inputs = 2
 
@@ -78,9 +66,9 @@ class CoProcess(StreamOperator):
     def initialize_state(self, state: OperatorState) -> None:
         keyed: KeyedState = state.keyed  # type: ignore[assignment]
         self._current = CurrentKey()
-        self._times = _Timers(self.context.timers, self._current)
-        self._context = _Context(self._current, self._times, self._sides)
-        self._functions_context = _OpenContext(self.context, keyed, self._current)
+        self._times = FunctionTimers(self.context.timers, self._current)
+        self._context = ProcessContext(self._current, self._times, self._sides)
+        self._functions_context = FunctionContext(self.context, keyed, self._current)
 
     def open(self) -> None:
         self._open = True
@@ -102,7 +90,10 @@ class CoProcess(StreamOperator):
         if not batch.num_rows:
             return
         with self.context.time("python"):
-            keyed = by_key(batch, self._key_positions(batch, input_index))
+            spec = self._spec
+            keyed = by_key(
+                batch, spec.second_key_columns if input_index else spec.first_key_columns
+            )
             make = row_maker(batch.schema.names)
             columns = [to_python(column) for column in keyed.batch.columns]
             name = "process_element2" if input_index else "process_element1"
@@ -120,14 +111,6 @@ class CoProcess(StreamOperator):
 
     def flush(self) -> None:
         self._end()
-
-    def _key_positions(self, batch: pa.RecordBatch, input_index: int) -> list[int]:
-        columns = self._spec.second_key_columns if input_index else self._spec.first_key_columns
-        positions = [batch.schema.get_field_index(column) for column in columns]
-        if -1 in positions:
-            missing = columns[positions.index(-1)]
-            raise missing_column(f'key_by("{missing}")', missing, batch.schema.names)
-        return positions
 
     # -- time
 
@@ -162,8 +145,8 @@ class CoProcess(StreamOperator):
     def _call(
         self, name: str, key: Any, function: Callable[[Any, Any], Results], argument: Any
     ) -> None:
-        """Only what the function itself raises is its failure, not what is raised further down the
-        chain.
+        """Errors of the function name the key; those of operators further down the chain are left
+        alone.
         """
         try:
             results = function(argument, self._context)
@@ -198,96 +181,3 @@ class CoProcess(StreamOperator):
 
 def _to_side(output: Output, tag: str) -> Callable[[pa.RecordBatch], None]:
     return lambda batch: output.emit_side(tag, batch)
-
-
-class _Timers:
-    """See `firesteel.functions.FunctionTimers`."""
-
-    def __init__(self, service: TimerService, current: CurrentKey) -> None:
-        self._service = service
-        self._current = current
-        self.now_ms = 0
-
-    def current_processing_time(self) -> int:
-        return self.now_ms
-
-    def current_watermark(self) -> int:
-        return self._service.current_watermark_us // 1000
-
-    def register_event_time_timer(self, timestamp_ms: int) -> None:
-        self._service.register_event_time(timestamp_ms * 1000, self._current.of("a timer"))
-
-    def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._service.register_processing_time(timestamp_ms, self._current.of("a timer"))
-
-    def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        self._service.delete_event_time(timestamp_ms * 1000, self._current.of("a timer"))
-
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._service.delete_processing_time(timestamp_ms, self._current.of("a timer"))
-
-
-class _Context:
-    """See `firesteel.functions.ProcessContext`."""
-
-    def __init__(
-        self, current: CurrentKey, times: _Timers, sides: Mapping[str, RowCollector]
-    ) -> None:
-        self._current = current
-        self._times = times
-        self._sides = sides
-        self.domain: str | None = None
-
-    def get_current_key(self) -> Any:
-        key = self._current.of("get_current_key()")
-        return key[0] if len(key) == 1 else key
-
-    def timer_service(self) -> _Timers:
-        return self._times
-
-    def time_domain(self) -> str | None:
-        return self.domain
-
-    def output(self, tag: str, row: Any) -> None:
-        side = self._sides.get(tag)
-        if side is None:
-            raise FiresteelError(
-                f"there is no side output {tag!r}; declared: {', '.join(sorted(self._sides)) or 'none'}"
-            )
-        if side.fill(iter((row,))):
-            side.flush()
-
-
-class _OpenContext:
-    """See `firesteel.functions.FunctionContext`."""
-
-    def __init__(self, context: RuntimeContext, backend: KeyedState, current: CurrentKey) -> None:
-        self._context = context
-        self._backend = backend
-        self._current = current
-        self._kinds: dict[str, type] = {}
-
-    @property
-    def task(self) -> TaskInfo:
-        return self._context.task
-
-    def get_state(self, name: str) -> KeyedValue:
-        return KeyedValue(self._backend, self._current, self._named(name, KeyedValue))
-
-    def get_list_state(self, name: str) -> KeyedList:
-        return KeyedList(self._backend, self._current, self._named(name, KeyedList))
-
-    def get_map_state(self, name: str) -> KeyedMap:
-        return KeyedMap(self._backend, self._current, self._named(name, KeyedMap))
-
-    def counter(self, name: str) -> Counter:
-        return self._context.counter(name)
-
-    def _named(self, name: str, kind: type) -> str:
-        if not isinstance(name, str) or not name:
-            raise FiresteelError(f"a state's name is a text that is not empty, not {name!r}")
-        if self._kinds.setdefault(name, kind) is not kind:
-            raise FiresteelError(
-                f"the state {name!r} is used as a value, a list or a map; take another name"
-            )
-        return name

@@ -1,4 +1,4 @@
-"""Operators that programs bring along: what they emit is held to what they declare."""
+"""Operators of the program: what they emit must have the schemas that they declare."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
 
 
 class DeclaredOutput:
-    """An Output whose batches have the declared schemas. None: that one is not known."""
+    """An Output that checks batches against the declared schemas; None is a schema not known."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class DeclaredOutput:
         if tag not in self._sides:
             known = ", ".join(self._sides) or "none"
             raise FiresteelError(
-                f"{self._name}: emits to a side output {tag!r} that it does not declare; it declares: {known}"
+                f"{self._name}: emits to a side output {tag!r} that it does not declare; "
+                f"it declares: {known}"
             )
         self._output.emit_side(
             tag, self._fitted(batch, self._sides[tag], f" to side output {tag!r}")
@@ -71,7 +72,8 @@ class DeclaredOutput:
     ) -> pa.RecordBatch:
         if not isinstance(batch, pa.RecordBatch):
             raise FiresteelError(
-                f"{self._name}: emits a {type(batch).__name__}{where}; it must emit pyarrow.RecordBatch"
+                f"{self._name}: emits a {type(batch).__name__}{where}; "
+                "it must emit pyarrow.RecordBatch"
             )
         return (
             batch

@@ -1,4 +1,4 @@
-"""Functions that say which rows of a batch stay, on the task's own thread."""
+"""Filters rows by a function of the program, on the task's own thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Filter(StreamOperator):
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):
-            kept = batch.filter(self._mask(self._function(batch), batch.num_rows))  # null: not kept
+            kept = batch.filter(self._mask(self._function(batch), batch.num_rows))  # drops nulls
             if kept.num_rows:
                 self.output.emit(kept)
 
@@ -30,7 +30,8 @@ class Filter(StreamOperator):
             values = mask if isinstance(mask, list) else np.asarray(mask)
             if not isinstance(values, list) and values.ndim != 1:
                 raise FiresteelError(
-                    f"{name}: the function returned {type(mask).__name__}; it must return one boolean per row"
+                    f"{name}: the function returned {type(mask).__name__}; "
+                    "it must return one boolean per row"
                 )
             try:
                 mask = pa.array(values)
@@ -42,7 +43,8 @@ class Filter(StreamOperator):
             mask = mask.cast(pa.bool_())
         if not pa.types.is_boolean(mask.type):
             raise FiresteelError(
-                f"{name}: the function returned {mask.type} values; it must return one boolean per row"
+                f"{name}: the function returned {mask.type} values; "
+                "it must return one boolean per row"
             )
         if len(mask) != rows:
             raise FiresteelError(

@@ -1,26 +1,12 @@
-"""The states of `firesteel.functions` on a keyed state backend: of the key that is being processed."""
+"""The state classes of `firesteel.functions` on a keyed state backend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from firesteel.errors import FiresteelError
+from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.state import KeyedState
-
-
-class CurrentKey:
-    """The key that is being processed, shared by all that belongs to a key."""
-
-    __slots__ = ("key",)
-
-    def __init__(self) -> None:
-        self.key: tuple[Any, ...] | None = None
-
-    def of(self, what: str) -> tuple[Any, ...]:
-        if self.key is None:
-            raise FiresteelError(f"{what} belongs to a key, and no key is being processed here")
-        return self.key
 
 
 class _State:

@@ -1,8 +1,7 @@
-"""Functions of PySpark's mapInArrow contract, on the task's own thread: batches in, batches out, no
-JVM.
+"""Functions of PySpark's mapInArrow contract, on the task's own thread, without the JVM.
 
-The function is called once per batch, with an iterator over that one batch: as with Spark's
-partitions, how rows are spread over calls is not promised.
+The function is called once per batch, with an iterator over that batch. As with Spark's partitions,
+a program cannot rely on how rows are spread over calls.
 """
 
 from __future__ import annotations
@@ -59,12 +58,14 @@ def _call(
         results = function(iter((batch,)))
         if not isinstance(results, Iterator) and not hasattr(results, "__iter__"):
             raise FiresteelError(
-                f"{name}: the function returned {type(results).__name__}; it must return an iterator of RecordBatch"
+                f"{name}: the function returned {type(results).__name__}; "
+                "it must return an iterator of RecordBatch"
             )
         for result in results:
             if not isinstance(result, pa.RecordBatch):
                 raise FiresteelError(
-                    f"{name}: the function yielded {type(result).__name__}; it must yield pyarrow.RecordBatch"
+                    f"{name}: the function yielded {type(result).__name__}; "
+                    "it must yield pyarrow.RecordBatch"
                 )
             fitted = result if schema is None else fit(result, schema, name)
             if fitted.num_rows:
@@ -74,8 +75,8 @@ def _call(
 def fit(
     batch: pa.RecordBatch, schema: pa.Schema, name: str, did: str = "the function yielded"
 ) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by name, cast as far as no value is lost; else an
-    error that shows both.
+    """`batch` with exactly `schema`: columns matched by name, and cast if no value is lost. Raises
+    FiresteelError, which shows both schemas, otherwise.
     """
     if batch.schema.equals(schema):
         return batch
@@ -99,5 +100,6 @@ def _mismatch(
     name: str, did: str, expected: pa.Schema, actual: pa.Schema, detail: str = ""
 ) -> FiresteelError:
     return FiresteelError(
-        f"{name}: {did} another schema than it declares: expected {shown(expected)}; got {shown(actual)}{detail}"
+        f"{name}: {did} another schema than it declares: "
+        f"expected {shown(expected)}; got {shown(actual)}{detail}"
     )

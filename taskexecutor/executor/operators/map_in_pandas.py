@@ -1,4 +1,4 @@
-"""Functions of PySpark's mapInPandas contract, on the task's own thread. One call per batch, as in
+"""Functions of PySpark's mapInPandas contract, on the task's own thread: one call per batch, as in
 `map_in_arrow`.
 """
 
@@ -35,8 +35,8 @@ class MapInPandas(StreamOperator):
             results = self._spec.function(iter((to_frame(batch, self._time_zone),)))
             if not hasattr(results, "__iter__"):
                 raise FiresteelError(
-                    f"{self.context.operator_name}: the function returned {type(results).__name__}; "
-                    "it must return an iterator of pandas.DataFrame"
+                    f"{self.context.operator_name}: the function returned "
+                    f"{type(results).__name__}; it must return an iterator of pandas.DataFrame"
                 )
             results = iter(results)
             while self._frames.fill(results):

@@ -31,7 +31,7 @@ class Groups:
 
 
 def group(columns: Sequence[pa.Array]) -> Groups:
-    """Groups rows that are equal in all columns; nulls are equal to each other. No group is empty."""
+    """Groups rows that are equal in all columns; nulls are equal. No group is empty."""
     codes, count = _codes(columns[0])
     for column in columns[1:]:
         more, more_count = _codes(column)

@@ -1,9 +1,9 @@
 """The partial results of all keys, for keys and aggregates of any kind.
 
-A log of merged rows in Arrow, with the place of each key's latest row. A bundle is merged by itself,
-joined with the rows it changes, and appended; the log is rewritten when most of it is outdated. So
-a bundle costs what it touches, whatever the number of keys, and large bundles over many keys cost a
-few passes over columns.
+They are a log of merged rows in Arrow, with the place of each key's latest row. A bundle is merged
+by itself, joined with the rows it changes, and appended; the log is rewritten when most of it is
+outdated. So a bundle costs what it touches, whatever the number of keys, and large bundles over
+many keys cost a few passes over columns.
 """
 
 from __future__ import annotations

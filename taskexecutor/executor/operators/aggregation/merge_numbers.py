@@ -101,8 +101,8 @@ def merge_bits(operation: np.ufunc, neutral: int) -> Callable[[pa.Array, Groups]
 
 
 def merge_squares(squares: pa.Array, groups: Groups, counts: pa.Array, sums: pa.Array) -> pa.Array:
-    """Squared deviations from the mean, merged as Chan, Golub and LeVeque do: those within the parts
-    plus those of the parts' means.
+    """Squared deviations from the mean, merged as by Chan, Golub and LeVeque: those within the
+    parts, plus those of the parts' means.
     """
     n = counts.to_numpy(zero_copy_only=False).astype(np.float64)
     total = sums.fill_null(0.0).to_numpy(zero_copy_only=False)

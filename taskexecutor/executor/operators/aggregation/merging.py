@@ -60,7 +60,7 @@ def merge_partials(
 def merge_column(
     how: str, column: pa.Array, groups: Groups, columns: Mapping[str, pa.Array]
 ) -> pa.Array:
-    """`columns`: all partial columns, unmerged, for merges that use another column (`first:...`)."""
+    """`columns`: all partial columns, unmerged, for merges that use another one (`first:...`)."""
     kind, *others = how.split(":")
     try:
         merged = _MERGES[kind](column, groups, *(columns[other] for other in others))

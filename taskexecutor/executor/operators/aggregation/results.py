@@ -19,7 +19,7 @@ def aggregate_results(
     merged: pa.Table | pa.RecordBatch,
     times: Mapping[str, pa.Array],
 ) -> pa.RecordBatch:
-    """The key columns, then `times` (the window's columns, if any), then one column per aggregate."""
+    """The key columns, `times` (the window's columns, if any), and one column per aggregate."""
     partials = {name: as_array(merged.column(name)) for item in aggregates for name in item.merge}
     columns = {name: as_array(merged.column(name)) for name in key_columns} | dict(times)
     schema = context.output_schema

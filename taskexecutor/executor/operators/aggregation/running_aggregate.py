@@ -17,8 +17,8 @@ BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if 
 
 
 class RunningAggregate(StreamOperator):
-    """Holds the partials of all keys. Each flush emits one row for each key that the bundle changed:
-    a stream of upserts by key.
+    """Holds the partials of all keys. Each flush emits one row per key that the bundle changed: a
+    stream of upserts by key.
     """
 
     def __init__(self, spec: RunningAggregateSpec) -> None:

@@ -1,14 +1,17 @@
-"""transform_with_state: PySpark's StatefulProcessor, as it is, on the task's own thread and on
+"""transform_with_state: PySpark's StatefulProcessor, unchanged, on the task's own thread and on
 Arrow batches, without the JVM.
 
 Read it in this order:
 
-    transform_with_state  the operator: what comes in, whom it calls, when output leaves
-    grouping              a batch cut by key, once, vectorised
-    rows, frames          Arrow columns to Rows or DataFrames for the processor, and back
-    handle                what `init` gets: state variables and timers of the current key
-    variables, expiring   ValueState, ListState and MapState on the keyed state backend; those whose values expire
-    shapes                what a state schema allows, and copies of values that could be changed in place
+    transform_with_state  the operator: its input, the calls it makes, when it emits
+    grouping              splits a batch by key
+    rows, row_collector   Arrow columns to Rows for the processor, and its Rows back to Arrow
+    frames                the same with pandas DataFrames
+    handle                what `init` gets: declares state variables
+    processor_timers      timers of all keys
+    variables, expiring   ValueState, ListState and MapState on the keyed state backend, without and
+                          with a time to live
+    shapes                what a state's schema allows
 """
 
 from taskexecutor.executor.operators.stateful.transform_with_state import TransformWithState

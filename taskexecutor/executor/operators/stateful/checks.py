@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from firesteel.plan.specs import TransformWithStateSpec
-from taskexecutor.executor.operators.stateful.handle import ProcessorHandle, ProcessorTimers
+from taskexecutor.executor.operators.current_key import CurrentKey
+from taskexecutor.executor.operators.stateful.handle import ProcessorHandle
+from taskexecutor.executor.operators.stateful.processor_timers import ProcessorTimers
 from taskexecutor.executor.operators.stateful.transform_with_state import close, initialise
-from taskexecutor.executor.operators.stateful.variables import CurrentKey
 from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
 from taskexecutor.executor.timing.timers import TaskTimers
 

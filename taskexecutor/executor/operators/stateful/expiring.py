@@ -1,13 +1,12 @@
-"""State variables with a time to live: what was not updated for that long is not returned, and is
-removed some time later.
+"""State variables with a time to live: a value that is not updated for that long is not returned,
+and removed some time later.
 
-A value is kept with the processing time at which it expires: (expiry_ms, value); a list's elements
-and a map's entries each have their own. As in PySpark, "now" is the processing time of the current
-batch.
+A value is stored with the processing time at which it expires: (expiry_ms, value); each element of
+a list and each entry of a map has its own. As in PySpark, "now" is the processing time of the
+current batch.
 
-Expired values are removed by `sweep`, also of keys that are never seen again. Each variable
-remembers every key once, in the order of due times; a key that is not expired when its turn comes,
-because it was updated, gets its next turn.
+`sweep` removes expired values, even of keys that never occur again. A queue has every key once, in
+the order of expiry; a key that was updated meanwhile is queued again when its turn comes.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
+from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
-from taskexecutor.executor.operators.stateful.variables import CurrentKey, Value, Variable
+from taskexecutor.executor.operators.stateful.variables import Value, Variable
 from taskexecutor.executor.state import KeyedState
 
-SWEEP_AT_MOST = 10_000  # keys looked at in one go
-SWEEP_INTERVAL_MS = 1_000  # between goes
+SWEEP_AT_MOST = 10_000  # keys per sweep
+SWEEP_INTERVAL_MS = 1_000  # between sweeps
 
 
 class ExpiringVariable(Variable):
@@ -34,27 +34,26 @@ class ExpiringVariable(Variable):
         super().__init__(current, backend, name, shape)
         self._ttl_ms = ttl_ms
         self._due: deque[tuple[int, Key]] = deque()
-        self._remembered: set[Key] = set()  # the keys in `_due`
-        self.on_first_due: Callable[[int], None] = lambda due_ms: (
-            None
-        )  # told when there is something to sweep, and when
+        self._queued: set[Key] = set()  # the keys in `_due`
+        # Called with the time of the next sweep when the queue gets its first key.
+        self.on_first_due: Callable[[int], None] = lambda due_ms: None
 
     def restore(self) -> None:
-        """Remembers the keys that the backend has."""
+        """Queues the keys that the backend has."""
         entries = self._backend.entries(self._entry)
         for due_ms, key in sorted(
             ((self._first_expiry_ms(entry.value), entry.key) for entry in entries),
             key=lambda d: d[0],
         ):
-            self._remember(key, due_ms)
+            self._enqueue_once(key, due_ms)
 
     def sweep(self, now_ms: int) -> int | None:
-        """Removes what has expired; returns when to come again, None: no need to."""
+        """Removes what has expired. Returns when to sweep again; None if there is nothing left."""
         for _ in range(min(len(self._due), SWEEP_AT_MOST)):
             if self._due[0][0] > now_ms:
                 break
             key = self._due.popleft()[1]
-            self._remembered.discard(key)
+            self._queued.discard(key)
             kept = self._backend.get(self._entry, key)
             live = None if kept is None else self._live(kept, now_ms)
             if live is None:
@@ -62,25 +61,25 @@ class ExpiringVariable(Variable):
             else:
                 if live is not kept:
                     self._backend.put(self._entry, key, live)
-                self._line_up(key, self._first_expiry_ms(live))
+                self._enqueue(key, self._first_expiry_ms(live))
         return max(self._due[0][0], now_ms + SWEEP_INTERVAL_MS) if self._due else None
 
     def purge(self) -> None:
         self._due.clear()
-        self._remembered.clear()
+        self._queued.clear()
         super().purge()
 
     def _expiry_ms(self) -> int:
         return self._current.now_ms + self._ttl_ms
 
-    def _remember(self, key: Key, due_ms: int) -> None:
-        if key not in self._remembered:
-            self._line_up(key, due_ms)
+    def _enqueue_once(self, key: Key, due_ms: int) -> None:
+        if key not in self._queued:
+            self._enqueue(key, due_ms)
             if len(self._due) == 1:
                 self.on_first_due(due_ms)
 
-    def _line_up(self, key: Key, due_ms: int) -> None:
-        self._remembered.add(key)
+    def _enqueue(self, key: Key, due_ms: int) -> None:
+        self._queued.add(key)
         self._due.append((due_ms, key))
 
     def _load_live(self) -> Any:
@@ -90,10 +89,10 @@ class ExpiringVariable(Variable):
     def _store(self, kept: Any) -> None:
         key = self._key()
         self._backend.put(self._entry, key, kept)
-        self._remember(key, self._expiry_ms())
+        self._enqueue_once(key, self._expiry_ms())
 
     def _live(self, kept: Any, now_ms: int) -> Any:
-        """What of it has not expired: None if nothing, `kept` itself if all."""
+        """The part that has not expired: None if there is none, `kept` itself if it is all."""
         raise NotImplementedError
 
     def _first_expiry_ms(self, kept: Any) -> int:
@@ -146,7 +145,7 @@ class ExpiringList(ExpiringVariable, ListState):
         kept = self._backend.owned(self._entry, self._key(), list)
         if kept is not None:
             kept.extend(values)
-            self._remember(self._key(), self._expiry_ms())
+            self._enqueue_once(self._key(), self._expiry_ms())
         elif values:
             self._store(values)
 
@@ -189,9 +188,9 @@ class ExpiringMap(ExpiringVariable, MapState):
         if entries is None:
             self._store({user_key: dated})
         else:
-            entries.pop(user_key, None)  # to the end: entries are in the order of their expiry
+            entries.pop(user_key, None)  # moves it to the end: entries are in the order of expiry
             entries[user_key] = dated
-            self._remember(self._key(), dated[0])
+            self._enqueue_once(self._key(), dated[0])
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
         return iter(

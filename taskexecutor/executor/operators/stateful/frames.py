@@ -1,4 +1,4 @@
-"""Arrow batches to pandas DataFrames and back, as PySpark does it for transformWithStateInPandas."""
+"""Arrow batches to pandas DataFrames and back, as in PySpark's transformWithStateInPandas."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.operators.stateful.rows import (
+from taskexecutor.executor.operators.stateful.row_collector import (
     MAX_BUFFERED_ROWS,
+    Origin,
     buffered_rows,
-    shown_key,
 )
 from taskexecutor.executor.spark.schemas import shown, to_spark
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-_Origin = (
-    tuple[str, Any] | None
-)  # which function of a processor yielded a frame, for which key; None: the only function there is
 
 
 def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
@@ -33,11 +28,11 @@ def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
 
 
 class FrameCollector:
-    """DataFrames that the processor yields, as batches of the declared schema.
+    """DataFrames that a function yields, as batches of the declared schema.
 
-    Columns are matched by name if their labels are texts, else by position. Frames of the same
-    types are converted together: to convert one costs as much as thousands of rows. See
-    `rows.RowCollector`.
+    Columns are matched by name if their labels are strings, else by position. Frames of the same
+    types are converted together, because converting one costs as much as thousands of rows. See
+    RowCollector.
     """
 
     def __init__(
@@ -50,8 +45,8 @@ class FrameCollector:
         self._time_zone = time_zone
         self._names: list[str] = list(schema.names)
         self._frames: list[pd.DataFrame] = []
-        self._origins: list[_Origin] = []  # of each frame
-        self._origin: _Origin = None
+        self._origins: list[Origin | None] = []  # of each frame; None: the operator's only function
+        self._origin: Origin | None = None
         self._rows = 0
         self._limit = MAX_BUFFERED_ROWS
 
@@ -60,7 +55,7 @@ class FrameCollector:
         self._limit = buffered_rows(rows, size_bytes)
 
     def begin(self, function: str, key: Any) -> None:
-        self._origin = (function, key)
+        self._origin = Origin(function, key)
 
     def fill(self, results: Iterator[Any]) -> bool:
         for result in results:
@@ -86,7 +81,7 @@ class FrameCollector:
                 self._emit_together(frames[start:end], origins[start:end])
                 start = end
 
-    def _emit_together(self, frames: list[pd.DataFrame], origins: list[_Origin]) -> None:
+    def _emit_together(self, frames: list[pd.DataFrame], origins: list[Origin | None]) -> None:
         import pandas as pd
 
         try:
@@ -99,8 +94,8 @@ class FrameCollector:
             raise FiresteelError(f"{self._name}: {error}") from error
         self._emit(batch)
 
-    def _blame(self, frame: pd.DataFrame, origin: _Origin) -> None:
-        """Raises if this is the one that cannot be converted."""
+    def _blame(self, frame: pd.DataFrame, origin: Origin | None) -> None:
+        """Raises if this frame cannot be converted."""
         try:
             self._converted(frame)
         except Exception as error:
@@ -133,13 +128,13 @@ class FrameCollector:
             raise self._misfit(frame, self._origin, "")
         return frame[self._names] if by_name else frame.set_axis(self._names, axis=1)
 
-    def _misfit(self, frame: pd.DataFrame, origin: _Origin, detail: str) -> FiresteelError:
+    def _misfit(self, frame: pd.DataFrame, origin: Origin | None, detail: str) -> FiresteelError:
         got = ", ".join(f"{label} {kind}" for label, kind in frame.dtypes.items())
         return self._wrong(
             origin,
-            f"yielded another schema than it declares: expected {shown(self._schema)}; got {got or '(no columns)'}{detail}",
+            "yielded another schema than it declares: "
+            f"expected {shown(self._schema)}; got {got or '(no columns)'}{detail}",
         )
 
-    def _wrong(self, origin: _Origin, what: str) -> FiresteelError:
-        who = "the function" if origin is None else f"{origin[0]} for key {shown_key(origin[1])}"
-        return FiresteelError(f"{self._name}: {who} {what}")
+    def _wrong(self, origin: Origin | None, what: str) -> FiresteelError:
+        return FiresteelError(f"{self._name}: {origin or 'the function'} {what}")

@@ -1,6 +1,4 @@
-"""A batch cut by key: one pass of hashing and one stable sort for the whole batch, whatever the
-number of keys.
-"""
+"""Splits a batch by key, with one pass of hashing and one stable sort, however many keys it has."""
 
 from __future__ import annotations
 
@@ -14,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taskexecutor.executor.operators.stateful.rows import to_python
+from taskexecutor.executor.spark.schemas import missing_column
 
 Key = tuple[Any, ...]
 
 
 class _NotANumber(float):
-    """There is one of it, also after pickling, so that keys with NaN are equal: tuples compare
+    """A singleton, even after pickling, so that keys with NaN are equal: tuples compare their
     elements by identity first.
     """
 
@@ -32,17 +31,16 @@ _NAN = _NotANumber("nan")
 
 @dataclass(frozen=True, slots=True)
 class KeyedBatch:
-    """Rows of equal keys side by side and in the order they came; keys in the order of their first
-    rows.
-    """
+    """The rows of each key side by side, in their order; keys in the order of their first rows."""
 
     keys: list[Key]
     ends: list[int]  # key i has the rows ends[i - 1] <= row < ends[i]
     batch: pa.RecordBatch
 
 
-def by_key(batch: pa.RecordBatch, key_positions: Sequence[int]) -> KeyedBatch:
-    codes, keys = _codes(batch, key_positions)
+def by_key(batch: pa.RecordBatch, key_columns: Sequence[str]) -> KeyedBatch:
+    """Raises FiresteelError if the batch lacks a key column."""
+    codes, keys = _codes(batch, _positions(batch, key_columns))
     if len(keys) == 1:
         return KeyedBatch(keys, [batch.num_rows], batch)
     ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
@@ -53,10 +51,18 @@ def by_key(batch: pa.RecordBatch, key_positions: Sequence[int]) -> KeyedBatch:
     return KeyedBatch(keys, ends.tolist(), batch)
 
 
+def _positions(batch: pa.RecordBatch, key_columns: Sequence[str]) -> list[int]:
+    positions = [batch.schema.get_field_index(column) for column in key_columns]
+    if -1 in positions:
+        missing = key_columns[positions.index(-1)]
+        raise missing_column(f'key_by("{missing}")', missing, batch.schema.names)
+    return positions
+
+
 def _codes(
     batch: pa.RecordBatch, key_positions: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], list[Key]]:
-    """Each row's key as an index into the keys."""
+    """The index of each row's key in the list of keys."""
     first, *others = key_positions
     codes, values = _encoded(batch.column(first))
     keys: list[Key] = [(value,) for value in values]

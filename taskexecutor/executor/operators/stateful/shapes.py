@@ -1,8 +1,8 @@
-"""What a state variable may hold: tuples that conform to the schema it was declared with.
+"""What a state variable may hold: tuples that conform to its declared schema.
 
-PySpark sends what it is given to the JVM and hands out what comes back: copies, structs as Rows,
-and timestamps, which are instants, as datetimes of the local zone without the zone. The same is
-given here, but flat values without timestamps are shared: nothing in them can be changed.
+PySpark sends values to the JVM and returns what comes back: copies, with structs as Rows and
+timestamps as naive datetimes of the local zone. Here values look the same, but flat ones without
+timestamps are shared instead of copied: they are immutable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.ddl import parse_ddl
 from taskexecutor.executor.spark.schemas import from_ddl
 
-_load_numpy()  # without it, PySpark's normalisation leaves numpy's scalars as they are
+_load_numpy()  # otherwise PySpark's normalisation ignores numpy's scalars
 
 _PYTHON_TYPES: dict[type[DataType], type] = {
     BooleanType: bool,
@@ -58,7 +58,7 @@ _PYTHON_TYPES: dict[type[DataType], type] = {
     DecimalType: decimal.Decimal,
     DayTimeIntervalType: datetime.timedelta,
 }
-_MAX_KNOWN = 256  # combinations of types that are known to be right; nulls make for many
+_MAX_KNOWN = 256  # combinations of types known to conform; nulls multiply them
 
 
 class Shape:
@@ -73,25 +73,25 @@ class Shape:
         self._known: set[tuple[type, ...]] = set()
 
     def taken(self, value: Any, call: str) -> tuple[Any, ...]:
-        """`value` as it is kept. Raises FiresteelError, naming the state, for what its schema does
-        not allow.
+        """`value` as it is stored. Raises FiresteelError, naming the state, if it does not conform
+        to the schema.
         """
         if type(value) is tuple and tuple(map(type, value)) in self._known:
             return value
         return self._checked(value, call)
 
     def taken_key(self, key: Any, call: str) -> tuple[Any, ...]:
-        """A map state's key; it must be one that can be looked up."""
+        """A map state's key as it is stored; it must be hashable."""
         if not self.flat:
             raise FiresteelError(
-                f"{self._what}: {self._shown()} cannot be keys of a map state: no arrays, maps or structs"
+                f"{self._what}: {self._shown()} cannot be keys of a map state: "
+                "no arrays, maps or structs"
             )
-        return self.taken(
-            (key,) if isinstance(key, str) else key, call
-        )  # PySpark takes texts as what they consist of
+        # PySpark would take a string for a tuple of its characters.
+        return self.taken((key,) if isinstance(key, str) else key, call)
 
     def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What is kept as it is handed out: changing it changes nothing here."""
+        """A stored value as the program gets it: changing it does not change the state."""
         if self._shared:
             return value
         return tuple(
@@ -108,7 +108,8 @@ class Shape:
                 else f"{type(value).__name__} {value!r:.100}"
             )
             raise FiresteelError(
-                f"{self._what}: {call} takes a tuple of {len(fields)} ({self._shown()}), and got {got}"
+                f"{self._what}: {call} takes a tuple of {len(fields)} ({self._shown()}), "
+                f"and got {got}"
             )
         try:
             kept = tuple(
@@ -131,16 +132,17 @@ class Shape:
 
 
 class _Misfit(Exception):
-    """A value that its type does not allow."""
+    """A value does not conform to its type."""
 
     def __init__(self, value: Any, kind: DataType, name: str) -> None:
         super().__init__(
-            f"{name!r} is {kind.simpleString()} and cannot hold {type(value).__name__} {value!r:.100}"
+            f"{name!r} is {kind.simpleString()} and cannot hold "
+            f"{type(value).__name__} {value!r:.100}"
         )
 
 
 def _kept(value: Any, kind: DataType, name: str) -> Any:
-    """A value as it is kept: plain Python, nothing that the caller could change."""
+    """A value as it is stored: plain Python, sharing nothing mutable with the caller."""
     value = _normalize_state_value(value)
     if value is None:
         return None
@@ -189,7 +191,7 @@ def _plain(value: Any, kind: DataType, name: str) -> Any:
     if fits is bytes and isinstance(value, bytearray | memoryview):
         return bytes(value)
     if fits is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # what pandas makes of whole numbers
+        return int(value)  # pandas turns integers into floats
     raise _Misfit(value, kind, name)
 
 

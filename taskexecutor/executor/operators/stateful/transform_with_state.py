@@ -1,12 +1,12 @@
-"""The operator that runs a StatefulProcessor. One call of `handleInputRows` per key and batch;
-output leaves once per batch.
+"""The operator that runs a StatefulProcessor: one call of `handleInputRows` per key and batch, one
+output batch per input batch.
 
-State, timers and `close` live as long as the task, not as long as a batch: `init` is called when
-the task opens, `close` when it closes. Timers fire when time reaches them, between batches:
-event-time timers when the watermark does, before it goes on; all that are left fire when event time
-ends with bounded input. Late rows are handed over as they come.
+A processor lives as long as its task: `init` is called when the task opens, `close` when it closes.
+Timers fire between batches: event-time timers when the watermark reaches them, before it is
+forwarded; all that are left when event time ends with bounded input. Late rows are handled like any
+others.
 
-With an initial state there are two inputs, and the second one is read to its end before the first
+With an initial state there are two inputs, and the second is read to its end before the first
 (`reads_first`).
 """
 
@@ -29,23 +29,19 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import TransformWithStateSpec
+from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.expiring import ExpiringVariable
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
 from taskexecutor.executor.operators.stateful.grouping import Key, KeyedBatch, by_key
-from taskexecutor.executor.operators.stateful.handle import (
+from taskexecutor.executor.operators.stateful.handle import ProcessorHandle
+from taskexecutor.executor.operators.stateful.processor_timers import (
     EVENT_TIME,
     NONE,
-    ProcessorHandle,
     ProcessorTimers,
 )
-from taskexecutor.executor.operators.stateful.rows import (
-    RowCollector,
-    row_maker,
-    shown_key,
-    to_python,
-)
-from taskexecutor.executor.operators.stateful.variables import CurrentKey
-from taskexecutor.executor.spark.schemas import declared, missing_column
+from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
+from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.state import KeyedState
 
 _SWEEP = "sweep"  # namespace of the timers that remove expired state
@@ -53,7 +49,7 @@ _ROWS, _INITIAL_STATE = 0, 1  # inputs
 
 
 class TransformWithState(StreamOperator):
-    """`now_ms` is the wall clock."""
+    """`now_ms`: the wall clock."""
 
     def __init__(
         self,
@@ -118,15 +114,12 @@ class TransformWithState(StreamOperator):
         with self.context.time("python"):
             times = self._times()
             if input_index == _INITIAL_STATE:
-                self._initial_state(
-                    by_key(batch, self._positions(batch, self._spec.initial_key_columns or ())),
-                    times,
-                )
+                self._initial_state(by_key(batch, self._spec.initial_key_columns or ()), times)
                 return
             if not self._initial_state_read:
                 raise RuntimeError(f"{self._name}: rows came before the initial state had ended")
             self._collector.expect(batch.num_rows, batch.nbytes)
-            keyed = by_key(batch, self._positions(batch, self._spec.key_columns))
+            keyed = by_key(batch, self._spec.key_columns)
             for key, rows in self._frames(keyed) if self._spec.pandas else self._rows(keyed):
                 self._call("handleInputRows", self._handle_rows, key, rows, times)
             self._fire_overdue()
@@ -141,7 +134,7 @@ class TransformWithState(StreamOperator):
         self._collector.flush()
 
     def _rows(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
-        """Each key with an iterator over its Rows, which are made as they are taken."""
+        """Each key with an iterator that makes its Rows."""
         columns = [to_python(column) for column in keyed.batch.columns]
         make = row_maker(keyed.batch.schema.names)
         if len(keyed.keys) == 1:
@@ -153,7 +146,7 @@ class TransformWithState(StreamOperator):
             start = end
 
     def _frames(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
-        """Each key with an iterator over one DataFrame, its own."""
+        """Each key with an iterator over its DataFrame."""
         frame = to_frame(keyed.batch, self._time_zone)
         start = 0
         for key, end in zip(keyed.keys, keyed.ends, strict=True):
@@ -169,12 +162,6 @@ class TransformWithState(StreamOperator):
             except Exception as error:
                 raise self._failure("handleInitialState", key, error) from error
         self._current.key = None
-
-    def _positions(self, batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[int]:
-        for column in columns:
-            if batch.schema.get_field_index(column) < 0:
-                raise missing_column(f'key_by("{column}")', column, batch.schema.names)
-        return [batch.schema.get_field_index(column) for column in columns]
 
     # -- time
 
@@ -247,8 +234,8 @@ class TransformWithState(StreamOperator):
     def _call(
         self, what: str, function: Callable[..., Iterator[Any]], key: Key, *arguments: Any
     ) -> None:
-        """Only what the processor itself raises is its failure, not what is raised further down the
-        chain.
+        """Errors of the processor name the key; those of operators further down the chain are left
+        alone.
         """
         collector = self._collector
         self._current.key = key
@@ -279,7 +266,7 @@ class TransformWithState(StreamOperator):
 
 
 def initialise(processor: StatefulProcessor, handle: ProcessorHandle, name: str) -> None:
-    """`init`, with an error that says where it was raised."""
+    """Calls `init`; its error names the operator."""
     try:
         processor.init(handle)
     except Exception as error:
@@ -299,7 +286,7 @@ def close(processor: StatefulProcessor, name: str) -> None:
 
 
 def _handle_rows(processor: StatefulProcessor) -> Callable[..., Iterator[Any]]:
-    """`handleInputRows`; without the timer values if it does not take them, as in the examples of
+    """`handleInputRows`. It may lack the parameter for timer values, as in the examples of
     PySpark's documentation.
     """
     function: Callable[..., Iterator[Any]] = processor.handleInputRows
@@ -307,6 +294,6 @@ def _handle_rows(processor: StatefulProcessor) -> Callable[..., Iterator[Any]]:
         inspect.signature(function).bind(None, None, None)
     except TypeError:
         return lambda key, rows, times: function(key, rows)
-    except ValueError:  # no signature to be had
+    except ValueError:  # it has no signature
         pass
     return function

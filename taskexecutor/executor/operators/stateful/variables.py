@@ -1,8 +1,8 @@
-"""PySpark's ValueState, ListState and MapState on the keyed state backend: the value of the key
-that is being processed.
+"""PySpark's ValueState, ListState and MapState on the keyed state backend, for the current key.
 
-Every call is a dictionary look-up or two. Values are plain tuples, lists of them and dictionaries
-of them, under the key; lists and maps are changed in place, which `owned` makes safe for snapshots.
+Every call is a dictionary look-up or two. The backend holds plain tuples, lists of them and
+dictionaries of them per key; lists and maps are changed in place, which `owned` makes safe for
+snapshots.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
-from firesteel.errors import FiresteelError
+from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
 from taskexecutor.executor.state import KeyedState
@@ -21,18 +21,8 @@ from taskexecutor.executor.state import KeyedState
 Value = tuple[Any, ...]
 
 
-class CurrentKey:
-    """The key that is being processed, shared by all state variables of an operator."""
-
-    __slots__ = ("key", "now_ms")
-
-    def __init__(self) -> None:
-        self.key: Key | None = None  # None: no key is being processed
-        self.now_ms = 0  # processing time of the current batch or timer
-
-
 class Variable:
-    """What all kinds of state variables have in common."""
+    """What all kinds of state variables share."""
 
     def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
         self._current = current
@@ -43,12 +33,12 @@ class Variable:
         self._deleted = False
 
     def delete(self) -> None:
-        """Forgets the variable's values of all keys; it cannot be used any more."""
+        """Removes the values of all keys; the variable cannot be used any more."""
         self.purge()
         self._deleted = True
 
     def purge(self) -> None:
-        """Forgets the variable's values of all keys."""
+        """Removes the values of all keys."""
         for entry in list(self._backend.entries(self._entry)):
             self._backend.remove(self._entry, entry.key)
 
@@ -58,29 +48,26 @@ class Variable:
     def _key(self) -> Key:
         if self._deleted:  # PySpark's error
             raise PySparkRuntimeError(
-                f"Error checking value state exists: state {self._name!r} is deleted by deleteIfExists()"
+                f"Error checking value state exists: state {self._name!r} is deleted by "
+                "deleteIfExists()"
             )
         key = self._current.key
-        if key is None:
-            raise FiresteelError(
-                f"state {self._name!r} belongs to a key, and no key is being processed here"
-            )
-        return key
+        return key if key is not None else self._current.of(f"state {self._name!r}")
 
     def _load(self) -> Any:
         return self._backend.get(self._entry, self._key())
 
 
 def entry_name(state_name: str) -> str:
-    """Under which name the backend keeps a user's state."""
+    """The backend's name for a state of the program."""
     return f"user.{state_name}"
 
 
 class ValueVariable(Variable, ValueState):
     def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
         super().__init__(current, backend, name, shape)
-        # What the backend has for the key that was used last; keys are compared by identity, which
-        # is enough to be right.
+        # The backend's value for the key that was used last. Keys are compared by identity: a miss
+        # only costs a look-up.
         self._cached_key: Key | None = None
         self._cached: Value | None = None
 
@@ -165,10 +152,8 @@ class MapVariable(Variable, MapState):
         return entries is not None and self._keys.taken_key(key, "containsKey()") in entries
 
     def updateValue(self, key: Value, value: Value) -> None:
-        user_key, kept = (
-            self._keys.taken_key(key, "updateValue()"),
-            self._shape.taken(value, "updateValue()"),
-        )
+        user_key = self._keys.taken_key(key, "updateValue()")
+        kept = self._shape.taken(value, "updateValue()")
         entries = self._backend.owned(self._entry, self._key(), dict)
         if entries is None:
             self._backend.put(self._entry, self._key(), {user_key: kept})

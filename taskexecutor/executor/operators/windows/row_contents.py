@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class RowContents:
-    """Rows as they arrived. `emit` gives them to Spark with their window's start and end as two more
-    columns.
+    """Rows as they arrived. `emit` gives them to Spark with their window's start and end as two
+    more columns.
 
     A function sees one window at a time (of sessions: all that fire together), with all keys of
     this subtask.

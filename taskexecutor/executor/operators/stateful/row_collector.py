@@ -1,0 +1,230 @@
+"""PySpark Rows to Arrow batches: what a function yields, collected in batches of its schema."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.schemas import shown
+
+# Output rows that may wait until the batch they come from has been processed; fewer if the input's
+# rows are large.
+MAX_BUFFERED_ROWS = 65_536
+MAX_BUFFERED_BYTES = 64 << 20
+
+
+def buffered_rows(rows: int, size_bytes: int) -> int:
+    """How many output rows may wait for an input of this size."""
+    each_bytes = size_bytes // max(rows, 1) + 1
+    return max(1, min(MAX_BUFFERED_ROWS, MAX_BUFFERED_BYTES // each_bytes))
+
+
+class Origin(NamedTuple):
+    """Where rows come from."""
+
+    function: str  # of the program
+    key: Any
+
+    def __str__(self) -> str:
+        return f"{self.function} for key {shown_key(self.key)}"
+
+
+class RowCollector:
+    """Rows that a function yields, as batches of the declared schema, columns matched by name.
+
+    Arrow gets the values as they are; a value that does not fit is an error that names the key.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str
+    ) -> None:
+        self._schema = schema
+        self._emit = emit
+        self._name = name
+        self._names: list[str] = list(schema.names)
+        self._converters = [_plain(field.type) for field in schema]
+        self._unwrap = [False] * len(schema)
+        self._rows: list[Any] = []
+        self._starts: list[int] = []  # index of the first row of each origin
+        self._origins: list[Origin] = []
+        self.limit = MAX_BUFFERED_ROWS
+
+    def expect(self, rows: int, size_bytes: int) -> None:
+        """Sets how many rows may wait, for an input of this size."""
+        self.limit = buffered_rows(rows, size_bytes)
+
+    def begin(self, function: str, key: Any) -> None:
+        """The rows that follow are yielded by `function` for `key`."""
+        self._starts.append(len(self._rows))
+        self._origins.append(Origin(function, key))
+
+    def fill(self, results: Iterator[Any]) -> bool:
+        """Takes results until there are no more (False) or `flush` is due (True)."""
+        rows = self._rows
+        rows.extend(islice(results, self.limit - len(rows)))
+        return len(rows) >= self.limit
+
+    def flush(self) -> None:
+        rows = self._rows
+        if rows:
+            batches = list(self._batches(rows, 0))
+            self._rows = []
+        origin = self._origins[-1:]  # it may yield more rows
+        self._starts, self._origins = [0] * len(origin), origin
+        if rows:
+            for batch in batches:
+                self._emit(batch)
+
+    def _batches(self, rows: list[Any], first: int) -> Iterator[pa.RecordBatch]:
+        columns = self._columns(rows, first)
+        # A column of more than 2 GiB.
+        if any(isinstance(column, pa.ChunkedArray) for column in columns):
+            half = len(rows) // 2
+            yield from self._batches(rows[:half], first)
+            yield from self._batches(rows[half:], first + half)
+            return
+        yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _columns(self, rows: list[Any], first: int) -> list[pa.Array]:
+        names = self._names
+        try:
+            alike = [row.__fields__ for row in rows].count(names) == len(rows)
+            values = list(zip(*rows, strict=True)) if alike else []
+        except (AttributeError, TypeError, ValueError):
+            alike = False
+        if not alike or len(values) != len(names):
+            rows = [self._arranged(row, first + index) for index, row in enumerate(rows)]
+            values = list(zip(*rows, strict=True))
+        return [self._column(index, column, rows, first) for index, column in enumerate(values)]
+
+    def _arranged(self, row: Any, index: int) -> tuple[Any, ...]:
+        """The row's values in the order of the schema."""
+        fields = getattr(row, "__fields__", None)
+        if not isinstance(row, tuple):
+            raise self._wrong(
+                index,
+                f"yielded a {type(row).__name__}; it must yield Row({', '.join(self._names)})",
+            )
+        if fields is None:
+            if len(row) == len(self._names):
+                return row
+            raise self._wrong(
+                index, f"yielded a row of {len(row)} values; expected {shown(self._schema)}"
+            )
+        if len(fields) != len(row) or sorted(fields) != sorted(self._names):
+            raise self._wrong(
+                index,
+                "yielded another schema than it declares: "
+                f"expected {shown(self._schema)}; got {_shown_row(row)}",
+            )
+        by_name = dict(zip(fields, row, strict=True))
+        return tuple(by_name[name] for name in self._names)
+
+    def _column(self, index: int, values: Sequence[Any], rows: list[Any], first: int) -> Any:
+        kind = self._schema.field(index).type
+        convert = self._converters[index]
+        try:
+            if convert is not None:
+                values = [convert(value) for value in values]
+            if self._unwrap[index]:
+                values = [_unwrapped(value) for value in values]
+            return pa.array(values, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            if (
+                convert is None
+                and not self._unwrap[index]
+                and any(isinstance(value, tuple) for value in values)
+            ):
+                # The key, which is a tuple, as the value of a column: Row(id=key, ...), as in
+                # PySpark's examples.
+                self._unwrap[index] = True
+                return self._column(index, values, rows, first)
+            raise self._misfit(index, values, rows, first, error) from None
+
+    def _misfit(
+        self, column: int, values: Sequence[Any], rows: list[Any], first: int, error: Exception
+    ) -> FiresteelError:
+        """Names the first value that does not fit."""
+        field = self._schema.field(column)
+        for index, value in enumerate(values):
+            try:
+                pa.array([value], field.type)
+            except Exception as reason:
+                got = _clipped(repr(value))
+                return self._wrong(
+                    first + index,
+                    "yielded a row that does not fit its schema: "
+                    f"expected {shown(self._schema)}; got {_shown_row(rows[index])}; "
+                    f"column {field.name!r} is {field.type} and cannot hold {got}: {reason}",
+                )
+        return FiresteelError(f"{self._name}: column {field.name!r} ({field.type}): {error}")
+
+    def _wrong(self, index: int, what: str) -> FiresteelError:
+        origin = self._origins[bisect_right(self._starts, index) - 1]
+        return FiresteelError(f"{self._name}: {origin} {what}")
+
+
+def shown_key(key: Any) -> str:
+    return _clipped(repr(key))
+
+
+def _clipped(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def _shown_row(row: Any) -> str:
+    fields = getattr(row, "__fields__", None) or [f"_{index + 1}" for index in range(len(row))]
+    return ", ".join(
+        f"{name} {type(value).__name__}" for name, value in zip(fields, row, strict=False)
+    )
+
+
+def _unwrapped(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
+def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Converts what PySpark accepts for a nested type (Row, dict) to what Arrow accepts; None if
+    Arrow accepts it as it is.
+    """
+    if pa.types.is_struct(kind):
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        parts = [_plain(kind.field(index).type) or _same for index in range(kind.num_fields)]
+
+        def struct(value: Any) -> Any:
+            if value is None:
+                return None
+            if isinstance(value, dict):
+                given = value
+            elif hasattr(value, "__fields__"):
+                given = dict(zip(value.__fields__, value, strict=True))
+            else:
+                given = dict(zip(names, value, strict=True))
+            return {name: part(given.get(name)) for name, part in zip(names, parts, strict=True)}
+
+        return struct
+    if pa.types.is_map(kind):
+        of_key, of_item = _plain(kind.key_type) or _same, _plain(kind.item_type) or _same
+
+        def mapping(value: Any) -> Any:
+            if value is None:
+                return None
+            pairs = value.items() if isinstance(value, dict) else value
+            return [(of_key(key), of_item(item)) for key, item in pairs]
+
+        return mapping
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        of_element = _plain(kind.value_type)
+        if of_element is None:
+            return None
+        return lambda value: None if value is None else [of_element(element) for element in value]
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
