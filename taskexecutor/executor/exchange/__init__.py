@@ -5,21 +5,21 @@ Theory of operation
 ===================
 
 A JobEdge has one result; each producer subtask (attempt) has one `ResultPartition` of it, each
-consumer subtask one `InputGate`. Between a producer and a consumer that it feeds runs a logical
-*channel*:
+consumer subtask one `InputGate`. A logical *channel* leads from a producer to each consumer that it
+feeds:
 
     task ─▶ ResultPartition ─▶ SenderChannel ═══▶ ReceiverChannel ─▶ InputGate ─▶ task
-             partitioners.py      channel.py  ◀─── channel.py          gate.py
+             partitioning/        channels/   ◀─── channels/           gate.py
              partition.py                   credit
 
-* Both halves of a channel are pure state (channel.py: states with their TRANSITIONS, credit,
+* Both halves of a channel are pure state (channels/: states with their TRANSITIONS, credit,
   numbering, coalescing). What carries elements between them is a thin shell: a Flight stream
-  between processes (server.py, client.py, wire.py), a call within one process (`LocalChannel`), or
-  a test.
+  between processes (server.py, client.py, wire.py), a call within one process (local.py), or a
+  test.
 * The consumer opens a channel. Its process holds one connection to each producing process, and on
   it one DoExchange stream per job and result; all channels of that result between the two processes
-  share the stream. A partition that is not there yet is waited for (registry.py). What a producer
-  emits meanwhile waits in its channels' windows.
+  share the stream. The consumer waits for a partition that is not there yet
+  (registry.py). What a producer emits meanwhile waits in its channels' windows.
 * Order: the elements of a channel (batches and events) are numbered without a gap and arrive in
   order, once. There is no order between channels. A gap is an error, never repaired: a broken
   stream fails the channels on it, and recovery is the JobMaster's.
@@ -33,8 +33,8 @@ consumer subtask one `InputGate`. Between a producer and a consumer that it feed
   that of every channel.
 * Failure: a producer that aborts, dies, or does not appear in time is `PartitionFailed` at the
   gate, before anything still queued; a consumer that closes its gate or dies is
-  `PartitionAbandoned` at the producer's next, or waiting, emit. A process' death is told by the
-  operating system, which closes its connections; a machine that falls silent is the matter of the
+  `PartitionAbandoned` at the producer's next, or waiting, emit. The operating system
+  reports a process' death by closing its connections; a machine that falls silent is left to the
   masters' heartbeats.
 * Threads: per stream, one that reads at the consumer; one that reads and one that writes at the
   producer. A task's thread partitions and queues, polls, and sends credit. Locks are taken in the

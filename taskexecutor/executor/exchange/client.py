@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import pyarrow as pa
@@ -27,21 +28,25 @@ from taskexecutor.executor.exchange.gate import InputGate
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
+class _Connection:
+    client: Any  # a FlightClient
+    streams: int = 0  # that use it
+
+
 class Connections:
     """This process' connections and streams to the processes it reads from."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clients: dict[
-            str, tuple[Any, int]
-        ] = {}  # by address: Flight client, streams that use it
+        self._clients: dict[str, _Connection] = {}  # by address
         # By address, job and result: the streams that may get more channels.
         self._streams: dict[tuple[str, str, str], ConsumerStream] = {}
         self._running: set[ConsumerStream] = set()  # those whose thread has not ended
         self._closed = False
 
     def open_channel(self, address: str, gate: InputGate, index: int) -> None:
-        """Connects channel `index` of a gate; what goes wrong is told to the gate."""
+        """Connects channel `index` of a gate; the gate learns of any failure."""
         with self._lock:
             if self._closed:
                 raise LocalProtocolError("the exchange is closed")
@@ -67,12 +72,12 @@ class Connections:
     def client(self, address: str) -> Any:
         """The connection to a process, for one more stream."""
         with self._lock:
-            client, users = self._clients.get(address) or (
-                flight.FlightClient(f"grpc://{address}"),
-                0,
-            )
-            self._clients[address] = (client, users + 1)
-            return client
+            connection = self._clients.get(address)
+            if connection is None:
+                connection = _Connection(flight.FlightClient(f"grpc://{address}"))
+                self._clients[address] = connection
+            connection.streams += 1
+            return connection.client
 
     def ended(self, stream: ConsumerStream, connected: bool) -> None:
         """A stream's thread ends; the last one closes the connection."""
@@ -81,15 +86,15 @@ class Connections:
             self.retired(stream)
             if not connected:
                 return
-            client, users = self._clients[stream.address]
-            if users > 1:
-                self._clients[stream.address] = (client, users - 1)
+            connection = self._clients[stream.address]
+            connection.streams -= 1
+            if connection.streams:
                 return
             del self._clients[stream.address]
-        client.close()
+        connection.client.close()
 
     def retired(self, stream: ConsumerStream) -> None:
-        """It takes no more channels. (A dict operation: needs no lock.)"""
+        """The stream takes no more channels. (A dict operation: needs no lock.)"""
         key = (stream.address, stream.job_id, stream.result_id)
         if self._streams.get(key) is stream:
             self._streams.pop(key, None)
@@ -128,18 +133,17 @@ class ConsumerStream(threading.Thread):
         self._lock = threading.Lock()  # guards everything below, and orders what is written
         self._channels: dict[int, tuple[InputGate, int]] = {}
         self._next_number = 0
-        self._unsent: bytearray | None = (
-            bytearray()
-        )  # until the stream is there; None: it is, or was
+        # Records written before the stream was there; None: it is, or was.
+        self._unsent: bytearray | None = bytearray()
         self._writer: Any = None
         self._reader: Any = None
-        self._ending = False  # takes no more channels; what is written now is lost
+        self._ending = False  # takes no more channels; what is written is lost
         self._cancelled = False
 
     # -- the tasks' side
 
     def add(self, gate: InputGate, index: int) -> bool:
-        """Asks for one more channel. False: this stream has ended, take another one."""
+        """Opens one more channel. False: this stream has ended, take another one."""
         producer = gate.producers[index]
         with self._lock:
             if self._ending:
@@ -165,7 +169,7 @@ class ConsumerStream(threading.Thread):
             self._put(wire.encode_to_producer(message))
 
     def send_last(self, message: wire.Consumed | wire.Close) -> None:
-        """The last word of a channel; the last channel ends the stream."""
+        """Sends a channel's last message; the last channel ends the stream."""
         with self._lock:
             if self._channels.pop(message.channel, None) is None:
                 return
@@ -174,7 +178,7 @@ class ConsumerStream(threading.Thread):
                 self._end()
 
     def cancel(self) -> None:
-        """Ends the stream at once, whatever the peer does."""
+        """Ends the stream at once, even if the peer does not answer."""
         with self._lock:
             self._ending = self._cancelled = True
             if self._reader is not None:
@@ -210,9 +214,7 @@ class ConsumerStream(threading.Thread):
             self.cancel()
         except TRANSPORT_ERRORS as error:
             reason = f"its process is gone ({str(error).splitlines()[0][:300]})"
-        except (
-            Exception
-        ) as error:  # a gate must learn of its producer's loss whatever is wrong here
+        except Exception as error:  # gates must learn of their producer's loss in any case
             log.exception("exchange stream failed", result_id=self.result_id, address=self.address)
             reason = f"the stream could not be read: {error!r}"
             self.cancel()
@@ -221,9 +223,9 @@ class ConsumerStream(threading.Thread):
             self._connections.ended(self, connected)
 
     def _began(self, writer: Any, reader: Any) -> None:
-        """Sends what was written so far. The first write waits for the connection, which a silent
-        address may delay for
-        long: so it is not made under the lock, which tasks take."""
+        """Sends what was written so far. The first write waits for the connection, for long if the
+        address is silent: so not under the lock, which tasks take.
+        """
         with self._lock:
             self._reader = reader
         while True:
@@ -247,11 +249,11 @@ class ConsumerStream(threading.Thread):
             if channel is None:
                 if record.channel >= self._next_number:
                     raise RemoteProtocolError(
-                        f"something was sent on channel {record.channel}, which nobody opened"
+                        f"a record was sent on channel {record.channel}, which was never opened"
                     )
                 if isinstance(record, wire.BatchHeader):
                     batch = None
-                continue  # under way when the channel was closed
+                continue  # sent before the channel was closed
             gate, index = channel
             match record:
                 case wire.BatchHeader():
@@ -297,7 +299,8 @@ class ConsumerStream(threading.Thread):
             channels = list(self._channels.values())
             self._channels.clear()
             writer, self._writer = self._writer, None
-            self._reader = None  # the connection lives as long as anything of it is held, and gates hold this stream
+            # The connection lives as long as a reference to it, and gates hold this stream.
+            self._reader = None
         for gate, index in channels:
             if gate.fail(index, reason):
                 gate.on_available()
@@ -310,11 +313,11 @@ class ConsumerStream(threading.Thread):
         if self._unsent is not None:
             self._unsent += records
         elif self._writer is not None and not self._ending:
-            with contextlib.suppress(*TRANSPORT_ERRORS):  # the reading thread will know
+            with contextlib.suppress(*TRANSPORT_ERRORS):  # the reading thread sees it, too
                 self._writer.write_metadata(pa.py_buffer(records))
 
     def _end(self) -> None:
-        """Under the lock: says that nothing more comes; the peer then ends the call."""
+        """Under the lock: nothing more will be written; the peer then ends the call."""
         if self._ending:
             return
         self._ending = True

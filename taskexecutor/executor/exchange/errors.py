@@ -1,4 +1,4 @@
-"""What can go wrong between two tasks; every error names the guilty side."""
+"""What can go wrong between two tasks; every error names the side at fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExchangeError(FiresteelError):
 
 
 class ExchangeClosed(ExchangeError):
-    """This side has aborted, released or closed what was used."""
+    """This side has already aborted, released or closed it."""
 
 
 class PartitionFailed(ExchangeError):

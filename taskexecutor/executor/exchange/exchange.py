@@ -20,7 +20,7 @@ from taskexecutor.executor.exchange.server import ExchangeServer
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where the partitions of one result are; the last two have one entry per producer subtask."""
+    """Where the partitions of one result are. The last two have one entry per producer subtask."""
 
     addresses: tuple[str, ...]  # distinct, host:port
     address_index: Sequence[int]  # into addresses
@@ -43,9 +43,8 @@ class Exchange:
         self._closed = False
         self._server = ExchangeServer(self._registry, host)
         self.address: str = self._server.address
-        atexit.register(
-            self.close
-        )  # an interpreter that ends while Flight's threads still run would hang
+        # An interpreter that exits while Flight's threads run would hang.
+        atexit.register(self.close)
 
     def create_partition(
         self,
@@ -60,8 +59,8 @@ class Exchange:
         max_parallelism: int,
         key_columns: Sequence[str],
     ) -> ResultPartition:
-        """The producer's end of an edge; from now on its consumers find it. `max_parallelism` is
-        the consumers'.
+        """The producer's end of an edge; its consumers find it at once. `max_parallelism` is the
+        consumers'.
         """
         routing = make_routing(
             partitioner,
@@ -128,7 +127,7 @@ class Exchange:
                 )
             else:
                 self._connections.open_channel(producer.address, gate, index)
-        if gate.closed:  # by release_job, in between
+        if gate.closed:  # by release_job, meanwhile
             gate.disconnect()
         return gate
 
@@ -138,7 +137,9 @@ class Exchange:
         return self._registry.waiting
 
     def release_job(self, job_id: str) -> None:
-        """Drops all partitions and gates of a job; tasks that still use them get an error at once."""
+        """Drops all partitions and gates of a job; tasks that still use them get an error at
+        once.
+        """
         with self._lock:
             gates = [gate for gate in self._gates if gate.job_id == job_id]
         for gate in gates:

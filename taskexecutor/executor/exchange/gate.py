@@ -1,8 +1,8 @@
 """The consumer's end of one edge: what has arrived on each channel, taken by the task in turn.
 
 The task's thread polls; carriers (a Flight stream's reader, or a producer's task in this process)
-deliver. One lock guards the receiver halves. Nobody is called under it: credit goes back, and
-`on_available` is called, after it is free.
+deliver. One lock guards the receiver halves. No call leaves this module under it: credit is
+returned, and `on_available` called, once it is free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskexecutor.executor.exchange.errors import ExchangeClosed, PartitionFaile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """Where a channel comes from."""
+    """The producing end of a channel."""
 
     subtask: int
     attempt: int
@@ -28,7 +28,7 @@ class Producer:
 
 
 class Upstream(Protocol):
-    """The way back to one channel's producer. Nothing here blocks or raises because the producer is
+    """The way back to one channel's producer. No call blocks, or raises because the producer is
     gone.
     """
 
@@ -64,8 +64,8 @@ class InputGate:
         self._lock = threading.Lock()
         self._channels = [
             ReceiverChannel(
-                f"of result {result_id} from producer subtask {producer.subtask}, attempt {producer.attempt},"
-                f" to consumer subtask {consumer}",
+                f"of result {result_id} from producer subtask {producer.subtask}, attempt"
+                f" {producer.attempt}, to consumer subtask {consumer}",
                 window_bytes=window_bytes,
             )
             for producer in producers
@@ -87,9 +87,9 @@ class InputGate:
         return self._closed
 
     def poll(self) -> tuple[int, StreamElement] | None:
-        """The next element with its channel, or None if nothing is there now; channels take turns.
+        """The next element with its channel, or None if nothing is there; channels take turns.
 
-        Raises PartitionFailed as soon as a producer is lost, before what is still queued;
+        Raises PartitionFailed as soon as a producer is lost, ahead of what is still queued;
         ExchangeClosed after close().
         """
         with self._lock:
@@ -97,7 +97,8 @@ class InputGate:
                 raise self._failure
             if self._closed:
                 raise ExchangeClosed(
-                    f"the gate of consumer subtask {self.consumer} to result {self.result_id} is closed"
+                    f"the gate of consumer subtask {self.consumer} to result {self.result_id} is"
+                    " closed"
                 )
             while self._ready:
                 index = self._ready.popleft()
@@ -132,12 +133,12 @@ class InputGate:
             self.on_available()
 
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
-        """What has arrived on a channel and was not polled, oldest first."""
+        """The elements of a channel that were not polled yet, oldest first."""
         with self._lock:
             return self._channels[channel].queued
 
     def close(self) -> None:
-        """Gives up whatever was not consumed; producers that still have something to say are told."""
+        """Gives up what was not consumed; notifies the producers that have not ended."""
         with self._lock:
             if self._closed:
                 return
@@ -153,8 +154,8 @@ class InputGate:
 
     @property
     def in_pool_usage(self) -> float:
-        """Share of all windows that lies here, 0 to 1 (more while a single batch larger than its
-        window does).
+        """The share of all windows that is queued here, 0 to 1 (more while a batch larger than its
+        window is).
         """
         return sum(channel.queued_bytes for channel in self._channels) / (
             len(self._channels) * self._window_bytes or 1
@@ -163,22 +164,22 @@ class InputGate:
     # -- the carriers' side
 
     def disconnect(self) -> None:
-        """Tells all producers that this gate is closed, once more for those that were connected
-        only after it was.
+        """Notifies all producers that this gate is closed, again for those that were connected
+        after it was.
         """
         for upstream in self._upstreams:
             if upstream is not None:
                 upstream.close()
 
     def connect(self, index: int, upstream: Upstream) -> None:
-        """The way back for a channel; set before its first element arrives."""
+        """Sets the way back for a channel, before its first element arrives."""
         self._upstreams[index] = upstream
 
     def receive(
         self, index: int, element: StreamElement, *, sequence: int, count: int, size_bytes: int
     ) -> bool:
-        """Takes what arrived; True: the caller now owes a call of `on_available`. Raises
-        RemoteProtocolError.
+        """Takes an element that arrived. True: the caller must call `on_available`, under no lock.
+        Raises RemoteProtocolError.
         """
         with self._lock:
             channel = self._channels[index]
@@ -187,7 +188,7 @@ class InputGate:
             return channel.available and self._put_ready(index)
 
     def fail(self, index: int, reason: str) -> bool:
-        """A producer is lost; True: the caller now owes a call of `on_available`."""
+        """A producer is lost. True: the caller must call `on_available`, under no lock."""
         with self._lock:
             if not self._channels[index].fail(reason):
                 return False
@@ -203,7 +204,7 @@ class InputGate:
             return True
 
     def _put_ready(self, index: int) -> bool:
-        """Whether the task may have to be woken: until now `poll` had nothing."""
+        """True if the task may have to be woken: until now `poll` had nothing."""
         if self._in_ready[index]:
             return False
         self._in_ready[index] = True

@@ -35,7 +35,7 @@ class LocalChannel:
             return
         for wakeup in wakeups:
             wakeup()
-        if self._gate.closed:  # it was closed while the partition came: nobody else will tell
+        if self._gate.closed:  # while the partition appeared: only this can notify it
             self.close()
 
     def not_found(self, reason: str) -> None:

@@ -2,9 +2,9 @@
 have taken it.
 
 The task's thread calls `emit`, `emit_event`, `finish`; any thread `abort` and `close`; carriers (a
-Flight stream, or the consumer's gate in this very process) call the rest. One lock guards the
-sender halves of all channels. It may be held while a gate's lock is taken, never the other way
-round; and nobody is called back under it.
+Flight stream, or the consumer's gate in this process) call the rest. One lock guards the sender
+halves of all channels. A gate's lock may be taken under it, never the other way round, and no
+callback is called under it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskexecutor.executor.exchange.errors import (
 from taskexecutor.executor.exchange.partitioning import Routing
 from taskexecutor.executor.exchange.schema import can_concatenate, different_schema, fixed_row_bits
 
-MIN_BATCH_BYTES = 64  # what even an empty batch weighs, so that a window bounds their number too
+MIN_BATCH_BYTES = 64  # the weight of even an empty batch, so that a window bounds their number, too
 
 Wakeup = Callable[[], None]
 
@@ -42,7 +42,10 @@ class PartitionId:
     attempt: int
 
     def __str__(self) -> str:
-        return f"partition of producer subtask {self.producer}, attempt {self.attempt}, of result {self.result_id}"
+        return (
+            f"partition of producer subtask {self.producer}, attempt {self.attempt}, of result"
+            f" {self.result_id}"
+        )
 
 
 class Carrier(Protocol):
@@ -50,14 +53,14 @@ class Carrier(Protocol):
 
     def ready(self, wakeups: list[Wakeup]) -> None:
         """Something waits in the channel, or it was aborted. Called under the partition's lock:
-        only take note.
-        What has to be called once the lock is free goes into `wakeups`."""
+        what must be called once it is free goes into `wakeups`.
+        """
 
 
 class ScheduledCarrier(Carrier, Protocol):
-    """One that has a thread of its own take what waits."""
+    """A carrier whose own thread takes what waits."""
 
-    scheduled: bool  # it will; guarded by the partition's lock
+    scheduled: bool  # its thread will take; guarded by the partition's lock
 
 
 class ResultPartition:
@@ -73,21 +76,19 @@ class ResultPartition:
         self.id = partition_id
         self.records_out = 0
         self.bytes_out = 0
-        self.write_ns = 0  # partitioning and handing over, without that wait
+        self.write_ns = 0  # partitioning and handing over, without waiting for credit
         self._routing = routing
         self._window_bytes = window_bytes
         self._on_close = on_close
-        # Waiting for credit: the time of all waits that are over, and when the present one began
-        # (0: it does not wait). One tuple, so that whoever reads it sees both as they were at one
-        # moment.
+        # Waiting for credit: the time of all past waits, and when the current one began (0: none).
+        # One tuple, so that a reader sees both as they were at one moment.
         self._blocked: tuple[int, int] = (0, 0)
         self._schema: pa.Schema | None = None
         self._row_bits: int | None = None
         self._coalesce = False
         self._lock = threading.Lock()
-        self._changed = threading.Condition(
-            self._lock
-        )  # credit came, a channel ended, or the partition broke
+        # Credit arrived, a channel ended, or the partition broke.
+        self._changed = threading.Condition(self._lock)
         self._changes = 0
         self._broken: ExchangeError | None = None  # what every further emit raises
         self._indices = {consumer: index for index, consumer in enumerate(routing.targets)}
@@ -124,7 +125,7 @@ class ResultPartition:
         )
 
     def emit_event(self, event: StreamEvent) -> None:
-        """Sends an event to every channel, behind what was emitted before. Raises as `emit` does."""
+        """Sends an event to every channel, behind all emitted before. Raises as `emit` does."""
         self._offer_all([(index, event, -1) for index in range(len(self._channels))])
 
     def await_acknowledged(self) -> None:
@@ -150,19 +151,17 @@ class ResultPartition:
             self._raise_if_broken()
 
     def abort(self, reason: str = "its task failed or was cancelled") -> None:
-        """From any thread: unblocks the task, and tells the consumers that the rest will never
-        come.
-        """
+        """From any thread: unblocks the task and fails the consumers that have not received all."""
         self._break(ExchangeClosed(f"{self.id} was aborted: {reason}"), reason)
 
     def close(self) -> None:
-        """Frees everything. Consumers that have not yet consumed everything see a failed partition."""
+        """Frees everything. Consumers that have not consumed everything see a failed partition."""
         self.abort("it was closed before it was consumed")
         self._on_close(self)
 
     @property
     def aborted_because(self) -> str | None:
-        """Why consumers that come now will get nothing."""
+        """Why later consumers get nothing; None if it was not aborted."""
         with self._lock:
             return next(
                 (
@@ -175,13 +174,13 @@ class ResultPartition:
 
     @property
     def blocked_ns(self) -> int:
-        """How long the task has waited for credit so far, a wait that still lasts included."""
+        """How long the task has waited for credit, including the current wait."""
         waited_ns, since_ns = self._blocked
         return waited_ns + (time.perf_counter_ns() - since_ns if since_ns else 0)
 
     @property
     def blocked(self) -> bool:
-        """The task waits for credit now."""
+        """Whether the task waits for credit now."""
         return self._blocked[1] != 0
 
     @property
@@ -190,7 +189,7 @@ class ResultPartition:
 
     @property
     def out_pool_usage(self) -> float:
-        """Share of all windows that is in use, 0 to 1 (more while a single batch larger than its
+        """The share of all windows that is in use, 0 to 1 (more while a batch larger than its
         window is under way).
         """
         return sum(channel.outstanding_bytes for channel in self._channels) / (
@@ -198,7 +197,7 @@ class ResultPartition:
         )
 
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
-        """What waits in a channel and has not been sent, oldest first."""
+        """The elements of a channel that were not sent yet, oldest first."""
         with self._lock:
             return self._channels[channel].queued
 
@@ -222,7 +221,7 @@ class ResultPartition:
                 carrier.ready(wakeups)
 
     def take(self, carrier: ScheduledCarrier, index: int) -> Parcel | None:
-        """The next parcel for a carrier that had been scheduled; schedules it again if more waits."""
+        """The next parcel for a scheduled carrier, which is scheduled again if more waits."""
         with self._lock:
             channel = self._channels[index]
             parcel = channel.take(coalesce=self._coalesce)
@@ -236,7 +235,9 @@ class ResultPartition:
         return self._channels[index].take(coalesce=False)
 
     def abort_reason(self, index: int) -> str | None:
-        """Why the channel was aborted; None: it was not. Needs no lock: this never changes back."""
+        """Why the channel was aborted; None if it was not. Needs no lock: this never changes
+        back.
+        """
         channel = self._channels[index]
         return channel.reason if channel.state is SenderState.ABORTED else None
 
@@ -251,7 +252,7 @@ class ResultPartition:
             self._notify()
 
     def abandoned(self, index: int, reason: str) -> None:
-        """A channel's consumer is gone: the task is told at its next emit, or at once if it waits."""
+        """A channel's consumer is gone: the next emit raises, or at once the one that waits."""
         with self._lock:
             channel = self._channels[index]
             if channel.over:
@@ -267,14 +268,14 @@ class ResultPartition:
             self._notify()
 
     def fail(self, error: ExchangeError) -> None:
-        """A carrier cannot go on with this partition: the task's next emit raises `error`."""
+        """A carrier cannot go on: the task's next emit raises `error`."""
         self._break(error, str(error))
 
     # -- inside
 
     def _offer_all(self, offers: list[tuple[int, pa.RecordBatch | StreamEvent, int]]) -> None:
-        """Offers everything, waiting for credit where need be; a full channel does not hold back
-        the others.
+        """Offers everything, waiting for credit if necessary; a full channel does not hold up the
+        others.
         """
         while True:
             wakeups: list[Wakeup] = []
@@ -301,7 +302,7 @@ class ResultPartition:
         for offer in offers:
             index, element, size_bytes = offer
             channel = self._channels[index]
-            # Behind a refused element nothing may overtake it.
+            # Nothing may overtake a refused element.
             if index in full or not (
                 channel.offer_event(element)
                 if size_bytes < 0
@@ -348,8 +349,8 @@ class ResultPartition:
             raise SchemaChanged(different_schema(str(self.id), self._schema, batch.schema))
 
     def _size_bytes(self, batch: pa.RecordBatch) -> int:
-        """What a batch weighs in its channel's window."""
-        # `nbytes` looks at every buffer, which costs more than all the rest of handing over a small
+        """The weight of a batch in its channel's window."""
+        # `nbytes` visits every buffer, which costs more than all the rest of handing over a small
         # batch.
         size_bytes: int = (
             batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8

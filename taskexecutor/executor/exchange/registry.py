@@ -1,8 +1,8 @@
-"""The partitions of this process, and who waits for one that is not there yet.
+"""The partitions of this process, and the consumers that wait for one.
 
-Consumers may be deployed before their producers: who asks for a partition too early waits here, at
-most `timeout_s`. A partition that was aborted is remembered until its job is released, so that who
-comes late is told at once. One thread watches the deadlines, and only while there are any.
+Consumers may be deployed before their producers: one that asks too early waits here, at most
+`timeout_s`. An aborted partition is remembered until its job is released, so that a late consumer
+fails at once. One thread watches the deadlines, and only while there are any.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from taskexecutor.executor.exchange.partition import PartitionId, ResultPartitio
 
 
 class Asker(Protocol):
-    """Exactly one of these is called, once, from any thread, under no lock; none after `forget`, or
-    nearly so.
+    """Exactly one of these is called, once, from any thread, under no lock; none after `forget`,
+    unless it is already on its way.
     """
 
     def found(self, partition: ResultPartition) -> None: ...
@@ -40,13 +40,13 @@ class PartitionRegistry:
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._partitions: dict[PartitionId, ResultPartition] = {}
-        self._aborted: dict[PartitionId, str] = {}  # gone, with the reason
+        self._aborted: dict[PartitionId, str] = {}  # with the reason
         self._waiting: deque[_Waiting] = deque()  # by deadline: the timeout is the same for all
         self._timer: threading.Thread | None = None
         self._closed = False
 
     def add(self, partition: ResultPartition) -> None:
-        """Makes a partition known and answers those who wait for it."""
+        """Registers a partition and answers the askers that wait for it."""
         with self._changed:
             if self._closed:
                 raise LocalProtocolError("the exchange is closed")
@@ -58,7 +58,7 @@ class PartitionRegistry:
             asker.found(partition)
 
     def ask(self, partition_id: PartitionId, asker: Asker) -> None:
-        """Answers now, or when the partition appears, or when it has not appeared in time."""
+        """Answers at once, when the partition appears, or when it has not appeared in time."""
         with self._changed:
             partition = self._partitions.get(partition_id)
             reason = (
@@ -80,7 +80,7 @@ class PartitionRegistry:
             asker.not_found(reason)
 
     def forget(self, asker: Asker) -> None:
-        """It no longer wants to know."""
+        """The asker needs no answer any more."""
         with self._changed:
             self._remove_waiting(lambda waiting: waiting.asker is asker)
 
@@ -102,7 +102,9 @@ class PartitionRegistry:
             return [p for p in self._partitions.values() if job_id is None or p.id.job_id == job_id]
 
     def forget_job(self, job_id: str) -> None:
-        """The job is over here: nobody will ask again, and who waits is told so."""
+        """The job has left this process: its waiting askers are answered, and nothing is
+        remembered.
+        """
         with self._changed:
             askers = self._remove_waiting(lambda waiting: waiting.partition_id.job_id == job_id)
             for partition_id in [p for p in self._aborted if p.job_id == job_id]:

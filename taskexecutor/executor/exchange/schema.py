@@ -1,4 +1,4 @@
-"""What the exchange needs to know of a stream's schema."""
+"""A stream has one schema: how the exchange checks it, and what it derives from it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ def different_schema(partition: str, first: pa.Schema, other: pa.Schema) -> str:
     ]
     missing = [str(field) for field in first if field not in list(other)]
     return (
-        f"the {partition} began with another schema than this batch has: unexpected {', '.join(changed)};"
-        f" expected {', '.join(missing) or 'the same columns'}. All batches of a stream must have one schema."
+        f"the {partition} began with another schema than this batch has: unexpected"
+        f" {', '.join(changed)}; expected {', '.join(missing) or 'the same columns'}. All batches of"
+        " a stream must have one schema."
     )
 
 
 def can_concatenate(kind: pa.DataType) -> bool:
-    """Whether putting batches together is a plain copy. Dictionaries would have to be merged, and
-    may then overflow.
+    """Whether joining batches is a plain copy. Dictionaries would have to be merged, and could
+    overflow.
     """
     if types.is_nested(kind):
         return not types.is_union(kind) and all(

@@ -39,7 +39,7 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
     """Serves this process' partitions; listens from its construction on, until `stop`."""
 
     def __init__(self, registry: PartitionRegistry, host: str) -> None:
-        self._registry = registry  # before anybody can call
+        self._registry = registry  # before the first call
         super().__init__(f"grpc://{host}:0")
         self.address = f"{host}:{self.port}"
 
@@ -52,8 +52,8 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Waits for the streams to end, which they do once the consumers know that their producers
-        are gone. A peer that
-        is frozen must not hold this process back: it keeps its thread and nothing more."""
+        are gone. A frozen peer does not hold up this process: only its thread stays.
+        """
         stopper = threading.Thread(target=self._shutdown, name="exchange-shutdown", daemon=True)
         stopper.start()
         stopper.join(timeout_s)
@@ -64,8 +64,8 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
 
 
 class RemoteChannel:
-    """A channel of a partition, as this stream carries it. Also the registry's asker until the
-    partition is there.
+    """The carrier of one channel on a stream; until the partition is there, the registry's
+    asker.
     """
 
     __slots__ = ("_open", "_stream", "closed", "index", "partition", "scheduled")
@@ -92,9 +92,7 @@ class RemoteChannel:
         except ProtocolError as error:
             self.not_found(str(error))
             return
-        if (
-            self._stream.ended or self.closed
-        ):  # meanwhile: whoever did that saw no partition to tell
+        if self._stream.ended or self.closed:  # meanwhile, when there was no partition to notify
             partition.abandoned(self.index, "it went away while it was being connected")
 
     def not_found(self, reason: str) -> None:
@@ -107,7 +105,7 @@ class RemoteChannel:
 
 
 class ProducerStream:
-    """One DoExchange call: what one consumer process reads of one result here."""
+    """One DoExchange call: one consumer process reads the partitions of one result."""
 
     def __init__(
         self, registry: PartitionRegistry, job_id: str, result_id: str, writer: Any
@@ -120,8 +118,8 @@ class ProducerStream:
         self._schema: pa.Schema | None = None
         self._writing_ended = threading.Event()
         self._channels: dict[int, RemoteChannel] = {}
-        # Channels with something to send, and finished records. At most one entry per channel, so
-        # it is bounded.
+        # Channels with something to send, and encoded records. Bounded: at most one entry per
+        # channel.
         self._to_send: queue.SimpleQueue[RemoteChannel | bytes | None] = queue.SimpleQueue()
 
     def send_soon(self, what: RemoteChannel | bytes) -> None:
@@ -146,7 +144,7 @@ class ProducerStream:
                 ):
                     self._handle(record)
         except TRANSPORT_ERRORS:
-            pass  # the connection broke: a death notice like any other
+            pass  # the connection broke: the consumer is gone
         except ProtocolError as error:
             reason = f"its process broke the protocol: {error}"
             log.warning("exchange stream broken off", result_id=self._result_id, reason=str(error))
@@ -204,10 +202,9 @@ class ProducerStream:
                 if not self._send(item):
                     return
         except TRANSPORT_ERRORS as error:
-            # The consumer is gone (the reading thread sees that too), or what was to be sent cannot
-            # be.
+            # The consumer is gone (the reading thread sees that, too), or it cannot be sent.
             self._give_up(f"sending failed: {str(error).splitlines()[0][:300]}")
-        except Exception as error:  # no task may wait for ever, whatever is wrong here
+        except Exception as error:  # no task may wait for ever
             log.exception("exchange stream failed", result_id=self._result_id)
             self._give_up(f"sending failed: {error!r}")
         finally:
@@ -249,8 +246,8 @@ class ProducerStream:
         return item is not None
 
     def _gather(self, channel: RemoteChannel, records: bytearray) -> tuple[pa.RecordBatch, ...]:
-        """Adds the next record of a channel; returns the batches that are to be the message's body,
-        if it is one.
+        """Adds the next record of a channel; returns the batches for the message's body, if it has
+        any.
         """
         partition = channel.partition
         assert partition is not None  # only attached channels are ready

@@ -1,19 +1,24 @@
 """What the exchange writes into Arrow Flight's `app_metadata`, and how it names a stream. Never
 pickle.
 
-A message's metadata is a run of records, little-endian, applied in order. Towards the consumer a
-message may carry one record batch as its body; then exactly one of its records is BATCH. Events
-that are sent before or behind a batch travel in the same message. `channel` is a number that the
-consumer gives out, per stream.
+A message's metadata is a run of records, little-endian, applied in order. A message to the consumer
+may carry one record batch as its body; then exactly one of its records is BATCH. Events sent before
+or behind a batch travel in the same message. The consumer assigns `channel` numbers, per stream.
 
-    consumer → producer                               producer → consumer
-    OPEN      channel, producer, attempt, consumer     BATCH             channel, sequence, count, bytes
-    GRANT     channel, bytes, events                   WATERMARK         channel, sequence, timestamp_us
-    CONSUMED  channel                                  STREAM_STATUS     channel, sequence, idle
-    CLOSE     channel                                  BARRIER           channel, sequence, checkpoint, timestamp_ms, flags
-                                                       END_OF_DATA       channel, sequence, finished
-                                                       END_OF_PARTITION  channel, sequence
-                                                       FAILED            channel, length, reason (utf-8)
+    consumer → producer
+    OPEN              channel, producer, attempt, consumer
+    GRANT             channel, bytes, events
+    CONSUMED          channel
+    CLOSE             channel
+
+    producer → consumer
+    BATCH             channel, sequence, count, bytes
+    WATERMARK         channel, sequence, timestamp_us
+    STREAM_STATUS     channel, sequence, idle
+    BARRIER           channel, sequence, checkpoint, timestamp_ms, flags
+    END_OF_DATA       channel, sequence, finished
+    END_OF_PARTITION  channel, sequence
+    FAILED            channel, length, reason (utf-8)
 """
 
 from __future__ import annotations
@@ -38,15 +43,8 @@ MAX_REASON_BYTES = 4096
 _DESCRIPTOR = re.compile(rb"firesteel-exchange/1 ([0-9A-Za-z_.-]{1,64}) ([0-9A-Za-z_.-]{1,64})")
 
 _OPEN, _GRANT, _CONSUMED, _CLOSE = 1, 2, 3, 4
-_BATCH, _WATERMARK, _STATUS, _BARRIER, _END_OF_DATA, _END_OF_PARTITION, _FAILED = (
-    16,
-    17,
-    18,
-    19,
-    20,
-    21,
-    22,
-)
+_BATCH, _WATERMARK, _STATUS, _BARRIER = 16, 17, 18, 19
+_END_OF_DATA, _END_OF_PARTITION, _FAILED = 20, 21, 22
 
 _HEAD = struct.Struct("<BI")  # type, channel
 _OPEN_BODY = struct.Struct("<III")

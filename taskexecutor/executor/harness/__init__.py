@@ -1,5 +1,5 @@
-"""The test harness: runs an operator, or a whole task, in memory, without a cluster. Users import it
-as `firesteel.testing`.
+"""The test harness: runs an operator, or a whole task, in memory, without a cluster. Users import
+it as `firesteel.testing`.
 """
 
 from taskexecutor.executor.harness.memory_exchange import (

@@ -216,8 +216,8 @@ class OperatorHarness:
 
 
 def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
-    """The state that a subtask of the same parallelism restores from a snapshot, pickled and unpickled
-    on the way.
+    """The state that a subtask of the same parallelism restores from a snapshot, pickled and
+    unpickled on the way.
     """
     entries = [entry for _, group in snapshot.keyed.entries_by_key_group() for entry in group]
     state = RestoredOperatorState(

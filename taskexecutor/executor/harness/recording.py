@@ -21,7 +21,9 @@ from taskexecutor.executor.timing.watermarks import ValveEvent
 
 
 class Journal:
-    """The calls in order, as "<operator>.<call>". A hook runs inside its call and may raise or block."""
+    """The calls in order, as "<operator>.<call>". A hook runs inside its call and may raise or
+    block.
+    """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -88,8 +90,8 @@ class _Recording(StreamOperator):
 
 
 class RecordingOperator(_Recording):
-    """Passes its batches on, after `on_batch(operator, batch, input)`, which may register timers, for
-    example.
+    """Passes its batches on, after `on_batch(operator, batch, input)`, which may register timers,
+    for example.
     """
 
     def __init__(

@@ -51,7 +51,9 @@ class TaskEnvironment:
             raise TaskCancelled
 
     def yield_to_mail(self, timeout_s: float) -> None:
-        """On the task's thread: runs the queued mails, waiting at most `timeout_s` for the first."""
+        """On the task's thread: runs the queued mails, waiting at most `timeout_s` for the
+        first.
+        """
         self.check_cancelled()
         self.yielded = True
         if not len(self.mailbox):

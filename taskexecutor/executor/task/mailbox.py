@@ -54,7 +54,9 @@ class Mailbox:
         return self._mails.popleft() if self._mails else None
 
     def wait(self, timeout_s: float | None) -> None:
-        """Sleeps until there is a mail or a wake, at most `timeout_s` (None: as long as it takes)."""
+        """Sleeps until there is a mail or a wake, at most `timeout_s` (None: as long as it
+        takes).
+        """
         with self._condition:
             if not self._mails and not self._signalled and not self._closed:
                 self._condition.wait(timeout_s)

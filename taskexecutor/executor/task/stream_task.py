@@ -1,4 +1,5 @@
-"""StreamTask: one attempt of one subtask, from its creation to its last report (spec 000, spec 001).
+"""StreamTask: one attempt of one subtask, from its creation to its last report (spec 000, spec
+001).
 
     INITIALIZING  set initial state → utilities, load the chain → set operators up → task-specific
                   init → initialize operator states → open operators
@@ -50,8 +51,8 @@ from taskexecutor.executor.task.step import Step, TaskKind
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
 
-# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the JobMaster,
-# which then cancels this task. The symptom is reported only if nobody does.
+# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the
+# JobMaster, which then cancels this task. The symptom is reported only if nobody does.
 NEIGHBOUR_FAILURE_GRACE_S = 1.0
 
 _log = structlog.get_logger("task")
@@ -95,8 +96,8 @@ class StreamTask:
     # -- any thread
 
     def cancel(self) -> None:
-        """Ends the task at its next step, even while it waits for input or for credit. It cannot end
-        a user function that does not return.
+        """Ends the task at its next step, even while it waits for input or for credit. It cannot
+        end a user function that does not return.
         """
         self._environment.cancelled = True
         self._cancelled.set()

@@ -200,7 +200,9 @@ class OperatorTimers:
         self.processing_time.remove(Timer(timestamp_ms, key, namespace))
 
     def advance_watermark(self, timestamp_us: int) -> None:
-        """Event time advances: fires every timer up to it, those too that a firing timer registers."""
+        """Event time advances: fires every timer up to it, those too that a firing timer
+        registers.
+        """
         self._watermark_us = timestamp_us
         while (timer := self.event_time.pop_due(timestamp_us)) is not None:
             self._on_event_time(timer.timestamp, timer.key, timer.namespace)

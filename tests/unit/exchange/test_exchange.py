@@ -647,7 +647,7 @@ def _next(reader: Any) -> Any:
     ("metadata", "with_batch", "complaint"),
     [(b"\xff\x00\x00\x00\x00", False, "unknown type 255"),
      (wire.encode_event(0, 1, Watermark(0)), False, "element 0 was expected, 1 came"),
-     (wire.encode_event(9, 0, Watermark(0)), False, "channel 9, which nobody opened"),
+     (wire.encode_event(9, 0, Watermark(0)), False, "channel 9, which was never opened"),
      (wire.encode_batch_header(0, 0, 1, 8), False, "header without a batch"), (b"", True, "batch without its header")],
 )  # fmt: skip
 def test_a_producer_that_breaks_the_protocol_fails_its_channels(

@@ -23,7 +23,9 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """What the sender hands over next: one event, one batch, or several small batches to send as one."""
+    """What the sender hands over next: one event, one batch, or several small batches to send as
+    one.
+    """
 
     sequence: int  # number of the first element
     count: int  # elements in it

@@ -66,7 +66,9 @@ _ENDS = tuple(state for state, following in RECEIVER_TRANSITIONS.items() if not 
 
 
 class ReceiverChannel:
-    """The task calls `take`, `block`, `unblock` and `close`; the carrier of elements calls the rest."""
+    """The task calls `take`, `block`, `unblock` and `close`; the carrier of elements calls the
+    rest.
+    """
 
     __slots__ = (
         "_blocks",
@@ -185,7 +187,9 @@ class ReceiverChannel:
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """The elements not taken yet, oldest first: what an unaligned checkpoint stores of this side."""
+        """The elements not taken yet, oldest first: what an unaligned checkpoint stores of this
+        side.
+        """
         return tuple(q.element for q in self._queue)
 
     def _drop(self) -> None:

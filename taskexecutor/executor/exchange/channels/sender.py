@@ -60,8 +60,8 @@ _ENDS = tuple(state for state, following in SENDER_TRANSITIONS.items() if not fo
 
 
 class SenderChannel:
-    """The task calls `offer`, `offer_event` and `abort`; the carrier of elements and grants calls the
-    rest.
+    """The task calls `offer`, `offer_event` and `abort`; the carrier of elements and grants calls
+    the rest.
     """
 
     __slots__ = (
@@ -129,8 +129,8 @@ class SenderChannel:
         self._become(SenderState.OPEN)
 
     def take(self, *, coalesce: bool = True) -> Parcel | None:
-        """The next parcel for the consumer, None if nothing waits. Small batches that wait behind each
-        other go together.
+        """The next parcel for the consumer, None if nothing waits. Small batches that wait behind
+        each other go together.
         """
         if not self._queue or self.state is not SenderState.OPEN:
             return None
@@ -160,7 +160,9 @@ class SenderChannel:
         )
 
     def granted(self, size_bytes: int, events: int) -> None:
-        """The consumer has taken this much. Late grants, for a channel that is over, are ignored."""
+        """The consumer has taken this much. Late grants, for a channel that is over, are
+        ignored.
+        """
         if self.over:
             return
         if (
@@ -215,7 +217,9 @@ class SenderChannel:
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """The elements that wait here, oldest first: what an unaligned checkpoint stores of this side."""
+        """The elements that wait here, oldest first: what an unaligned checkpoint stores of this
+        side.
+        """
         return tuple(q.element for q in self._queue)
 
     def _check_writable(self) -> None:

@@ -1,21 +1,21 @@
 """Hash values of key columns: murmur3_x86_32, seed 0, over each value's key bytes. Pure and
 vectorised.
 
-State is found by these values, on every machine and in every release: they never change (tests hold
-golden values).
+State is located by these values, on every machine and in every release: they never change (tests
+hold golden values).
 
-    value                            key bytes, hashed as `mmh3.hash(key_bytes, 0, signed=False)` does
-    -----------------------------    -----------------------------------------------------------------
-    integers of every width          int64, little-endian (uint64 above 2**63 - 1: its 64 bits)
-    bool                             one byte, 0 or 1
-    float16, float32, float64        float64, little-endian; -0.0 as 0.0, every NaN as 0x7ff8000000000000
-    string                           its UTF-8 bytes
-    binary, fixed-size binary        its bytes
-    date32, date64                   days since the epoch, as an integer
-    timestamp, time, duration        microseconds, rounded down, as an integer (zones do not matter)
-    decimal                          its shortest plain decimal text, so that 1.50 and 1.5 are one key
-    null of any type                 no bytes, so the value 0
-    dictionary, extension            the value it stands for, the storage's value
+    value                        key bytes, hashed as `mmh3.hash(key_bytes, 0, signed=False)` does
+    ---------------------------  -----------------------------------------------------------------
+    integers of every width      int64, little-endian (uint64 above 2**63 - 1: its 64 bits)
+    bool                         one byte, 0 or 1
+    float16, float32, float64    float64, little-endian; -0.0 as 0.0, any NaN as 0x7ff8000000000000
+    string                       its UTF-8 bytes
+    binary, fixed-size binary    its bytes
+    date32, date64               days since the epoch, as an integer
+    timestamp, time, duration    microseconds, rounded down, as an integer (zones do not matter)
+    decimal                      its shortest plain decimal text: 1.50 and 1.5 are one key
+    null of any type             no bytes, so the value 0
+    dictionary, extension        the value it stands for; the storage's value
 
 One key column: the hash of the value. Several: the hash of their hashes, each as four little-endian
 bytes, in order.
@@ -74,8 +74,8 @@ def hash_int64(values: npt.NDArray[np.int64]) -> Hashes:
 
 
 def hash_blocks(blocks: Sequence[npt.NDArray[np.uint32]]) -> Hashes:
-    """murmur3_x86_32 of keys that all are `len(blocks)` four-byte blocks long; `blocks[i]` has
-    every key's block i.
+    """murmur3_x86_32 of keys of `len(blocks)` four-byte blocks each; `blocks[i]` has every key's
+    block i.
     """
     hashes = np.zeros(len(blocks[0]), np.uint32)
     for block in blocks:
@@ -168,7 +168,8 @@ def _hash_distinct(array: pa.Array) -> Hashes:
         or types.is_decimal(kind)
     ):
         raise UnsupportedKey(
-            f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries, booleans, dates or times"
+            f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries,"
+            " booleans, dates or times"
         )
     encoded = array.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
@@ -188,6 +189,6 @@ def _by_index(hashes: Hashes, indices: pa.Array) -> Hashes:
     """The hash of each row's dictionary entry; 0 for null."""
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(len(hashes))
-        hashes = np.append(hashes, np.uint32(0))  # the entry that nulls are pointed to
+        hashes = np.append(hashes, np.uint32(0))  # the entry for nulls
     by_row: Hashes = hashes[indices.to_numpy(zero_copy_only=False)]
     return by_row

@@ -81,8 +81,8 @@ def _cut_into(batch: pa.RecordBatch, pieces: int) -> Iterator[pa.RecordBatch]:
 
 
 class RoundRobin:
-    """forward (one target), rescale and rebalance: batch by batch to one target after the other,
-    large batches split.
+    """forward (one target), rescale and rebalance: batches go to the targets in turn, large ones
+    split.
     """
 
     __slots__ = ("_batch_rows", "_next", "targets")
@@ -102,14 +102,13 @@ class RoundRobin:
         rows = batch.num_rows
         if rows <= self._batch_rows:
             return iter((batch,))
-        at_least = min(
-            len(self.targets), rows // MIN_SPLIT_ROWS
-        )  # every target gets some of a large batch
+        # Every target gets a part of a large batch.
+        at_least = min(len(self.targets), rows // MIN_SPLIT_ROWS)
         return _cut_into(batch, max(-(-rows // self._batch_rows), at_least))
 
 
 class Broadcast:
-    """Everything to everybody."""
+    """Every row to every consumer."""
 
     __slots__ = ("_batch_rows", "targets")
 
@@ -176,7 +175,8 @@ def key_groups(
         index = batch.schema.get_field_index(name)
         if index < 0:
             raise UnsupportedKey(
-                f"there is no single key column {name!r}; the columns are {', '.join(batch.schema.names) or 'none'}"
+                f"there is no single key column {name!r}; the columns are"
+                f" {', '.join(batch.schema.names) or 'none'}"
             )
         columns.append(batch.column(index))
     try:
