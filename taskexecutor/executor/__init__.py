@@ -2,9 +2,8 @@
 each in a thread.
 """
 
-# What its TaskExecutor and the process itself must agree on.
-CONFIG_VARIABLE = (
-    "FIRESTEEL_SLOT_CONFIG"  # JSON; not an argument, where every user of the machine could read it
-)
+# What the TaskExecutor and the process agree on. The configuration is JSON, and not an argument,
+# which every user of the machine could read.
+CONFIG_VARIABLE = "FIRESTEEL_SLOT_CONFIG"
 JVM_LOST_EXIT_CODE = 71
 ABANDONED_THREAD_EXIT_CODE = 72  # a thread of the released job lives on

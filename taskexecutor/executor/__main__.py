@@ -20,8 +20,8 @@ from firesteel.common.process import announce_ready, watch_lifeline
 from taskexecutor.executor import CONFIG_VARIABLE
 
 FLUSH_TIMEOUT_S = 2.0
-# Stateful processors make tens of thousands of Python objects of one batch. Looking for garbage
-# among them after every 700, which is Python's default, takes as long as everything else.
+# Stateful processors create tens of thousands of Python objects per batch. Collecting garbage after
+# every 700 of them, which is Python's default, takes as long as everything else.
 NEW_OBJECTS_PER_COLLECTION = 50_000
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     watch_lifeline()
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started the cluster
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
     log = logs.configure(f"slot-{arguments.slot}")
     conf = Configuration(json.loads(os.environ.pop(CONFIG_VARIABLE, "{}")))
 
@@ -72,7 +72,9 @@ def main() -> None:
         engine=engine,
         create_operator=create_operator,
         slot=arguments.slot,
-        location=f"{arguments.host}, TaskExecutor {arguments.task_executor_id}, slot {arguments.slot}",
+        location=(
+            f"{arguments.host}, TaskExecutor {arguments.task_executor_id}, slot {arguments.slot}"
+        ),
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
     )
     gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 10, 10)
@@ -94,7 +96,7 @@ def main() -> None:
     announce_ready(data_address=exchange.address)
     log.info("ready", data_address=exchange.address, jvm_pid=engine.jvm_pid)
     host.serve()
-    # The link is gone: so is, or will be, the TaskExecutor. Nobody can use what runs here any more.
+    # The link is gone, and with it the TaskExecutor: nothing can use this process any more.
     os._exit(0)
 
 

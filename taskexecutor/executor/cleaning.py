@@ -1,4 +1,4 @@
-"""What a job brings into the process, and how nothing of it is left when the slot is given back."""
+"""What a job brings into the process, and its removal when the slot is released."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
 
 
 class JobSurroundings:
-    """The job's files on sys.path and in Spark's Python workers, its spark.* values in the session;
-    `leave` undoes it all.
+    """The job's files on sys.path and in Spark's Python workers, and its spark.* values in the
+    session. `leave` removes them.
     """
 
     def __init__(
@@ -36,18 +36,15 @@ class JobSurroundings:
         importlib.invalidate_caches()
         if job_dir:
             os.environ[JOB_DIR_VARIABLE] = job_dir
-        if (
-            self._paths
-        ):  # a worker joins these to the folder of Spark's files; absolute ones stay what they are
+        if self._paths:
+            # A worker joins these to the folder of Spark's files; absolute ones stay as they are.
             session.sparkContext._python_includes.extend(self._paths)
-            # Part of what tells worker pools apart: this job gets workers that have imported
+            # Workers are pooled by their environment: this job gets ones that have imported
             # nothing yet.
             session.sparkContext.environment[JOB_DIR_VARIABLE] = job_dir
 
     def configure(self, config: Mapping[str, str]) -> None:
-        """Sets the job's spark.* values. Those that Spark takes at its start only were given to it
-        then.
-        """
+        """Sets the job's spark.* values, but those that Spark reads only when it starts."""
         for key, value in config.items():
             if not key.startswith("spark."):
                 continue
@@ -56,7 +53,7 @@ class JobSurroundings:
                 continue
             if not self._session.conf.isModifiable(key):
                 log.warning(
-                    "a value that Spark takes only when it starts is ignored",
+                    "a value that Spark reads only when it starts is ignored",
                     key=key,
                     value=value,
                     stays=former,
@@ -66,11 +63,7 @@ class JobSurroundings:
 
     def leave(self) -> None:
         sys.path[:] = [path for path in sys.path if path not in self._paths]
-        for path in (
-            [path for path in sys.path_importer_cache if path.startswith(self._roots)]
-            if self._roots
-            else []
-        ):
+        for path in [path for path in sys.path_importer_cache if path.startswith(self._roots)]:
             del sys.path_importer_cache[path]
         forgotten = forget_modules(self._roots)
         if forgotten:
@@ -102,21 +95,19 @@ def forget_modules(roots: Sequence[str]) -> list[str]:
 def _package_path(module: Any) -> list[str]:
     try:
         return [str(place) for place in getattr(module, "__path__", ())]
-    except Exception:  # modules may be anything
+    except Exception:  # anything may be in sys.modules
         return []
 
 
 def end_python_workers(jvm_pid: int) -> None:
-    """Kills Spark's Python workers, and whatever they have started: they hold what a job's
-    functions imported and kept, and their memory counts as the slot's. Spark starts new ones when
-    it needs them.
+    """Kills Spark's Python workers and all processes that they started: they hold what a job's
+    functions imported and kept, and their memory counts as the slot's. Spark starts new ones on
+    demand.
 
-    The daemon that they are forked from has nothing of a job in it and stays (Spark does not expect
-    its end), unless it was made for this job's files: nobody will use it again.
+    The daemon that they are forked from holds nothing of a job and stays (Spark does not expect it
+    to end), unless it was started for this job's files and will not be used again.
     """
-    with contextlib.suppress(
-        psutil.NoSuchProcess
-    ):  # the JVM itself is gone, and its workers go by themselves
+    with contextlib.suppress(psutil.NoSuchProcess):  # the JVM is gone, and its workers end, too
         for daemon in psutil.Process(jvm_pid).children():
             with contextlib.suppress(psutil.Error):
                 if "pyspark.daemon" not in daemon.cmdline():
@@ -131,7 +122,7 @@ def end_python_workers(jvm_pid: int) -> None:
 
 def clean_session(session: Any, values_before: Any) -> None:
     """Drops what a job may have left in the session: cached tables, temporary views and functions,
-    values it has set.
+    and configuration values.
     """
     try:
         session.catalog.clearCache()
@@ -151,5 +142,5 @@ def clean_session(session: Any, values_before: Any) -> None:
 
 
 def _values(session: Any) -> Any:
-    """The session's own values, a java.util.Map: all of them are copied or compared in one call."""
+    """The session's configuration, a java.util.Map: copied or compared in one call."""
     return session._jsparkSession.sessionState().conf().settings()

@@ -1,4 +1,4 @@
-"""What a task and the operators in it agree on: how an operator is asked for.
+"""How a task has its operators created.
 
 The task runtime knows operators only as `firesteel.operator.StreamOperator`; the process hands it a
 `CreateOperator`, so that it imports neither operators nor connectors nor Spark.

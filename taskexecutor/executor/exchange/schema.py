@@ -13,8 +13,8 @@ def different_schema(partition: str, first: pa.Schema, other: pa.Schema) -> str:
     missing = [str(field) for field in first if field not in list(other)]
     return (
         f"the {partition} began with another schema than this batch has: unexpected"
-        f" {', '.join(changed)}; expected {', '.join(missing) or 'the same columns'}. All batches of"
-        " a stream must have one schema."
+        f" {', '.join(changed)}; expected {', '.join(missing) or 'the same columns'}. All batches"
+        " of a stream must have one schema."
     )
 
 

@@ -50,8 +50,8 @@ class OperatorHarness:
     """Runs one operator as a task would, in the caller's thread, on the caller's time.
 
     `spark` becomes `context.spark`; `sent` collects the events for the coordinator. `watermark`
-    advances event time, `processing_time` processing time. `watermark_alignment` puts the operator into a
-    watermark alignment group.
+    advances event time, `processing_time` processing time. `watermark_alignment` puts the operator
+    into a watermark alignment group.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """The `hashmap` backend: keyed state in Python dictionaries.
 
 A snapshot must not copy the state, and the state goes on changing while the snapshot is written. So
-the state is a pile of layers: writes go to the top one, reads look from the top down. `snapshot`
-puts an empty layer on top, which leaves those below frozen; when no snapshot needs that any more,
-the layers are merged into one, at the cost of what was written meanwhile.
+the state is a stack of layers: writes go to the top one, reads search from the top down. `snapshot`
+pushes an empty layer, which freezes those below; when no snapshot needs them any more, the layers
+are merged into one, at the cost of what was written meanwhile.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Final
 from taskexecutor.executor.state.key_groups import KeyGroupRange
 from taskexecutor.executor.state.keyed import KeyedStateEntry
 
-_REMOVED: Final = object()  # hides what a lower layer has
+_REMOVED: Final = object()  # hides the value in a lower layer
 _ABSENT: Final = object()
 _Key = tuple[str, Any, Any]  # state name, key, namespace
 _Layer = dict[_Key, Any]
 
 
 class HashMapKeyedStateBackend:
-    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state lies
-    where its records arrive.
+    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state is where
+    its records arrive.
     """
 
     def __init__(self, key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]) -> None:
@@ -33,7 +33,7 @@ class HashMapKeyedStateBackend:
         self._top = self._layers[-1]
         self._snapshots_lock = (
             threading.Lock()
-        )  # a snapshot is released by the thread that wrote it
+        )  # snapshots are released by the thread that wrote them
         self._live_snapshots = 0
 
     @property
@@ -53,8 +53,8 @@ class HashMapKeyedStateBackend:
         return None if value is _ABSENT or value is _REMOVED else value
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to be changed in place; `copy` makes one if a snapshot may still have to write
-        it. None: no value.
+        """The value, to change in place, copied with `copy` if a snapshot may still have to write
+        it; None if there is none.
         """
         self._merge_if_unobserved()
         where = (name, key, namespace)
@@ -97,7 +97,7 @@ class HashMapKeyedStateBackend:
         self._top = self._layers[-1]
 
     def _below(self, where: _Key) -> Any:
-        """What the layers under the top one have."""
+        """The value in the layers under the top one."""
         for layer in reversed(self._layers[:-1]):
             value = layer.get(where, _ABSENT)
             if value is not _ABSENT:

@@ -1,9 +1,9 @@
-"""Key groups: the unit in which keyed state is moved when parallelism changes.
+"""Key groups: the unit in which keyed state moves when parallelism changes.
 
 key group = murmur3(key) mod max parallelism; subtask = key group * parallelism // max parallelism.
-The hash of a single key here is the hash that taskexecutor.executor.exchange.partitioning.murmur3 gives to the
-same value in a column (its table of key bytes), so that state is owned by the subtask to which its
-records are sent. A tuple is a key of several columns.
+The hash of a single key here equals the hash of the same value in a column (see the table of key
+bytes in exchange/partitioning/murmur3.py), so that the subtask that gets a key's records owns its
+state. A tuple is a key of several columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> Key
     """The key groups g with g * parallelism // max_parallelism == subtask."""
     if not 0 <= subtask < parallelism <= max_parallelism:
         raise ValueError(
-            f"subtask {subtask} of {parallelism} with max parallelism {max_parallelism} is not possible"
+            f"subtask {subtask} of {parallelism} with max parallelism {max_parallelism} is not"
+            " possible"
         )
     return KeyGroupRange(
         -(-subtask * max_parallelism // parallelism),

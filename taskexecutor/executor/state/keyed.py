@@ -1,5 +1,5 @@
-"""What a keyed state backend is to the task runtime (operators see
-`firesteel.operator.KeyedStateBackend`).
+"""The task runtime's view of a keyed state backend; operators see
+`firesteel.operator.KeyedStateBackend`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class KeyedStateEntry:
 
 
 class KeyedStateSnapshot(Protocol):
-    """The state as it was when it was taken, whatever happens to the backend since. Read it from
-    any one thread.
+    """The state at the moment of the snapshot, whatever the backend does later. Read it from any
+    one thread.
     """
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
-        """Every entry, key groups ascending; key groups without state are left out."""
+        """Every entry, by ascending key group; key groups without state are omitted."""
 
     def release(self) -> None:
-        """It is written, or given up."""
+        """The snapshot is written, or abandoned."""
 
 
 class KeyedState(Protocol):
-    """Keyed state of one operator's subtask. Values are replaced by `put`; only what `owned` gave
-    is changed in place.
+    """Keyed state of one operator's subtask. `put` replaces values; only a value from `owned` may
+    be changed in place.
     """
 
     @property
@@ -42,8 +42,7 @@ class KeyedState(Protocol):
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to be changed in place before anything else is asked of the backend; None if
-        there is none.
+        """The value, to change in place before the next call of the backend; None if there is none.
 
         For values that grow, such as lists: `copy` is called at most once per snapshot and value,
         not at every change.
@@ -54,12 +53,12 @@ class KeyedState(Protocol):
     def remove(self, name: str, key: Any, namespace: Any = None) -> None: ...
 
     def entries(self, name: str) -> Iterator[KeyedStateEntry]:
-        """All entries of one state, in no particular order; do not write meanwhile."""
+        """All entries of one state, in no particular order. Do not write while iterating."""
 
     def snapshot(self) -> KeyedStateSnapshot:
         """The synchronous part of a checkpoint: constant time in the size of the state."""
 
     def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
-        """Fills an empty backend with those of the entries that belong to its key groups."""
+        """Fills an empty backend with the entries of its key groups."""
 
     def close(self) -> None: ...

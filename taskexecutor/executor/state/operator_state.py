@@ -1,5 +1,5 @@
-"""State of one operator's subtask: its keyed backend and its operator state, as `initialize_state`
-gets it.
+"""The state of one operator's subtask, as passed to `initialize_state`: its keyed backend and its
+operator state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, Keyed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOperatorState:
-    """What a subtask gets back, already redistributed to its parallelism."""
+    """What a subtask restores, already redistributed to its parallelism."""
 
     keyed: Iterable[KeyedStateEntry] = ()
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
@@ -24,7 +24,7 @@ class RestoredOperatorState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStateSnapshot:
-    """Operator state is small and copied; keyed state is not."""
+    """Operator state is small and copied; keyed state is not copied."""
 
     keyed: KeyedStateSnapshot
     lists: dict[str, list[Any]]

@@ -67,7 +67,7 @@ class TaskConfig:
 
 ReportState: TypeAlias = Callable[
     [str, ExecutionState, ErrorInfo | None, TaskMetrics | None], None
-]  # of an attempt; the metrics with a terminal state
+]  # an attempt; metrics with a terminal state
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Reading a task's gates: fairly, one element at a time, and keeping account of what each channel
-has told.
+"""Reads a task's gates fairly, one element at a time, and tracks what each channel has sent.
 
 The reader knows which channels have ended and what event time they have reached; it does not know
-operators. Barrier alignment has its place between `poll` and the task: gates can block and unblock
-single channels.
+operators. Barrier alignment belongs between `poll` and the task: gates can block and unblock single
+channels.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 @dataclass(slots=True)
 class GateState:
-    """What one gate's channels have told so far."""
+    """The progress of one gate's channels."""
 
     valve: WatermarkValve
     data_channels: int  # channels without EndOfData yet
     open_channels: int  # channels without EndOfPartition yet
-    drained: bool = (
-        True  # False: some producer stopped with a savepoint, more will come after a restart
-    )
+    # False: some producer stopped with a savepoint and has more to send after a restart.
+    drained: bool = True
 
 
 class InputReader:
-    """Round robin over gates, so that no busy gate starves another."""
+    """Polls the gates in turn, so that no busy gate starves another."""
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
         self.gates = tuple(gates)
@@ -39,7 +37,9 @@ class InputReader:
         self._turn = 0
 
     def poll(self) -> tuple[int, int, StreamElement] | None:
-        """(gate, channel, element), or None if nothing is there; never blocks."""
+        """(gate, channel, element), or None if nothing is there; never blocks. A plain tuple: this
+        is called for every batch.
+        """
         count = len(self.gates)
         for _ in range(count):
             gate = self._turn
@@ -52,7 +52,7 @@ class InputReader:
     def on_event_time(
         self, gate: int, channel: int, event: Watermark | StreamStatus
     ) -> tuple[ValveEvent, ...]:
-        """What the gate as a whole says after this channel's event."""
+        """The events of the gate as a whole that follow from this channel's event."""
         valve = self.states[gate].valve
         if isinstance(event, Watermark):
             return valve.on_watermark(channel, event.timestamp_us)
@@ -82,5 +82,5 @@ class InputReader:
 
     @property
     def drained(self) -> bool:
-        """Every producer has really ended, rather than stopped with a savepoint."""
+        """Whether every producer has really ended, rather than stopped with a savepoint."""
         return all(state.drained for state in self.states)

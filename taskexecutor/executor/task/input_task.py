@@ -26,7 +26,7 @@ from taskexecutor.executor.task.step import Step
 
 
 class InputTask:
-    """See `stream_task.TaskKind`."""
+    """See `step.TaskKind`."""
 
     max_wait_s: float | None = None  # gates and mails wake the task
 
@@ -44,14 +44,12 @@ class InputTask:
         self._metrics = metrics
         self._wake = wake
         self._gates: list[InputGate] = []
-        self._entries = [
-            chain.entry(edge) for edge, _, _ in config.in_edges
-        ]  # one per gate: the node and its input
+        # One per gate: the node that it feeds, and which input of it.
+        self._entries = [chain.entry(edge) for edge, _, _ in config.in_edges]
         self._targets = [NodeTarget(node, input_index) for node, input_index in self._entries]
         self._heads = list({id(node): node for node, _ in self._entries}.values())
-        self._held_back: dict[
-            int, list[int]
-        ] = {}  # gates that are not read yet, and the gates that must end before
+        # Gates that are not read yet, with the gates that must end first.
+        self._held_back: dict[int, list[int]] = {}
         self._reader: InputReader
 
     def init(self) -> None:
@@ -115,7 +113,7 @@ class InputTask:
             gate.close()
 
     def _hold_back(self) -> None:
-        """Blocks the inputs of operators that read another one first."""
+        """Blocks the inputs of operators that read another input first."""
         for gate, (node, input_index) in enumerate(self._entries):
             first = node.operator.reads_first
             before = [
@@ -146,7 +144,7 @@ class InputTask:
             case EndOfData():
                 for outcome in reader.on_end_of_data(gate, channel, event):
                     target.event(outcome)
-                # An input that ends before the others is told so at once; the last ones when the
+                # An input that ends before the others ends at once; the last ones end when the
                 # timers are quiesced.
                 if (
                     reader.gate_ended(gate)
@@ -160,7 +158,8 @@ class InputTask:
                 reader.on_end_of_partition(gate, channel, event)
             case CheckpointBarrier():
                 raise RuntimeError(
-                    f"a checkpoint barrier (checkpoint {event.checkpoint_id}) in a job that takes none"
+                    f"a checkpoint barrier (checkpoint {event.checkpoint_id}) in a job without"
+                    " checkpoints"
                 )
             case _:
                 raise TypeError(f"{type(event).__name__} is not a stream element")

@@ -1,8 +1,8 @@
-"""The mailbox: how everything reaches a task's thread.
+"""The mailbox: the way to a task's thread.
 
 A task is single-threaded: operators, timers, checkpoints and coordinator events all run on its own
 thread. Other threads put mails, or `wake` it because something can be polled again; one condition
-serves both, so a hand-over takes a thread switch and nothing is polled for.
+serves both, so a hand-over costs one thread switch, and nothing is polled in a loop.
 
 Rules: any thread may `put`, `wake` and `close`; only the task's thread may `take` and `wait`.
 """
@@ -25,11 +25,11 @@ class Mailbox:
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())
         self._mails: deque[Mail] = deque()
-        self._signalled = False  # somebody called wake since the last wait
+        self._signalled = False  # `wake` was called since the last wait
         self._closed = False
 
     def put(self, mail: Mail) -> None:
-        """Has `mail` run on the task's thread; dropped when the task is over."""
+        """Queues `mail` to run on the task's thread; dropped when the task is over."""
         with self._condition:
             if self._closed:
                 return
@@ -38,8 +38,8 @@ class Mailbox:
 
     def wake(self) -> None:
         """Ends the current or the next `wait`."""
-        # Reading it without the lock is safe: the sleeper clears it before it looks again at what
-        # it waits for.
+        # Reading it without the lock is safe: the sleeper clears it before it checks again what it
+        # waits for.
         if self._signalled:
             return
         with self._condition:
@@ -63,7 +63,7 @@ class Mailbox:
             self._signalled = False
 
     def close(self) -> None:
-        """The task is over: drops what is queued and what may still come."""
+        """The task is over: drops all mails, queued and future ones."""
         with self._condition:
             self._closed = True
             self._mails.clear()

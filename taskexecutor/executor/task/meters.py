@@ -18,7 +18,7 @@ from taskexecutor.executor.task.metrics import (
 TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
 RATE_WINDOW_S = 5.0
-# The first three add up to the time that the task has lived, the others are parts of it.
+# The first three add up to the lifetime of the task, the others are parts of it.
 TIMES = {
     "Busy": "busy_ms",
     "Idle": "idle_ms",
@@ -27,7 +27,7 @@ TIMES = {
     "Python": "python_ms",
     "Exchange": "exchange_ms",
 }
-BACK_PRESSURED_FROM_MS = 500.0  # per second: isBackPressured, also between two waits
+BACK_PRESSURED_FROM_MS = 500.0  # per second: from here on isBackPressured, even between two waits
 
 
 class MetricSample(NamedTuple):
@@ -37,8 +37,8 @@ class MetricSample(NamedTuple):
 
 
 class TaskMeters:
-    """Turns the counters into Prometheus samples; rates are over the last few seconds. One asker,
-    any thread.
+    """Turns the counters into Prometheus samples; rates cover the last RATE_WINDOW_S. For one
+    reader, in any thread.
     """
 
     def __init__(self, group: TaskMetricGroup, now_s: Callable[[], float] = time.monotonic) -> None:

@@ -81,14 +81,14 @@ class OperatorMetrics:
 
     @property
     def records_taken(self) -> int:
-        """In from other operators, or read by a source."""
+        """Received from other operators, or read by a source."""
         return self.records_in + (
             self.counters[RECORDS_READ].value if RECORDS_READ in self.counters else 0
         )
 
 
 class TaskMetricGroup:
-    """All that is counted for one task."""
+    """Everything that is counted for one task."""
 
     def __init__(self, info: TaskInfo, clock: TaskClock) -> None:
         self.info = info
@@ -106,16 +106,15 @@ class TaskMetricGroup:
 
     @property
     def blocked(self) -> bool:
-        """The task can do nothing now: no credit, or no answer from a coordinator."""
+        """Whether the task cannot go on: it has no credit, or no answer from a coordinator."""
         return self.clock.kind is TimeKind.BLOCKED or any(
             partition.blocked for partition in self.partitions
         )
 
     def read(self) -> TaskMetrics:
-        """Cumulative since the task was made. Safe from any thread."""
+        """Cumulative since the task was created. Safe from any thread."""
         spent_ns = self.clock.read_ns()
-        # Waiting for credit happens inside handing over; the partitions know how much of it that
-        # was.
+        # Waiting for credit is a part of handing over; the partitions know how much it was.
         no_credit_ns = min(
             sum(partition.blocked_ns for partition in self.partitions), spent_ns[TimeKind.EXCHANGE]
         )

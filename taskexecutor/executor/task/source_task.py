@@ -8,7 +8,7 @@ from taskexecutor.executor.task.step import Step
 
 
 class SourceTask:
-    """See `stream_task.TaskKind`."""
+    """See `step.TaskKind`."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain
@@ -24,11 +24,11 @@ class SourceTask:
         self.max_wait_s: float | None = None
 
     def init(self) -> None:
-        """A source has nothing to acquire but its operators."""
+        """Acquires nothing: a source has only its operators."""
 
     def step(self) -> Step:
         if self._chain.stopped:
-            self.max_wait_s = None  # a mail tells when to go on
+            self.max_wait_s = None  # a mail raises the limit
             return Step.DRY
         if not self._source.poll(0.0):
             self.max_wait_s = None
@@ -45,4 +45,4 @@ class SourceTask:
         return self._head.watermark_us
 
     def cleanup(self) -> None:
-        """Nothing was acquired."""
+        """Frees nothing."""

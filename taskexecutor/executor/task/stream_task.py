@@ -1,5 +1,4 @@
-"""StreamTask: one attempt of one subtask, from its creation to its last report (spec 000, spec
-001).
+"""StreamTask: one attempt of one subtask, from its creation to its last report (spec 000, 001).
 
     INITIALIZING  set initial state → utilities, load the chain → set operators up → task-specific
                   init → initialize operator states → open operators
@@ -10,9 +9,9 @@
     CLOSING       close operators → EndOfPartition → task-specific cleanup → common cleanup
 
 A cancellation or a failure anywhere leads to INTERRUPTED: shut timers down → task-specific cleanup
-→ close operators → common cleanup, and CANCELED or FAILED. Every operator that was set up is closed exactly
-once on every path; a close that raises does not keep the others from being closed; the first
-failure is the one that is reported.
+→ close operators → common cleanup, and CANCELED or FAILED. Every operator that was set up is closed
+exactly once on every path; a close that raises does not prevent the others; the first failure is
+the one that is reported.
 
 What differs between tasks with and without inputs is in `source_task` and `input_task`.
 """
@@ -247,7 +246,7 @@ class StreamTask:
     # -- the end
 
     def _interrupted(self) -> list[BaseException]:
-        """Spec 000, "Interrupted Execution"; returns what went wrong on the way, in order."""
+        """Spec 000, "Interrupted Execution"; returns the failures on the way, in order."""
         failures: list[BaseException] = []
         self._lifecycle.on(TaskEvent.INTERRUPTED)
         self._mailbox.close()
@@ -303,7 +302,7 @@ class StreamTask:
         except Exception:
             _log.exception("a task state could not be reported", state=state.name)
 
-    # -- what operators ask for
+    # -- for operators
 
     def _deliver(self, operator_id: str, message: ToOperator) -> None:
         node = self._chain.node_of(operator_id) if self._chain is not None else None

@@ -1,1 +1,1 @@
-"""Time in a task: clocks, timers, watermarks and the alignment of watermarks."""
+"""Time in a task: clocks, timers, watermarks and watermark alignment."""

@@ -1,8 +1,8 @@
 """Where a task's time goes: every nanosecond of its thread belongs to exactly one kind of work.
 
-Kinds nest like calls: what begins inside another kind interrupts it, so nothing is counted twice (a
-Python operator that emits into a chained Spark operator: the inner time is Spark's). Entering and
-leaving costs well under a microsecond.
+Kinds nest like calls: an inner kind interrupts the outer one, so nothing is counted twice (a Python
+operator that emits into a chained Spark operator: the inner time is Spark's). Entering and leaving
+cost well under a microsecond.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import TracebackType
 
 
 class TimeKind(IntEnum):
-    RUNTIME = 0  # the task's own bookkeeping, and operators that do not tell
+    RUNTIME = 0  # the task's own bookkeeping, and operators that do not account theirs
     IDLE = 1  # nothing to do
     SPARK = 2
     PYTHON = 3
@@ -50,11 +50,11 @@ class TaskClock:
 
     @property
     def kind(self) -> TimeKind:
-        """What the task is at now."""
+        """What the task does now."""
         return self._kind
 
     def read_ns(self) -> list[int]:
-        """Time spent so far, by kind, the current stretch included."""
+        """Time spent so far, by kind, including the current span."""
         kind, mark_ns = self._kind, self._mark_ns
         spent_ns = list(self._spent_ns)
         spent_ns[kind] += max(0, self._now_ns() - mark_ns)

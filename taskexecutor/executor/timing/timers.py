@@ -3,13 +3,13 @@
 Each operator has an `OperatorTimers`; a task has one `TaskTimers` over them. There is no timer
 thread: event-time timers fire when the operator's watermark advances, processing-time timers when
 the task's loop looks at the clock (it sleeps no longer than until the next one). So a timer never
-runs beside anything else of its task, and "await the running timers" is true by construction.
+runs concurrently with the rest of its task, and "await the running timers" holds by construction.
 
     RUNNING ──quiesce──▶ QUIESCED ──shut_down──▶ SHUT_DOWN
        └───────────────shut_down──────────────────▲
 
-QUIESCED: what was pending is cleared, what is registered is dropped, so that `finish` cannot start
-anything new.
+QUIESCED: pending timers are cleared and new ones dropped, so that `finish` cannot start anything
+new.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Timer:
 
 
 class TimerQueue:
-    """Timers of one time domain, each once, in the order of time and, for equal times, of
-    registration (pure).
+    """Timers of one time domain, each once, ordered by time and, for equal times, by registration
+    (pure).
     """
 
     __slots__ = ("_count", "_heap", "_live")
@@ -78,7 +78,7 @@ class TimerQueue:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: int) -> Timer | None:
-        """Takes out the first timer with timestamp <= now."""
+        """Removes and returns the first timer with timestamp <= now."""
         due = self.next_timestamp()
         if due is None or due > now:
             return None
@@ -96,7 +96,7 @@ class TimerQueue:
 
 
 class TaskTimers:
-    """The timer service of a task: drives those of its operators through the states above."""
+    """The timer service of a task; it drives those of its operators."""
 
     __slots__ = ("_operators", "next_due_ms", "state")
 
@@ -115,7 +115,7 @@ class TaskTimers:
         return timers
 
     def fire_processing_time(self, now_ms: int) -> None:
-        """Fires what is due, operator by operator. A timer registered meanwhile waits for the next
+        """Fires due timers, operator by operator. One registered meanwhile waits for the next
         call.
         """
         if self.next_due_ms is None or now_ms < self.next_due_ms:
@@ -208,7 +208,7 @@ class OperatorTimers:
             self._on_event_time(timer.timestamp, timer.key, timer.namespace)
 
     def fire_processing_time(self, now_ms: int) -> None:
-        # Bounded by what is pending now: a timer that registers itself for the past must not stop
+        # Bounded by the timers pending now: one that registers itself for the past must not stop
         # the task's loop.
         for _ in range(len(self.processing_time)):
             timer = self.processing_time.pop_due(now_ms)

@@ -1,9 +1,9 @@
-"""A source's side of watermark alignment; the other one is jobmaster.core.coordinators.alignment.
+"""A source's side of watermark alignment; jobmaster.core.coordinators.alignment is the other one.
 
-Listens to the watermarks that an operator sends on, reports them to the JobMaster, and says when
-the task is to stop: while it is past the limit that it was told last. At first the limit is before
-all times, so nothing is read behind the first watermark before the group is known. What is read at
-once, a split of Spark's, is not taken apart.
+Observes the watermarks that an operator emits, reports them to the JobMaster, and stops the task
+while it is past the latest limit. The first limit is before all times, so nothing is read behind
+the first watermark until the group is known. What is read at once, a split of Spark's, is not
+divided.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.timing.watermarks import ValveEvent
 
-GOOD_PART = 4  # of the drift
+# A source reports at once when its event time has advanced by this part of the maximal drift.
+REPORT_AT_DRIFT_FRACTION = 1 / 4
 
 
 class WatermarkAlignment:
-    """A `node.Target`. Reports once per update interval, and at once when it stops, ends or is
-    idle, or is no longer.
+    """A `chain.output.Target`. Reports once per update interval, and at once when the source stops,
+    ends, becomes idle or active.
 
-    Also at once when event time has gone a good part of the drift: the next split may take long,
-    and no timer fires while it is read; the others are not to wait for more than that part.
+    Also at once when event time has advanced by a part of the drift: the next split may take long,
+    and no timer fires while it is read; the others must not wait for more than that part.
 
-    `call_at(ms)` shall lead to `on_timer`; `now_ms` is the wall clock, `now_ns` any that does not
-    go back.
+    `call_at(ms)` must lead to a call of `on_timer`; `now_ms` is the wall clock, `now_ns` a
+    monotonic one.
     """
 
     def __init__(
@@ -49,26 +50,26 @@ class WatermarkAlignment:
         self._idle = False
         self._limit_us = MIN_TIMESTAMP_US
         self._reported_us = MIN_TIMESTAMP_US
-        self._unreported = False  # something that is to be reported later
+        self._unreported = False  # a change waits for the next report
         self._timer_set = False
         self._stopped_since_ns: int | None = None
-        self._stopped_ns = 0  # before that
+        self._stopped_ns = 0  # earlier stops
 
     @property
     def stopped(self) -> bool:
-        """The task takes no input now."""
+        """Whether the task must take no input now."""
         return self._stopped_since_ns is not None
 
     @property
     def stopped_ms(self) -> float:
-        """For how long it has been so, in all. Safe from any thread."""
+        """For how long it has been stopped, in all. Safe from any thread."""
         since_ns, before_ns = self._stopped_since_ns, self._stopped_ns
         return (before_ns + (0 if since_ns is None else max(0, self._now_ns() - since_ns))) / 1e6
 
     @property
     def drift_ms(self) -> float:
-        """How far it was ahead of the group's slowest when the JobMaster last told; 0 while that is
-        not known.
+        """How far it was ahead of the group's slowest at the JobMaster's latest message; 0 while
+        that is unknown.
         """
         if MIN_TIMESTAMP_US in (self._watermark_us, self._limit_us) or MAX_TIMESTAMP_US in (
             self._watermark_us,
@@ -77,25 +78,28 @@ class WatermarkAlignment:
             return 0.0
         return max(0, self._watermark_us - (self._limit_us - self._spec.max_drift_us)) / 1000
 
-    # -- what the operator sends on
+    # -- from the operator
 
     def batch(self, batch: pa.RecordBatch) -> None:
-        """Event time is what counts."""
+        """Ignored: only event time counts."""
 
     def event(self, event: ValveEvent) -> None:
         if isinstance(event, Watermark):
             self._watermark_us = event.timestamp_us
             self._look()
-            far = self._watermark_us - self._reported_us >= self._spec.max_drift_us / GOOD_PART
+            far = (
+                self._watermark_us - self._reported_us
+                >= self._spec.max_drift_us * REPORT_AT_DRIFT_FRACTION
+            )
             self._changed(at_once=far or self.stopped or self._ended)
         else:
             self._idle = event.idle
             self._changed(at_once=True)
 
     def finished(self) -> None:
-        """MAX_WATERMARK has come before."""
+        """Ignored: MAX_WATERMARK has come before."""
 
-    # -- what the JobMaster says
+    # -- from the JobMaster
 
     def limit(self, limit_us: int) -> None:
         self._limit_us = limit_us

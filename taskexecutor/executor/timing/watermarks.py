@@ -3,7 +3,7 @@
 The combined watermark is the minimum over the channels that count. A channel does not count while
 
 * it is idle,
-* it is unaligned: it was idle, and has not caught up with what was already announced,
+* it lags: it was idle, and has not caught up with the watermark already sent,
 * it is done: it has sent MAX_WATERMARK. (A done channel must not end event time for channels that
   are merely idle.)
 
@@ -20,20 +20,20 @@ _NOTHING: tuple[ValveEvent, ...] = ()
 
 
 class WatermarkValve:
-    """`channels` inputs, one output; every method returns what is to be sent on, in order."""
+    """`channels` inputs, one output; every method returns the events to send on, in order."""
 
-    __slots__ = ("_active", "_aligned", "_output_idle", "_output_us", "_watermarks_us")
+    __slots__ = ("_active", "_caught_up", "_output_idle", "_output_us", "_watermarks_us")
 
     def __init__(self, channels: int) -> None:
         self._watermarks_us = [MIN_TIMESTAMP_US] * channels
         self._active = [True] * channels
-        self._aligned = [True] * channels  # implies active
+        self._caught_up = [True] * channels  # implies active
         self._output_us = MIN_TIMESTAMP_US
         self._output_idle = False
 
     @property
     def watermark_us(self) -> int:
-        """What was announced last."""
+        """The watermark sent last."""
         return self._output_us
 
     @property
@@ -41,26 +41,26 @@ class WatermarkValve:
         return self._output_idle
 
     def add_channel(self) -> int:
-        """One more channel, before anything was received; returns its number."""
+        """Adds a channel, before anything was received; returns its number."""
         self._watermarks_us.append(MIN_TIMESTAMP_US)
         self._active.append(True)
-        self._aligned.append(True)
+        self._caught_up.append(True)
         return len(self._active) - 1
 
     def on_watermark(self, channel: int, timestamp_us: int) -> tuple[ValveEvent, ...]:
-        """An idle channel's watermarks do not count, nor do those that go back."""
+        """Ignores the watermarks of an idle channel, and those that do not advance."""
         if not self._active[channel]:
             return _NOTHING
         before_us = self._watermarks_us[channel]
         if timestamp_us <= before_us:
             return _NOTHING
         self._watermarks_us[channel] = timestamp_us
-        if not self._aligned[channel]:
+        if not self._caught_up[channel]:
             if timestamp_us < self._output_us:
                 return _NOTHING
-            self._aligned[channel] = True
+            self._caught_up[channel] = True
         elif before_us > self._output_us and timestamp_us != MAX_TIMESTAMP_US:
-            return _NOTHING  # it was not the one that held the others back
+            return _NOTHING  # it did not hold the others back
         return self._advance()
 
     def on_status(self, channel: int, idle: bool) -> tuple[ValveEvent, ...]:
@@ -68,19 +68,19 @@ class WatermarkValve:
             return _NOTHING
         if idle:
             self._active[channel] = False
-            self._aligned[channel] = False
+            self._caught_up[channel] = False
             return self._advance()
         self._active[channel] = True
-        self._aligned[channel] = self._watermarks_us[channel] >= self._output_us
+        self._caught_up[channel] = self._watermarks_us[channel] >= self._output_us
         if self._output_idle and not self._done(channel):
             self._output_idle = False
             return (StreamStatus(False), *self._advance())
         return _NOTHING
 
     def on_end(self, channel: int) -> tuple[ValveEvent, ...]:
-        """The channel has sent all its data and will not hold others back."""
+        """The channel has sent all its data and no longer holds others back."""
         self._active[channel] = True
-        self._aligned[channel] = True
+        self._caught_up[channel] = True
         self._watermarks_us[channel] = MAX_TIMESTAMP_US
         return self._advance()
 
@@ -89,10 +89,10 @@ class WatermarkValve:
 
     def _advance(self) -> tuple[ValveEvent, ...]:
         lowest_us: int | None = None
-        waiting = False  # some channel is active and not done, though perhaps unaligned
-        idle_us: int | None = None  # the furthest of the idle ones
-        for watermark_us, active, aligned in zip(
-            self._watermarks_us, self._active, self._aligned, strict=True
+        waiting = False  # some channel is active and not done, though it may lag
+        idle_us: int | None = None  # the latest of the idle ones
+        for watermark_us, active, caught_up in zip(
+            self._watermarks_us, self._active, self._caught_up, strict=True
         ):
             if watermark_us == MAX_TIMESTAMP_US:
                 continue
@@ -100,12 +100,12 @@ class WatermarkValve:
                 idle_us = watermark_us if idle_us is None else max(idle_us, watermark_us)
             else:
                 waiting = True
-                if aligned and (lowest_us is None or watermark_us < lowest_us):
+                if caught_up and (lowest_us is None or watermark_us < lowest_us):
                     lowest_us = watermark_us
         if waiting:
-            return self._announce(lowest_us)
+            return self._send_on(lowest_us)
         if idle_us is None:
-            events = self._announce(MAX_TIMESTAMP_US)
+            events = self._send_on(MAX_TIMESTAMP_US)
             if self._output_idle:
                 self._output_idle = False
                 return (StreamStatus(False), *events)
@@ -113,9 +113,9 @@ class WatermarkValve:
         if self._output_idle:
             return _NOTHING
         self._output_idle = True
-        return (*self._announce(idle_us), StreamStatus(True))
+        return (*self._send_on(idle_us), StreamStatus(True))
 
-    def _announce(self, timestamp_us: int | None) -> tuple[ValveEvent, ...]:
+    def _send_on(self, timestamp_us: int | None) -> tuple[ValveEvent, ...]:
         if timestamp_us is None or timestamp_us <= self._output_us:
             return _NOTHING
         self._output_us = timestamp_us

@@ -18,7 +18,7 @@ from taskexecutor.executor.task.interfaces import ResultPartition
 
 
 class OperatorChain:
-    """Nodes in topological order, and where each in_edge enters."""
+    """The nodes in topological order."""
 
     def __init__(self, nodes: Sequence[ChainNode], partitions: Sequence[ResultPartition]) -> None:
         self.nodes = tuple(nodes)
@@ -75,14 +75,12 @@ class OperatorChain:
     # -- first to last
 
     def flush(self) -> None:
-        """Input has run dry: nothing is held back any longer."""
+        """Input has run dry: emits everything that is held back."""
         for node in self.nodes:
             node.operator.flush()
 
     def advance_to_end_of_event_time(self) -> None:
-        """MAX_WATERMARK: every event-time timer fires. Where it has arrived already, nothing
-        happens.
-        """
+        """MAX_WATERMARK: every event-time timer fires, unless it has arrived already."""
         for node in self.nodes:
             node.advance_to_end_of_event_time()
 

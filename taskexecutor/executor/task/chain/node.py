@@ -52,8 +52,8 @@ class ChainNode:
         self.context = context
         self.watermark_alignment = watermark_alignment  # of the source whose output this is
         self.state: TaskOperatorState | None = None
-        self._valve = WatermarkValve(0)  # one channel per producer, whichever input it feeds
-        self._producers = [0] * inputs  # per input: those that have not ended
+        self._valve = WatermarkValve(0)  # one channel per producer, over all inputs
+        self._producers = [0] * inputs  # per input: how many have not ended
         self._ended = [False] * inputs
         self._must_close = False
 
@@ -74,7 +74,7 @@ class ChainNode:
     # -- life
 
     def setup(self) -> None:
-        self._must_close = True  # even if it raises: it may have acquired something by then
+        self._must_close = True  # even if it raises: it may have acquired something
         self.operator.setup(self.context, self.output)
 
     def initialize_state(self, state: TaskOperatorState) -> None:
@@ -123,7 +123,7 @@ class ChainNode:
                 self.output.emit_status(outcome)
 
     def advance_watermark(self, watermark: Watermark) -> None:
-        """Event time advances; what is held back as a bundle belongs before it."""
+        """Event time advances, after everything that is held back as a bundle."""
         self.operator.flush()
         self.timers.advance_watermark(watermark.timestamp_us)
         self.operator.process_watermark(watermark)
@@ -131,7 +131,7 @@ class ChainNode:
     def advance_to_end_of_event_time(self) -> None:
         if self.timers.current_watermark_us < MAX_WATERMARK.timestamp_us:
             self.advance_watermark(MAX_WATERMARK)
-        self.output.emit_watermark(MAX_WATERMARK)  # even if the operator keeps watermarks to itself
+        self.output.emit_watermark(MAX_WATERMARK)  # even if the operator forwards none
 
     def handle_coordinator_event(self, event: ToOperator) -> None:
         alignment = self.watermark_alignment

@@ -16,18 +16,18 @@ from taskexecutor.executor.timing.watermarks import ValveEvent
 
 
 class Target(Protocol):
-    """Where one output leads to."""
+    """Where an output leads."""
 
     def batch(self, batch: pa.RecordBatch) -> None: ...
 
     def event(self, event: ValveEvent) -> None: ...
 
     def finished(self) -> None:
-        """The producing operator has finished; end of data is on its way."""
+        """The producing operator has finished; EndOfData follows."""
 
 
 class PartitionTarget:
-    """A result partition: whatever leaves the task."""
+    """A result partition: the way out of the task."""
 
     __slots__ = ("_clock", "partition")
 
@@ -50,12 +50,12 @@ class PartitionTarget:
             self._clock.leave()
 
     def finished(self) -> None:
-        """EndOfData is the task's to send, once all its operators have finished."""
+        """Nothing: the task sends EndOfData once all of its operators have finished."""
 
 
 class ChainOutput:
-    """The `firesteel.operator.Output` of a node. Watermarks only go forward; empty batches go
-    nowhere.
+    """The `firesteel.operator.Output` of a node. Watermarks only advance; empty batches are
+    dropped.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class ChainOutput:
             self._forward_status(status)
 
     def seal(self, called: str) -> None:
-        """From now on, to emit is an error of the operator."""
+        """Makes every later emission an error of the operator."""
         self._sealed_by = called
 
     def _send(self, batch: pa.RecordBatch, targets: list[Target] | tuple[()]) -> None:
@@ -129,7 +129,8 @@ class ChainOutput:
             raise TaskCancelled
         if self._sealed_by:
             raise RuntimeError(
-                f"operator {self._name} emits after {self._sealed_by}(); emit what is left in finish()"
+                f"operator {self._name} emits after {self._sealed_by}(); emit what is left in"
+                " finish()"
             )
 
     def _forward_status(self, status: StreamStatus) -> None:
