@@ -69,8 +69,7 @@ class Execution:
         if state is None:
             raise IllegalTransition(f"task {self}: {event.name} is illegal in {old.name}")
         self.state = state
-        self.timestamps.append(StateChange(state, now_ms))
-        self.vertex.job_vertex.count(old, state)
+        self.timestamps.append(self.vertex.job_vertex.changed(old, state, now_ms))
 
     @property
     def name(self) -> str:
@@ -118,10 +117,10 @@ class ExecutionVertex:
             raise ValueError(f"a new attempt while the old one runs: {self.current}")
         if self.prior is None:
             self.prior = []
-        self.prior.append(self.current)
-        old = self.current.state
-        self.current = Execution(self, self.current.attempt + 1, attempt_id, created)
-        self.job_vertex.count(old, self.current.state)
+        old = self.current
+        self.prior.append(old)
+        self.current = Execution(self, old.attempt + 1, attempt_id, created)
+        self.job_vertex.changed(old.state, created.state, created.at_ms)
         return self.current
 
     @property
@@ -133,20 +132,23 @@ class ExecutionVertex:
 class ExecutionJobVertex:
     """All subtasks of one JobVertex, with incrementally updated counts per state."""
 
-    __slots__ = ("_job_counts", "counts", "vertex", "vertices")
+    __slots__ = ("_job_counts", "_last_change", "counts", "vertex", "vertices")
 
     def __init__(self, vertex: JobVertex, job_counts: JobCounts) -> None:
         self.vertex = vertex
         self.vertices: list[ExecutionVertex] = []  # by subtask
         self.counts = [0] * len(STATES)  # current executions, by the state's number
         self._job_counts = job_counts
+        self._last_change = StateChange(CREATED, 0)
 
     @property
     def parallelism(self) -> int:
         return len(self.vertices)
 
-    def count(self, old: ExecutionState, new: ExecutionState) -> None:
-        """An execution went from `old` to `new`."""
+    def changed(self, old: ExecutionState, new: ExecutionState, now_ms: int) -> StateChange:
+        """Counts that an execution went from `old` to `new`. Those that change together share the
+        StateChange that is returned.
+        """
         old_index, new_index = old._value_, new._value_
         self.counts[old_index] -= 1
         self.counts[new_index] += 1
@@ -155,6 +157,10 @@ class ExecutionJobVertex:
         job.by_state[new_index] += 1
         job.live += IS_TERMINAL[old_index] - IS_TERMINAL[new_index]
         job.version += 1
+        change = self._last_change
+        if change.state is not new or change.at_ms != now_ms:
+            change = self._last_change = StateChange(new, now_ms)
+        return change
 
     @property
     def aggregate_state(self) -> ExecutionState:

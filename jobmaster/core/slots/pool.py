@@ -153,9 +153,7 @@ class SlotPool:
             self._by_task_executor.setdefault(task_executor_id, {})[slot.allocation_id] = slot
             self._stop_waiting(group)
             self._join(slot, group)
-            self._steps.append(
-                _Step(now, slot.allocation_id, f"accepted from {task_executor_id} for", group.key)
-            )
+            self._steps.append(_Step(now, slot.allocation_id, "accepted for", group.key))
             accepted.append(offer.allocation_id)
         return OfferAnswer(
             accepted=tuple(accepted), rejected=tuple(rejected), replaced=tuple(replaced)

@@ -655,7 +655,7 @@ def test_the_core_tells_how_task_slot_and_job_came_to_their_states() -> None:
     assert task[-1].endswith(" by FAIL: boom")
     slot = world.core.story(execution.slot.allocation_id)
     assert slot == [
-        "accepted from te-1 for subtasks 0 of group 'default' at 100.000",
+        "accepted for subtasks 0 of group 'default' at 100.000",
         "released by subtasks 0 of group 'default' at 100.000",
     ]
     assert [step.split(" ")[0] for step in world.core.story("job")] == [
