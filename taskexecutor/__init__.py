@@ -1,3 +1,3 @@
-"""The TaskExecutor: one per machine; owns slots with a PySpark executor each, relays between these
-and the JobMasters.
+"""The TaskExecutor: one on each machine. Owns slots with a PySpark executor process each, and
+relays between these and the JobMasters.
 """

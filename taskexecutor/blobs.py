@@ -1,6 +1,4 @@
-"""The blobs that jobs here need, downloaded from the Dispatcher once per content and shared between
-jobs.
-"""
+"""The blobs of jobs: downloaded from the Dispatcher once for each content and shared by jobs."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ DOWNLOAD_TIMEOUT_S = 300.0
 
 
 class BlobCache:
-    """Files below `directory`, each named by its hash. A file that is there is complete and has
-    that content.
-    """
+    """Files in `directory`, named by the hash of their content. A file that exists is complete."""
 
     def __init__(self, directory: Path, *, platform: Platform) -> None:
         self._directory = directory
@@ -35,7 +31,7 @@ class BlobCache:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     async def get(self, blob: Blob, dispatcher_address: str) -> Path:
-        """The blob's file. Raises FiresteelError if it cannot be had, or is not what its hash says."""
+        """The blob's file. Raises FiresteelError if it cannot be downloaded or has another hash."""
         if not is_id(blob.hash):
             raise FiresteelError(f"file {blob.name!r} has a malformed hash {blob.hash!r}")
         path = self._directory / blob.hash
@@ -46,12 +42,12 @@ class BlobCache:
             download = asyncio.create_task(self._download(blob, path, dispatcher_address))
             self._downloads[blob.hash] = download
             download.add_done_callback(lambda _: self._downloads.pop(blob.hash, None))
-        return await asyncio.shield(download)  # another job may wait for it as well
+        return await asyncio.shield(download)  # another job may wait for it, too
 
     async def _download(self, blob: Blob, path: Path, dispatcher_address: str) -> Path:
         if not dispatcher_address:
             raise FiresteelError(
-                f"file {blob.name!r} cannot be fetched: the job does not say where its Dispatcher is"
+                f"file {blob.name!r} cannot be fetched: the address of the Dispatcher is missing"
             )
         digest = xxhash.xxh3_128()
         handle, name = tempfile.mkstemp(dir=self._directory, prefix="part-")
@@ -65,13 +61,14 @@ class BlobCache:
                         file.write(chunk.data)
             if digest.hexdigest() != blob.hash:
                 raise FiresteelError(
-                    f"file {blob.name!r} from {dispatcher_address} is not what was uploaded: its hash differs"
+                    f"file {blob.name!r} from {dispatcher_address} is not what was uploaded: "
+                    "its hash differs"
                 )
             os.replace(name, path)
         except grpc.aio.AioRpcError as error:
             raise FiresteelError(
-                f"file {blob.name!r} cannot be fetched from the Dispatcher at {dispatcher_address}: "
-                f"{error.code().name}: {error.details()}"
+                f"file {blob.name!r} cannot be fetched from the Dispatcher at "
+                f"{dispatcher_address}: {error.code().name}: {error.details()}"
             ) from error
         except OSError as error:
             raise FiresteelError(

@@ -1,6 +1,4 @@
-"""Between the TaskExecutor's messages on the wire and the slot table's events and commands.
-Protobuf stays at the door.
-"""
+"""Between messages on the wire and the core's events and commands."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def environment_from(values: Mapping[str, str]) -> Environment:
 def from_resource_manager(
     message: resource_manager_pb2.ResourceManagerToTaskExecutor,
 ) -> events.Event | None:
-    """None: nothing that the slot table wants to know (a heartbeat, or Shutdown, which the shell
-    handles).
-    """
+    """None if it does not concern the core: Heartbeat; Shutdown, which the stream handles."""
     epoch = Epoch(message.resource_manager_epoch)
     match message.WhichOneof("message"):
         case "registered":
@@ -48,7 +44,8 @@ def from_resource_manager(
             request = message.request_slot
             if not request.allocation_id or not request.job_id or not request.job_master_address:
                 raise RemoteProtocolError(
-                    "ResourceManager: RequestSlot without allocation_id, job_id or job_master_address"
+                    "ResourceManager: RequestSlot without allocation_id, job_id or "
+                    "job_master_address"
                 )
             return events.SlotRequested(
                 resource_manager_epoch=epoch,
@@ -64,7 +61,7 @@ def from_resource_manager(
             return events.SlotRevoked(
                 resource_manager_epoch=epoch,
                 allocation_id=AllocationId(message.free_slot.allocation_id),
-                cause=message.free_slot.cause or "the ResourceManager gave no cause",
+                cause=message.free_slot.cause or "no cause given",
             )
         case _:
             return None
@@ -183,9 +180,7 @@ def _tasks_submitted(
 def _part_of(
     submit: tasks_pb2.SubmitTasks, tasks: list[tasks_pb2.TaskDeployment]
 ) -> tasks_pb2.SubmitTasks:
-    """The deployment as one slot needs it: its tasks, their vertices, and the locations of what
-    these consume.
-    """
+    """The part of a deployment for one slot: its tasks and their vertices."""
     if len(tasks) == len(submit.tasks):
         return submit
     wanted = {task.vertex_id for task in tasks}
@@ -285,9 +280,7 @@ def _state(state: ExecutionState) -> Any:
 
 
 def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
-    """The first line is what users read; what follows (the end of a log) is for whoever looks
-    closer.
-    """
+    """The summary is the reason's first line; what follows may be the end of a log."""
     return common_pb2.ErrorInfo(
         summary=reason.splitlines()[0] if reason else "",
         traceback=reason,
@@ -302,7 +295,7 @@ def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
 def from_executor(
     executor_id: ExecutorId, job_id: JobId | None, message: executor_pb2.ExecutorToTaskExecutor
 ) -> events.Event | None:
-    """`job_id`: whom the process serves. None for what the slot table need not know."""
+    """`job_id`: the job that the process serves. None if it does not concern the core."""
     match message.WhichOneof("message"):
         case "ready":
             return events.ProcessReady(
@@ -318,7 +311,7 @@ def from_executor(
                 executor_id=executor_id,
                 job_id=JobId(changes.job_id),
                 states=tuple(
-                    (AttemptId(change.attempt_id), ExecutionState(change.state))
+                    events.TaskState(AttemptId(change.attempt_id), ExecutionState(change.state))
                     for change in changes.changes
                 ),
                 message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),

@@ -1,5 +1,5 @@
-"""The operating system's side of slots: starts PySpark executors, hears of their death, measures
-their memory, kills them.
+"""The slots' processes: starts PySpark executors, reports their end, measures their memory and
+kills them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ExecutorProcesses:
             reason=reason.splitlines()[0],
         )
         if running.child is None:
-            running.task.cancel()  # `spawn` kills what it has started
+            running.task.cancel()  # `spawn` then kills what it has started
         else:
             running.child.kill()
 
@@ -119,7 +119,7 @@ class ExecutorProcesses:
             await asyncio.wait(tasks, timeout=10)
 
     async def _live(self, command: commands.StartProcess) -> None:
-        """From start to death."""
+        """A process from its start to its end."""
         log_path = self._log_path(command.slot_index)
         temp_dir = self._directory / "tmp" / command.executor_id
         temp_dir.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class ExecutorProcesses:
         )
         return [
             python,
-            "-P",  # the current folder is not ours: nothing in it may shadow a module
+            "-P",  # modules of the current folder must not shadow ours
             "-m", "taskexecutor.executor",
             "--link", self._link_address,
             "--executor-id", command.executor_id,
@@ -177,7 +177,7 @@ class ExecutorProcesses:
         return {
             **os.environ,
             "PYTHONPATH": f"{ours}{os.pathsep}{inherited}" if inherited else ours,
-            "TMPDIR": str(temp_dir),  # removed with the process, however it ends
+            "TMPDIR": str(temp_dir),  # removed when the process has ended, however it did
             CONFIG_VARIABLE: json.dumps(conf.to_dict()),
         }
 
@@ -201,19 +201,17 @@ class ExecutorProcesses:
             try:
                 used = await asyncio.to_thread(self._measure, list(pids))
             except Exception:
-                log.exception("memory could not be measured")
+                log.exception("cannot measure memory")
                 continue
             for pid, used_bytes in used.items():
                 self._post(events.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
 
 
 def _sweep() -> None:
-    """Memory of dead processes that is held by files is as good as used; so is the space of their
-    other files.
-    """
+    """Removes the files of dead processes: those in shared memory use up memory."""
     for folder in (temporary.SHARED_MEMORY, None):
         for removed in temporary.sweep(folder):
-            log.info("removed what a dead process had left", folder=str(removed))
+            log.info("removed a dead process's files", folder=str(removed))
 
 
 def exit_text(code: int) -> str:

@@ -1,9 +1,8 @@
-"""A job's own files on this machine: <dir>/jobs/<job id>/ with its Python files, archives and
-requirements.
+"""A job's files on this machine: Python files, archives and requirements.
 
-files/<name>          --py-files; .py files are found through the folder, .zip and .whl are on sys.path themselves
-<target dir>/         --py-archives, unpacked
-requirements/<hash>   --py-requirements; installed once per content in <dir>/requirements, linked here
+<dir>/jobs/<job id>/files/<name>     --py-files; on sys.path go this folder and each .zip and .whl
+<dir>/jobs/<job id>/<target dir>/    --py-archives, unpacked
+<dir>/requirements/<hash>/           --py-requirements, installed once for each content
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ SHOWN_PIP_LINES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class PreparedFiles:
     """Where a job's files are."""
 
     job_dir: Path
     python_paths: tuple[str, ...]
-    single_use: (
-        bool  # packages were installed, which a process cannot forget (they may hold native code)
-    )
+    # Packages were installed. A process cannot forget them: they may contain native code.
+    single_use: bool
 
 
 class JobFiles:
@@ -70,7 +68,7 @@ class JobFiles:
         self._blobs.start()
 
     def prepare(self, command: commands.PrepareJobFiles) -> None:
-        """Posts JobFilesReady or JobFilesFailed, unless `remove` comes first."""
+        """Posts JobFilesReady or JobFilesFailed, unless `remove` is called first."""
         self._cancel(command.job_id)
         self._preparing[command.job_id] = asyncio.create_task(
             self._prepare(command), name=f"files of {command.job_id}"
@@ -87,24 +85,28 @@ class JobFiles:
 
     async def _prepare(self, command: commands.PrepareJobFiles) -> None:
         try:
-            laid = await self._lay(command.job_id, command.blobs, command.dispatcher_address)
+            prepared = await self._prepared(
+                command.job_id, command.blobs, command.dispatcher_address
+            )
         except FiresteelError as error:
             self._post(events.JobFilesFailed(job_id=command.job_id, reason=str(error)))
         except Exception as error:
-            log.exception("a job's files could not be prepared", job_id=command.job_id)
-            reason = f"the job's files could not be prepared: {type(error).__name__}: {error}"
+            log.exception("cannot prepare a job's files", job_id=command.job_id)
+            reason = f"the job's files cannot be prepared: {type(error).__name__}: {error}"
             self._post(events.JobFilesFailed(job_id=command.job_id, reason=reason))
         else:
             self._post(
                 events.JobFilesReady(
                     job_id=command.job_id,
-                    job_dir=str(laid.job_dir),
-                    python_paths=laid.python_paths,
-                    single_use=laid.single_use,
+                    job_dir=str(prepared.job_dir),
+                    python_paths=prepared.python_paths,
+                    single_use=prepared.single_use,
                 )
             )
 
-    async def _lay(self, job_id: JobId, blobs: Sequence[Blob], dispatcher_address: str) -> Laid:
+    async def _prepared(
+        self, job_id: JobId, blobs: Sequence[Blob], dispatcher_address: str
+    ) -> PreparedFiles:
         if not is_id(job_id):
             raise FiresteelError(f"{job_id!r} is not a job id")
         paths = await asyncio.gather(*(self._blobs.get(blob, dispatcher_address) for blob in blobs))
@@ -117,7 +119,9 @@ class JobFiles:
         installed = tuple(
             [str(await self._install(blob, path, job_dir)) for blob, path in requirements]
         )
-        return Laid(job_dir=job_dir, python_paths=(*laid, *installed), single_use=bool(installed))
+        return PreparedFiles(
+            job_dir=job_dir, python_paths=(*laid, *installed), single_use=bool(installed)
+        )
 
     async def _install(self, blob: Blob, requirements: Path, job_dir: Path) -> Path:
         """pip-installs a requirements file into a folder of its own, once per content."""
@@ -154,7 +158,7 @@ class JobFiles:
                 raise
             if pip.returncode != 0:
                 raise FiresteelError(_pip_failed(blob.name, output.decode(errors="replace")))
-            with contextlib.suppress(OSError):  # another job has just installed the same
+            with contextlib.suppress(OSError):  # another job has just installed it
                 os.replace(making, target)
             return target
         finally:
@@ -173,8 +177,8 @@ def _pip_failed(name: str, output: str) -> str:
 
 
 def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, ...]:
-    """Puts files and archives into `job_dir`; returns what goes on sys.path. Raises FiresteelError
-    naming the bad one.
+    """Puts files and archives into `job_dir` and returns what goes on sys.path. Raises
+    FiresteelError that names the bad one.
     """
     job_dir.mkdir(parents=True)
     files = job_dir / "files"
@@ -197,7 +201,8 @@ def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, .
                 )
                 if target == files:
                     raise FiresteelError(
-                        f"archive {blob.name!r} cannot be unpacked into 'files': choose another name after #"
+                        f"archive {blob.name!r} cannot be unpacked into 'files': "
+                        "choose another name after #"
                     )
                 unpack(source, target, blob.name)
                 paths += [str(job_dir), str(target)]
@@ -207,7 +212,7 @@ def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, .
 
 
 def _inside(folder: Path, name: str, what: str) -> Path:
-    """`folder`/`name`, if that lies within `folder`."""
+    """`folder`/`name`. Raises FiresteelError if that is not inside `folder`."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
         raise FiresteelError(
@@ -217,8 +222,8 @@ def _inside(folder: Path, name: str, what: str) -> Path:
 
 
 def unpack(archive: Path, target: Path, name: str) -> None:
-    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz. An archive with a member that would leave
-    `target` is refused whole.
+    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz. Raises FiresteelError if a member leads
+    outside `target`.
     """
     target.mkdir(parents=True, exist_ok=True)
     try:
@@ -232,7 +237,7 @@ def unpack(archive: Path, target: Path, name: str) -> None:
             with tarfile.open(archive) as tar:
                 tar.extractall(
                     target, filter="data"
-                )  # raises for members, and links, that lead outside
+                )  # raises for members and links that lead outside
         else:
             raise FiresteelError(f"archive {name!r} is neither a zip nor a tar file")
     except tarfile.FilterError as error:
@@ -242,7 +247,7 @@ def unpack(archive: Path, target: Path, name: str) -> None:
 
 
 def _restore_modes(opened: zipfile.ZipFile, target: Path) -> None:
-    """ZipFile forgets permissions; programs in an archive need theirs."""
+    """ZipFile drops permissions, which programs in an archive need."""
     for member in opened.infolist():
         mode = (member.external_attr >> 16) & 0o777
         if mode and not member.is_dir():

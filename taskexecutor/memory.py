@@ -1,5 +1,5 @@
-"""How much memory process trees hold, read from /proc: a slot's Python, its JVM and Spark's Python
-workers together.
+"""How much memory process trees hold, read from /proc. A slot's tree is its Python, its JVM and
+Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
-    """Resident memory of each root with all its descendants; a root that has died is left out."""
+    """Resident memory of each root with all its descendants; roots that have died are left out."""
     parents, resident = _processes()
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
@@ -30,7 +30,7 @@ def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
 
 
 def _processes() -> tuple[dict[int, int], dict[int, int]]:
-    """Parent and resident bytes of every process of the machine, in one pass."""
+    """Parent and resident bytes of every process on this machine, in one pass."""
     parents: dict[int, int] = {}
     resident: dict[int, int] = {}
     for entry in os.scandir("/proc"):
@@ -38,7 +38,7 @@ def _processes() -> tuple[dict[int, int], dict[int, int]]:
             continue
         try:
             with open(f"/proc/{entry.name}/stat", "rb") as file:
-                # The name, in parentheses, may itself hold spaces and parentheses.
+                # The name, in parentheses, may contain spaces and parentheses.
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it has just ended

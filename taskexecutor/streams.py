@@ -1,7 +1,7 @@
-"""The TaskExecutor's own links: one to the ResourceManager, one to each JobMaster with slots here.
+"""The TaskExecutor's streams: one to the ResourceManager, one to each JobMaster with slots here.
 
-What they hear becomes events of the slot table. Whatever is sent while there is no connection is
-dropped: the slot table tells all it holds anew on every (re-)connection.
+What they receive is posted to the core. What is sent while a stream is down is dropped: the core
+sends all that it holds on every new connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ToJobMaster = job_master_pb2.TaskExecutorToJobMaster
 
 
 class ResourceManagerStream:
-    """Registers on every connection; a new ResourceManager (epoch) so learns all slots, while tasks
+    """Registers on every connection, so a new ResourceManager gets to know all slots while tasks
     keep running.
     """
 
@@ -88,7 +88,7 @@ class ResourceManagerStream:
                     )
                 self._registered, self._epoch = True, message.registered.resource_manager_epoch
             case "shutdown":
-                self._on_shutdown(message.shutdown.cause or "the ResourceManager said so")
+                self._on_shutdown(message.shutdown.cause or "requested by the ResourceManager")
         if (event := convert.from_resource_manager(message)) is not None:
             self._post(event)
 

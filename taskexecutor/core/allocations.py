@@ -1,8 +1,8 @@
-"""The life of an allocation once it was asked for (see `requests`): offered, released, ended."""
+"""Allocations once they are accepted (see `slot_requests`): offered, released, ended."""
 
 from __future__ import annotations
 
-from firesteel.common.ids import AllocationId
+from firesteel.common.ids import AllocationId, JobId
 from taskexecutor.core.commands import (
     CancelInProcess,
     CleanProcess,
@@ -25,15 +25,17 @@ from taskexecutor.core.slots import (
 
 
 def offer_ready_slots(table: SlotTable, now: float) -> None:
-    """Offers every allocated slot whose process and JobMaster are both there; one message per job."""
-    offers: dict[str, list[Slot]] = {}
+    """Offers every slot whose process and JobMaster are ready, in one message per job. Offers that
+    are not answered are repeated.
+    """
+    offers: dict[JobId, list[Offer]] = {}
     for slot in table.slots:
         allocation, process = slot.allocation, slot.process
         if allocation is None or process is None or not table.jobs[allocation.job_id].connected:
             continue
         if slot.state is SlotState.ALLOCATED and process.state is ProcessState.READY:
             table.drive_process(slot, ProcessEvent.OFFERED)
-            table.drive_slot(slot, SlotEvent.OFFERED, "")
+            table.drive_slot(slot, SlotEvent.OFFERED)
         elif not (
             slot.state is SlotState.ACTIVE
             and _unanswered(allocation, now)
@@ -41,13 +43,9 @@ def offer_ready_slots(table: SlotTable, now: float) -> None:
         ):
             continue
         allocation.offer_again_at = now + table.settings.offer_retry_s
-        offers.setdefault(allocation.job_id, []).append(slot)
-    for slots in offers.values():
-        assert slots[0].allocation is not None
-        job_id = slots[0].allocation.job_id
-        table.to_job_master(
-            job_id, OfferSlots(job_id=job_id, slots=tuple(offer_of(slot) for slot in slots))
-        )
+        offers.setdefault(allocation.job_id, []).append(offer_of(table, slot))
+    for job_id, slots in offers.items():
+        table.to_job_master(job_id, OfferSlots(job_id=job_id, slots=tuple(slots)))
 
 
 def _unanswered(allocation: Allocation, now: float) -> bool:
@@ -58,19 +56,19 @@ def _unanswered(allocation: Allocation, now: float) -> bool:
     )
 
 
-def offer_of(slot: Slot) -> Offer:
-    assert slot.allocation is not None and slot.process is not None
+def offer_of(table: SlotTable, slot: Slot) -> Offer:
+    allocation, process = table.allocation_of(slot), table.process_in(slot)
     return Offer(
-        allocation_id=slot.allocation.allocation_id,
+        allocation_id=allocation.allocation_id,
         slot_index=slot.index,
-        profile=slot.allocation.profile,
-        executor_id=slot.process.executor_id,
-        data_address=slot.process.data_address,
+        profile=allocation.profile,
+        executor_id=process.executor_id,
+        data_address=process.data_address,
     )
 
 
 def release(table: SlotTable, slot: Slot, cause: str, now: float) -> None:
-    """The job is to leave this slot: its tasks are cancelled, then its process is cleaned."""
+    """Cancels the job's tasks in this slot, then has its process cleaned."""
     allocation = slot.allocation
     if allocation is None or slot.state is SlotState.RELEASING:
         return
@@ -83,13 +81,12 @@ def release(table: SlotTable, slot: Slot, cause: str, now: float) -> None:
     for attempt_id in [task.attempt_id for task in allocation.running() if allocation.waiting]:
         del allocation.tasks[attempt_id]  # never reached the process
     allocation.waiting.clear()
-    cancel_running(table, slot, now)
+    _cancel_running(table, slot, now)
     clean_if_idle(table, slot, now)
 
 
-def cancel_running(table: SlotTable, slot: Slot, now: float) -> None:
-    allocation = slot.allocation
-    assert allocation is not None
+def _cancel_running(table: SlotTable, slot: Slot, now: float) -> None:
+    allocation = table.allocation_of(slot)
     fresh = [task for task in allocation.running() if not task.cancelled]
     for task in fresh:
         task.cancelled = True
@@ -105,7 +102,7 @@ def cancel_running(table: SlotTable, slot: Slot, now: float) -> None:
 
 
 def clean_if_idle(table: SlotTable, slot: Slot, now: float) -> None:
-    """Once a slot that is being released has no task left, its process is cleaned for the next job."""
+    """Has the process cleaned for the next job once no task is left in a slot that is released."""
     allocation, process = slot.allocation, slot.process
     if slot.state is not SlotState.RELEASING or allocation is None or process is None:
         return
@@ -119,7 +116,7 @@ def clean_if_idle(table: SlotTable, slot: Slot, now: float) -> None:
         table.drive_process(slot, ProcessEvent.CLEANED)
         end(table, slot, SlotEvent.CLEANED, allocation.release_cause)
     elif table.jobs[allocation.job_id].single_use:
-        kill(table, slot, "its job had installed Python packages that the next job must not see")
+        kill(table, slot, "its job installed Python packages that the next job must not see")
     else:
         allocation.clean_deadline = now + table.settings.clean_timeout_s
         table.command(
@@ -137,7 +134,7 @@ def kill(table: SlotTable, slot: Slot, reason: str) -> None:
 
 
 def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
-    """The slot is free; what was kept for the job on this machine goes with the job's last slot."""
+    """Frees the slot. The job's files are removed with its last slot."""
     allocation = table.allocation_of(slot)
     table.drive_slot(slot, event, reason)
     slot.allocation = None
@@ -153,12 +150,9 @@ def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
         table.forget(job)
 
 
-def lose(table: SlotTable, slot: Slot, reason: str) -> None:
-    """The slot's process is gone, or the slot is taken away: the JobMaster must count its tasks as
-    dead.
-    """
-    allocation = slot.allocation
-    assert allocation is not None
+def report_lost(table: SlotTable, slot: Slot, reason: str) -> None:
+    """The JobMaster takes the slot's tasks for failed."""
+    allocation = table.allocation_of(slot)
     lost = ReportSlotLost(
         job_id=allocation.job_id,
         allocation_id=allocation.allocation_id,
@@ -168,7 +162,7 @@ def lose(table: SlotTable, slot: Slot, reason: str) -> None:
     table.to_job_master(allocation.job_id, lost)
 
 
-def answered(
+def offers_answered(
     table: SlotTable,
     accepted: tuple[AllocationId, ...],
     rejected: tuple[AllocationId, ...],
@@ -181,4 +175,4 @@ def answered(
             slot.allocation.offer_again_at = None
     for allocation_id in rejected:
         if (slot := table.slot_of(allocation_id)) is not None:
-            release(table, slot, "its JobMaster does not want it", now)
+            release(table, slot, "rejected by its JobMaster", now)

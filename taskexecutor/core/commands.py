@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from firesteel.common.states import ExecutionState
+from taskexecutor.core.events import TaskState
 from taskexecutor.core.process_shape import ProcessShape
 
 # ---- to the ResourceManager
@@ -34,7 +34,7 @@ class ReportSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectJobMaster:
-    """Connect, and keep connecting, in place of any earlier connection for the job."""
+    """Connects, and reconnects until CloseJobMaster. Replaces an earlier connection for the job."""
 
     job_id: JobId
     address: str
@@ -57,9 +57,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHello:
+    """First on every connection: all that is held for the job."""
+
     job_id: JobId
     slots: tuple[Offer, ...]
-    tasks: tuple[tuple[AttemptId, ExecutionState], ...]
+    tasks: tuple[TaskState, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +80,10 @@ class ReportSlotLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTasks:
-    """States that this TaskExecutor itself knows; `reason` for FAILED."""
+    """States that this TaskExecutor itself knows; `reason` if FAILED."""
 
     job_id: JobId
-    states: tuple[tuple[AttemptId, ExecutionState], ...]
+    states: tuple[TaskState, ...]
     reason: str = ""
 
 
@@ -153,7 +155,7 @@ class CancelInProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanProcess:
-    """Forget the job; ProcessCleaned follows."""
+    """It forgets the job; ProcessCleaned follows."""
 
     executor_id: ExecutorId
     allocation_id: AllocationId
@@ -161,7 +163,7 @@ class CleanProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareJobFiles:
-    """Bring the job's files here; JobFilesReady or JobFilesFailed follows."""
+    """JobFilesReady or JobFilesFailed follows."""
 
     job_id: JobId
     blobs: tuple[Blob, ...]

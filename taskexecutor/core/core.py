@@ -1,18 +1,15 @@
-"""The TaskExecutor's core: decides about slots, the processes in them and the tasks in those (spec
-003, spec 004).
+"""Decides about the slots of one machine, the processes in them and their tasks (spec 003, 004).
 
-Events in, effects out; no I/O, no clock. It owns all that `table.SlotTable` holds. Rules:
+Events in, commands out; no I/O, no clock. Its state is the `SlotTable`. Rules:
 
-* A slot is asked for by the ResourceManager, prepared here, offered to the JobMaster, used by it,
-  given back by it.
-* Every slot has a warm process whenever there is room; a job gets it if it fits, else one that
-  does.
-* When a process dies its allocation ends at once; the slot is free again and its next process is
-  already starting.
-* The ResourceManager may vanish and return: nothing here changes, the next report tells it
-  everything.
-* Stale epochs are dropped in `_stale` and `job_masters.admit` only; `dropped` counts them, and all
-  that came too late.
+* The ResourceManager requests a slot for a job; it is prepared here and offered to the JobMaster,
+  which uses it and frees it.
+* Every slot has a warm process as far as there is room. A job gets it if it fits, else a new one.
+* A process that dies ends its slot's allocation at once: the slot is free and its next process
+  starts. So does one that hangs: it is killed.
+* A ResourceManager that vanishes and returns changes nothing: the next slot report is complete.
+* Messages of a stale epoch are dropped in `_stale` and `job_masters.admit`, nowhere else. They are
+  counted in `dropped`, as are those that come too late.
 """
 
 from __future__ import annotations
@@ -75,8 +72,8 @@ class TaskExecutorCore:
             tasks.kill_overdue(table, now)
             job_masters.give_up_silent(table, now)
             processes.kill_silent(table, now)
-        # Whatever has happened: who can be offered, which processes are missing.
-        processes.arrange(table, now)
+        # Whatever has happened: start missing processes, offer the slots that are ready.
+        processes.match_to_slots(table, now)
         allocations.offer_ready_slots(table, now)
         return Effects(commands=table.take_commands())
 
@@ -102,16 +99,15 @@ class TaskExecutorCore:
             case SlotRevoked():
                 slot = table.slot_of(event.allocation_id)
                 if slot is not None and slot.state is not SlotState.RELEASING:
-                    allocations.lose(
-                        table, slot, f"the ResourceManager took the slot back: {event.cause}"
-                    )
+                    reason = f"the ResourceManager revoked the slot: {event.cause}"
+                    allocations.report_lost(table, slot, reason)
                     allocations.release(table, slot, event.cause, now)
             case JobMasterConnected():
                 job_masters.connected(table, event.job_id, now)
             case JobMasterDisconnected():
                 job_masters.disconnected(table, event.job_id, now)
             case OffersAnswered():
-                allocations.answered(table, event.accepted, event.rejected, now)
+                allocations.offers_answered(table, event.accepted, event.rejected, now)
             case SlotsFreed():
                 for slot in table.slots_of(event.job_id):
                     if slot.allocation and slot.allocation.allocation_id in event.allocation_ids:
@@ -119,7 +115,7 @@ class TaskExecutorCore:
                             table, slot, event.cause or "freed by its JobMaster", now
                         )
             case JobMasterLeft():
-                job_masters.said_goodbye(table, event.job_id, event.cause, now)
+                job_masters.left(table, event.job_id, event.cause, now)
             case TasksSubmitted():
                 tasks.submit(table, event, now)
             case TasksCancelled():
@@ -127,7 +123,7 @@ class TaskExecutorCore:
             case AnalysisRequested():
                 tasks.analyze(table, event)
             case OperatorEventReceived():
-                tasks.coordinator_spoke(table, event)
+                tasks.relay_to_task(table, event)
             case ProcessReady():
                 processes.ready(table, event, now)
             case ProcessEnding():
@@ -141,7 +137,7 @@ class TaskExecutorCore:
             case TaskStatesReported():
                 tasks.states_reported(table, event, now)
             case ProcessMessageReceived():
-                tasks.process_spoke(table, event)
+                tasks.relay_to_job_master(table, event)
             case ProcessCleaned():
                 tasks.cleaned(table, event)
             case JobFilesReady():
@@ -165,7 +161,7 @@ class TaskExecutorCore:
         table = self.table
         deadlines: list[float] = []
         for job in table.jobs.values():
-            if (at := job_masters.lost_at(table, job)) is not None:
+            if (at := job_masters.give_up_at(table, job)) is not None:
                 deadlines.append(at)
         if (
             table.warm_not_before
@@ -176,7 +172,7 @@ class TaskExecutorCore:
         for slot in table.slots:
             held = slot.allocation
             if slot.process and slot.process.state is ProcessState.STOPPING:
-                continue  # nothing to wait for but its death
+                continue  # until the operating system reports its death
             if slot.process and (at := processes.silent_at(table, slot.process)) is not None:
                 deadlines.append(at)
             if slot.process is None and slot.start_not_before and not table.stopping:

@@ -1,8 +1,9 @@
-"""Events that the slot table is told, and commands it gives. `message` fields are relayed unread."""
+"""What happens to a TaskExecutor. Its core handles these; `message` fields are relayed unread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
@@ -21,7 +22,7 @@ class FromResourceManager:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManagerRegistered(FromResourceManager):
-    """It has accepted our registration, under this epoch."""
+    """It has accepted our registration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class SlotRevoked(FromResourceManager):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDue:
-    """Time for the periodic slot report."""
+    """The periodic slot report is due."""
 
 
 # ---- from a JobMaster
@@ -56,7 +57,7 @@ class JobMasterConnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterDisconnected:
-    """The stream is broken; the shell goes on trying to connect until it is told to stop."""
+    """The stream is broken. The shell tries to connect again until CloseJobMaster."""
 
     job_id: JobId
     cause: str
@@ -117,7 +118,7 @@ class AnalysisRequested(FromJobMaster):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorEventReceived(FromJobMaster):
-    """An operator event for a task."""
+    """From an operator's coordinator, for its task."""
 
     attempt_id: AttemptId
     message: object
@@ -151,7 +152,7 @@ class ProcessReady(FromProcess):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnding(FromProcess):
-    """It cannot go on, and says why before it ends."""
+    """It cannot go on; it sends the reason before it ends."""
 
     reason: str
 
@@ -165,8 +166,8 @@ class ProcessLinkBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessDied:
-    """It, and all of its process group, is gone. `cause`: exit code or signal, and the end of its
-    log if it never was ready.
+    """It and its process group are gone. `cause`: the exit code; if it never was ready, the end of
+    its log as well.
     """
 
     executor_id: ExecutorId
@@ -179,24 +180,25 @@ class MemorySampled:
     used_bytes: int
 
 
+class TaskState(NamedTuple):
+    attempt_id: AttemptId
+    state: ExecutionState
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatesReported(FromProcess):
     job_id: JobId
-    states: tuple[tuple[AttemptId, ExecutionState], ...]
+    states: tuple[TaskState, ...]
     message: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMessageReceived(FromProcess):
-    """Anything else a process has to tell its job's JobMaster: operator events, an analysis'
-    result, metrics.
-    """
+    """Anything else for its JobMaster: operator events, the result of an analysis, metrics."""
 
     job_id: JobId
     message: object
-    keep: bool = (
-        True  # False: worthless later, so not kept for a JobMaster that is not connected just now
-    )
+    keep: bool = True  # for a JobMaster that is not connected; False: worthless later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

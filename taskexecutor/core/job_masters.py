@@ -1,8 +1,8 @@
-"""JobMasters of the jobs that have slots here: met, connected, heard, given up.
+"""JobMasters of the jobs that have slots here: connected, heard of, given up.
 
-A JobMaster whose stream breaks, or that falls silent, is given up after a while; its slots are then
-freed. Until that its tasks keep running, and a JobMaster that comes back, or its successor with a
-higher epoch, is greeted with all that this TaskExecutor holds for the job.
+A JobMaster whose stream stays broken, or that sends nothing, is given up after a while, and its
+slots are freed. Until then its tasks keep running. When it comes back, or its successor with a
+higher epoch connects, it gets a hello with all that this TaskExecutor holds for the job.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from taskexecutor.core.commands import (
     ConnectJobMaster,
     SendHello,
 )
-from taskexecutor.core.events import FromJobMaster
+from taskexecutor.core.events import FromJobMaster, TaskState
 from taskexecutor.core.jobs import Job
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import SlotState
 
 
-def meet(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
-    """A slot request names the job's JobMaster. Returns an objection if a newer one is known
-    already.
+def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
+    """Connects to the JobMaster that a slot request names. Returns an objection if a newer one is
+    known.
     """
     job = table.jobs.get(job_id)
     if job is not None and epoch < job.epoch:
@@ -39,8 +39,8 @@ def meet(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: float
 
 
 def admit(table: SlotTable, event: FromJobMaster, now: float) -> bool:
-    """The one place where JobMasters' epochs are checked. Whatever is admitted is also a sign of
-    life.
+    """Whether the message is of the job's current JobMaster: the one place that checks its epoch.
+    What is admitted also shows that the JobMaster is alive.
     """
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
@@ -67,10 +67,10 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
         SendHello(
             job_id=job_id,
             slots=tuple(
-                allocations.offer_of(slot) for slot in held if slot.state is SlotState.ACTIVE
+                allocations.offer_of(table, slot) for slot in held if slot.state is SlotState.ACTIVE
             ),
             tasks=tuple(
-                (t.attempt_id, t.state)
+                TaskState(t.attempt_id, t.state)
                 for slot in held
                 if slot.allocation
                 for t in slot.allocation.tasks.values()
@@ -79,7 +79,7 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
     )
     for slot in held:
         if slot.allocation and not slot.allocation.accepted and slot.state is SlotState.ACTIVE:
-            slot.allocation.offer_again_at = now  # whether it saw the offer is not known
+            slot.allocation.offer_again_at = now  # it may not have seen the offer
     backlog, job.backlog = job.backlog, []
     for command in backlog:
         table.command(command)
@@ -96,16 +96,16 @@ def disconnected(table: SlotTable, job_id: JobId, now: float) -> None:
         table.forget(job)
 
 
-def said_goodbye(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
-    lost(
+def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
+    give_up(
         table,
         table.jobs[job_id],
-        f"its JobMaster said goodbye: {cause}" if cause else "its JobMaster said goodbye",
+        f"its JobMaster has left: {cause}" if cause else "its JobMaster has left",
         now,
     )
 
 
-def lost(table: SlotTable, job: Job, cause: str, now: float) -> None:
+def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
     job.backlog.clear()
     job.connected, job.closed = False, True
     table.command(CloseJobMaster(job_id=job.job_id))
@@ -115,8 +115,8 @@ def lost(table: SlotTable, job: Job, cause: str, now: float) -> None:
         del table.jobs[job.job_id]
 
 
-def lost_at(table: SlotTable, job: Job) -> float | None:
-    """When it will be given up if nothing is heard."""
+def give_up_at(table: SlotTable, job: Job) -> float | None:
+    """When the JobMaster is given up if nothing is heard of it."""
     if job.closed:
         return None
     silent = job.heard_at + table.settings.heartbeat_timeout_s
@@ -127,11 +127,11 @@ def lost_at(table: SlotTable, job: Job) -> float | None:
 
 def give_up_silent(table: SlotTable, now: float) -> None:
     for job in list(table.jobs.values()):
-        at = lost_at(table, job)
+        at = give_up_at(table, job)
         if at is not None and now >= at:
-            lost(
+            give_up(
                 table,
                 job,
-                f"its JobMaster at {job.address} has not been heard for {now - job.heard_at:.1f} s",
+                f"its JobMaster at {job.address} has sent nothing for {now - job.heard_at:.1f} s",
                 now,
             )

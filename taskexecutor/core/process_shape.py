@@ -1,4 +1,4 @@
-"""Which process fits which slot: pure decisions about sizes and environments."""
+"""Which process fits which slot, by size and environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from firesteel.common.resources import ResourceProfile
 
-# A warm process with a larger heap than asked for is reused up to this factor: beyond it, what it
-# may take from the machine has too little to do with what its slot was accounted for.
+# A warm process with a larger heap than requested is reused up to this factor: beyond it, the
+# process may take too much more of the machine than its slot is charged for.
 HEAP_SLACK = 1.25
 CORES_SLACK = 2.0
 
@@ -51,9 +51,7 @@ def mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:,.0f} MiB"
 
 
-def over_limit_text(
-    slot_index: int, task_executor_id: str, used_bytes: int, profile: ResourceProfile
-) -> str:
+def over_limit_text(slot: str, used_bytes: int, profile: ResourceProfile) -> str:
     parts = " + ".join(
         f"{name} {mib(size)}"
         for name, size in (
@@ -65,7 +63,7 @@ def over_limit_text(
         if size
     )
     return (
-        f"slot {slot_index} of TaskExecutor {task_executor_id} used {mib(used_bytes)}, its limit is "
-        f"{mib(profile.total_bytes)} ({parts}); raise taskmanager.slot.off-heap.size or the resources of the job's "
-        "operators, or give the job more parallelism"
+        f"{slot} used {mib(used_bytes)}, its limit is {mib(profile.total_bytes)} ({parts}); raise "
+        "taskmanager.slot.off-heap.size or the resources of the job's operators, or give the job "
+        "more parallelism"
     )

@@ -1,6 +1,4 @@
-"""Processes in slots: kept warm, replaced when they do not fit, judged when they use too much or
-die.
-"""
+"""Processes in slots: kept warm, replaced if they do not fit, hang, die or use too much memory."""
 
 from __future__ import annotations
 
@@ -34,15 +32,13 @@ from taskexecutor.core.slots import (
 )
 
 DEATH_NOTICE_S = 5.0  # a process whose link broke has usually died, and is soon reported dead
-SETTLED_S = 10.0  # an idle process that dies sooner than this after its start counts as one that could not start
+SETTLED_S = 10.0  # an idle process that dies sooner counts as one that could not start
 
 
-def arrange(table: SlotTable, now: float) -> None:
-    """From the facts as they are: stops processes that do not fit their slots and starts those that
-    are missing.
+def match_to_slots(table: SlotTable, now: float) -> None:
+    """Kills processes that do not fit their slots and starts those that are missing.
 
-    A free slot is kept warm with a default process, as long as what is not allocated has room for
-    it.
+    A free slot gets a process of the default size if what is not allocated has room for it.
     """
     if now >= table.warm_not_before or all(slot.allocation is None for slot in table.slots):
         table.warm_not_before = 0.0
@@ -75,9 +71,7 @@ def _replace_misfit(table: SlotTable, slot: Slot, shape: ProcessShape | None) ->
     if shape is None:
         allocations.kill(table, slot, "its memory is allocated to other slots")
     elif not fits(process.shape, shape):
-        allocations.kill(
-            table, slot, "it does not fit the profile or environment that its slot needs now"
-        )
+        allocations.kill(table, slot, "its slot needs another size or environment")
 
 
 def _start(table: SlotTable, slot: Slot, shape: ProcessShape, now: float) -> None:
@@ -112,10 +106,11 @@ def ending(table: SlotTable, event: ProcessEnding) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None:
         return
-    where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
     slot.process.unusable = slot.process.state is ProcessState.STARTING
     how = "could not start" if slot.process.unusable else "ended"
-    allocations.kill(table, slot, f"the PySpark executor of {where} {how}: {event.reason}")
+    allocations.kill(
+        table, slot, f"the PySpark executor of {table.name_of(slot)} {how}: {event.reason}"
+    )
 
 
 def heard(table: SlotTable, executor_id: ExecutorId, now: float) -> None:
@@ -144,15 +139,12 @@ def silent_at(table: SlotTable, process: SlotProcess) -> float | None:
 
 
 def kill_silent(table: SlotTable, now: float) -> None:
-    """A process that hangs is killed: nothing else would free its slot."""
+    """Kills processes that hang: nothing else frees their slots."""
     for slot in table.slots:
         process = slot.process
         if process is None or (at := silent_at(table, process)) is None or now < at:
             continue
-        who = (
-            f"the process (pid {process.pid or 'not known'}) of slot {slot.index} of TaskExecutor "
-            f"{table.settings.task_executor_id}"
-        )
+        who = f"the process (pid {process.pid or 'not known'}) of {table.name_of(slot)}"
         if process.link_broken_at is not None:
             allocations.kill(table, slot, f"{who} closed its link but did not end, and was killed")
         else:
@@ -171,13 +163,12 @@ def died(table: SlotTable, event: ProcessDied, now: float) -> None:
         return
     process = slot.process
     before = process.state
-    where = f"slot {slot.index} of TaskExecutor {table.settings.task_executor_id}"
     if process.kill_reason:
         reason = process.kill_reason
     elif before is ProcessState.STARTING:
-        reason = f"the PySpark executor of {where} could not start: {event.cause}"
+        reason = f"the PySpark executor of {table.name_of(slot)} could not start: {event.cause}"
     else:
-        reason = f"the PySpark executor of {where} died: {event.cause}"
+        reason = f"the PySpark executor of {table.name_of(slot)} died: {event.cause}"
     table.drive_process(slot, ProcessEvent.DIED, reason)
     slot.process = None
     useless = process.unusable or before is ProcessState.STARTING
@@ -189,17 +180,17 @@ def died(table: SlotTable, event: ProcessDied, now: float) -> None:
         case SlotState.FREE:
             pass
         case SlotState.ALLOCATED:
-            if useless:  # the next attempt would hardly do better: let the JobMaster know why
-                allocations.lose(table, slot, reason)
+            if useless:  # the next is hardly better: the JobMaster gets to know why
+                allocations.report_lost(table, slot, reason)
                 allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.ACTIVE:
-            allocations.lose(table, slot, reason)
+            allocations.report_lost(table, slot, reason)
             allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.RELEASING:
-            assert slot.allocation is not None
-            if slot.allocation.running():
-                allocations.lose(table, slot, reason)
-            allocations.end(table, slot, SlotEvent.PROCESS_DIED, slot.allocation.release_cause)
+            allocation = table.allocation_of(slot)
+            if allocation.running():
+                allocations.report_lost(table, slot, reason)
+            allocations.end(table, slot, SlotEvent.PROCESS_DIED, allocation.release_cause)
 
 
 def _back_off(table: SlotTable, slot: Slot, problem: str, now: float) -> None:
@@ -216,7 +207,7 @@ def _cause(problem: str) -> str:
 
 
 def memory_sampled(table: SlotTable, event: MemorySampled) -> None:
-    """A process over its slot's limit is killed: what it would take next belongs to its neighbours."""
+    """Kills a process over its slot's limit: what it takes next belongs to other slots."""
     slot = table.slot_running(event.executor_id)
     if slot is None:
         return
@@ -224,20 +215,15 @@ def memory_sampled(table: SlotTable, event: MemorySampled) -> None:
     if event.used_bytes > limit.total_bytes:
         if slot.process is not None and slot.process.state is ProcessState.READY:
             slot.process.unusable = True
-        reason = over_limit_text(
-            slot.index, table.settings.task_executor_id, event.used_bytes, limit
-        )
+        reason = over_limit_text(table.name_of(slot), event.used_bytes, limit)
         allocations.kill(table, slot, reason)
 
 
 def stop_all(table: SlotTable, cause: str) -> None:
-    """The TaskExecutor ends: JobMasters are told, then every process is killed."""
+    """Reports every slot lost and kills its process: the TaskExecutor ends."""
     table.stopping = True
+    reason = f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
     for slot in table.slots:
         if slot.allocation is not None and slot.state is not SlotState.RELEASING:
-            allocations.lose(
-                table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
-            )
-        allocations.kill(
-            table, slot, f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
-        )
+            allocations.report_lost(table, slot, reason)
+        allocations.kill(table, slot, reason)

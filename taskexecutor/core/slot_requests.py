@@ -1,4 +1,4 @@
-"""The ResourceManager asks for a slot: accepted, or refused with the reason."""
+"""The ResourceManager's requests for slots: accepted, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from taskexecutor.core.slots import Allocation, SlotEvent, SlotState
 
 
 def request(table: SlotTable, event: SlotRequested, now: float) -> None:
-    """The ResourceManager gives one of our slots to a job. Answered at once; asked twice, answered
-    twice the same.
-    """
+    """Allocates a slot to a job. A request that comes twice gets the same answer twice."""
     held = table.slot_of(event.allocation_id)
     repeated = (
         held is not None
@@ -22,7 +20,7 @@ def request(table: SlotTable, event: SlotRequested, now: float) -> None:
     )
     problem = "" if repeated else _objection(table, event, now)
     if not problem:
-        problem = job_masters.meet(
+        problem = job_masters.connect(
             table, event.job_id, event.job_master_address, event.job_master_epoch, now
         )
     if not problem and not repeated:
@@ -59,12 +57,18 @@ def _objection(table: SlotTable, event: SlotRequested, now: float) -> str:
         )
     slot = table.slots[event.slot_index]
     if slot.allocation is not None:
-        return f"{where} is taken by job {slot.allocation.job_id} (allocation {slot.allocation.allocation_id}, {slot.state.value})"
+        return (
+            f"{where} is taken by job {slot.allocation.job_id} "
+            f"(allocation {slot.allocation.allocation_id}, {slot.state.value})"
+        )
     if slot.start_problem and now < slot.start_not_before:
         return f"{where} has no process: {slot.start_problem}"
     profile = settings.default_slot if event.profile.unknown else event.profile
     if not profile.fits_in(remaining := table.remaining()):
         return f"{where} cannot have {profile}: only {remaining} is left"
     if profile.heap_bytes < settings.minimum_heap_bytes:
-        return f"{where} cannot have a heap of {mib(profile.heap_bytes)}: Spark needs {mib(settings.minimum_heap_bytes)} or more"
+        return (
+            f"{where} cannot have a heap of {mib(profile.heap_bytes)}: "
+            f"Spark needs {mib(settings.minimum_heap_bytes)} or more"
+        )
     return ""

@@ -79,7 +79,7 @@ class SlotTable:
 
     # -- state machines
 
-    def drive_slot(self, slot: Slot, event: SlotEvent, reason: str) -> None:
+    def drive_slot(self, slot: Slot, event: SlotEvent, reason: str = "") -> None:
         slot.state = self._driven(
             SLOT_TRANSITIONS, slot.state, event, reason, f"slot {slot.index}", self._about(slot)
         )

@@ -1,10 +1,10 @@
-"""Tasks of slots: deployed once the job's files are on disk, cancelled in time, their states
-relayed.
+"""Tasks in slots: deployed once the job's files are on disk, cancelled in time; messages of theirs
+are relayed.
 """
 
 from __future__ import annotations
 
-from firesteel.common.ids import AttemptId, JobId
+from firesteel.common.ids import AllocationId, AttemptId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import allocations
@@ -27,6 +27,7 @@ from taskexecutor.core.events import (
     SlotTasks,
     TasksCancelled,
     TasksSubmitted,
+    TaskState,
     TaskStatesReported,
 )
 from taskexecutor.core.jobs import FilesEvent, FilesState, Job
@@ -38,20 +39,13 @@ def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
     job = table.jobs[event.job_id]
     for part in event.parts:
         slot = _usable(table, part.allocation_id, event.job_id)
-        if slot is None or slot.allocation is None:
-            why = table.ended.get(part.allocation_id, "it is not known here")
-            _report(
-                table,
-                job.job_id,
-                part.attempt_ids,
-                ExecutionState.FAILED,
-                f"slot allocation {part.allocation_id} is over: {why}",
-            )
+        if slot is None:
+            _report_failed(table, job.job_id, part.attempt_ids, _over(table, part.allocation_id))
             continue
-        held = slot.allocation
+        held = table.allocation_of(slot)
         held.accepted, held.offer_again_at = True, None
         if all(attempt in held.tasks for attempt in part.attempt_ids):
-            table.dropped["TasksSubmitted"] += 1  # doubled
+            table.dropped["TasksSubmitted"] += 1  # it came twice
             continue
         held.cancellation_timeout_s = event.cancellation_timeout_s
         for attempt_id in part.attempt_ids:
@@ -63,27 +57,29 @@ def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
 
 def analyze(table: SlotTable, event: AnalysisRequested) -> None:
     slot = _usable(table, event.allocation_id, event.job_id)
-    if slot is None or slot.allocation is None:
-        why = table.ended.get(event.allocation_id, "it is not known here")
-        reason = f"slot allocation {event.allocation_id} is over: {why}"
+    if slot is None:
+        reason = _over(table, event.allocation_id)
         table.to_job_master(event.job_id, ReportAnalysisFailed(job_id=event.job_id, reason=reason))
         return
-    slot.allocation.accepted, slot.allocation.offer_again_at = True, None
+    held = table.allocation_of(slot)
+    held.accepted, held.offer_again_at = True, None
     _send_with_files(
         table, table.jobs[event.job_id], slot, event, event.blobs, event.dispatcher_address
     )
 
 
-def _usable(table: SlotTable, allocation_id: str, job_id: JobId) -> Slot | None:
-    for slot in table.slots_of(job_id):
-        usable = (
-            slot.state is SlotState.ACTIVE
-            and slot.process
-            and slot.process.state is ProcessState.BUSY
-        )
-        if usable and slot.allocation and slot.allocation.allocation_id == allocation_id:
-            return slot
-    return None
+def _usable(table: SlotTable, allocation_id: AllocationId, job_id: JobId) -> Slot | None:
+    """The job's slot, if it has been offered and its process is alive."""
+    slot = table.slot_of(allocation_id)
+    if slot is None or slot.state is not SlotState.ACTIVE:
+        return None
+    served = table.process_in(slot).state is ProcessState.BUSY
+    return slot if served and table.allocation_of(slot).job_id == job_id else None
+
+
+def _over(table: SlotTable, allocation_id: AllocationId) -> str:
+    why = table.ended.get(allocation_id, "it is not known here")
+    return f"slot allocation {allocation_id} is over: {why}"
 
 
 def _send_with_files(
@@ -94,13 +90,12 @@ def _send_with_files(
     blobs: tuple[Blob, ...],
     dispatcher: str,
 ) -> None:
-    assert slot.allocation is not None
     if job.files is FilesState.UNKNOWN and not blobs:
         table.drive_files(job, FilesEvent.NONE_NEEDED)
     if job.files is FilesState.READY:
         _deliver(table, job, slot, item)
         return
-    slot.allocation.waiting.append(item)
+    table.allocation_of(slot).waiting.append(item)
     if job.files is FilesState.UNKNOWN:
         table.drive_files(job, FilesEvent.NEEDED)
         table.command(
@@ -109,8 +104,7 @@ def _send_with_files(
 
 
 def _deliver(table: SlotTable, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested) -> None:
-    held = slot.allocation
-    assert held is not None
+    held = table.allocation_of(slot)
     executor_id = table.process_in(slot).executor_id
     if not held.assigned:
         held.assigned = True
@@ -135,13 +129,14 @@ def files_ready(table: SlotTable, event: JobFilesReady, now: float) -> None:
     job.job_dir, job.python_paths = event.job_dir, event.python_paths
     job.single_use = event.single_use
     for slot in table.slots_of(job.job_id):
-        if slot.allocation is None or not slot.allocation.waiting:
+        held = table.allocation_of(slot)
+        if not held.waiting:
             continue
-        waiting, slot.allocation.waiting = slot.allocation.waiting, []
+        waiting, held.waiting = held.waiting, []
         for item in waiting:
             _deliver(table, job, slot, item)
-        cancelled = [task.attempt_id for task in slot.allocation.running() if task.cancelled]
-        if cancelled:  # while the files were on their way
+        cancelled = [task.attempt_id for task in held.running() if task.cancelled]
+        if cancelled:  # while the files were downloaded
             _cancel(table, slot, cancelled, now)
 
 
@@ -152,49 +147,46 @@ def files_failed(table: SlotTable, event: JobFilesFailed) -> None:
         return
     table.drive_files(job, FilesEvent.FAILED, event.reason)
     for slot in table.slots_of(job.job_id):
-        if slot.allocation is None:
-            continue
-        waiting, slot.allocation.waiting = slot.allocation.waiting, []
+        held = table.allocation_of(slot)
+        waiting, held.waiting = held.waiting, []
         for item in waiting:
-            if isinstance(item, AnalysisRequested):
-                table.to_job_master(
-                    job.job_id, ReportAnalysisFailed(job_id=job.job_id, reason=event.reason)
-                )
-            elif isinstance(item, SlotTasks):
-                for attempt_id in item.attempt_ids:
-                    task = slot.allocation.tasks[attempt_id]
-                    table.set_task_state(slot, task, ExecutionState.FAILED)
-                _report(table, job.job_id, item.attempt_ids, ExecutionState.FAILED, event.reason)
+            match item:
+                case AnalysisRequested():
+                    failed = ReportAnalysisFailed(job_id=job.job_id, reason=event.reason)
+                    table.to_job_master(job.job_id, failed)
+                case SlotTasks():
+                    for attempt_id in item.attempt_ids:
+                        task = held.tasks[attempt_id]
+                        table.set_task_state(slot, task, ExecutionState.FAILED)
+                    _report_failed(table, job.job_id, item.attempt_ids, event.reason)
 
 
 def cancel(table: SlotTable, event: TasksCancelled, now: float) -> None:
     by_slot: dict[int, list[AttemptId]] = {}
-    ended: list[tuple[AttemptId, ExecutionState]] = []
+    ended: list[TaskState] = []
     for attempt_id in event.attempt_ids:
         found = table.task(event.job_id, attempt_id)
         if found is None:
-            ended.append(
-                (attempt_id, ExecutionState.CANCELED)
-            )  # it never came here, or went with its slot
+            # It never came here, or its slot is gone.
+            ended.append(TaskState(attempt_id, ExecutionState.CANCELED))
             continue
         slot, _, task = found
         if task.state.terminal:
-            ended.append((attempt_id, task.state))  # the report of it may have been lost
+            ended.append(TaskState(attempt_id, task.state))  # the report may have been lost
         elif not task.cancelled:
             task.cancelled = True
             table.note(f"task {attempt_id} is cancelled", slot, attempt_id)
             by_slot.setdefault(slot.index, []).append(attempt_id)
     for index, attempts in by_slot.items():
         slot = table.slots[index]
-        if slot.allocation and not slot.allocation.waiting:  # else with the deployment
+        if not table.allocation_of(slot).waiting:  # else after the deployment
             _cancel(table, slot, attempts, now)
     if ended:
         table.to_job_master(event.job_id, ReportTasks(job_id=event.job_id, states=tuple(ended)))
 
 
 def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float) -> None:
-    held = slot.allocation
-    assert held is not None
+    held = table.allocation_of(slot)
     if held.cancellation_timeout_s > 0:
         for attempt_id in attempts:
             held.tasks[attempt_id].cancel_deadline = now + held.cancellation_timeout_s
@@ -205,7 +197,7 @@ def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float)
 
 
 def kill_overdue(table: SlotTable, now: float) -> None:
-    """A cancelled task that does not end takes the slot's process with it, never the TaskExecutor."""
+    """Kills a process if a task does not end when cancelled, or if it does not get clean."""
     for slot in table.slots:
         held = slot.allocation
         if held is None:
@@ -217,16 +209,16 @@ def kill_overdue(table: SlotTable, now: float) -> None:
             allocations.kill(
                 table,
                 slot,
-                f"task attempt {overdue[0].attempt_id} was still there {held.cancellation_timeout_s:g} s after it was "
-                f"cancelled (task.cancellation.timeout), so the process of slot {slot.index} of TaskExecutor "
-                f"{table.settings.task_executor_id} was killed",
+                f"task attempt {overdue[0].attempt_id} had not ended "
+                f"{held.cancellation_timeout_s:g} s after it was cancelled "
+                f"(task.cancellation.timeout), so the process of {table.name_of(slot)} was killed",
             )
         elif held.clean_deadline is not None and now >= held.clean_deadline:
             held.clean_deadline = None
             allocations.kill(
                 table,
                 slot,
-                f"it was not clean {table.settings.clean_timeout_s:g} s after its job had left",
+                f"it was not clean {table.settings.clean_timeout_s:g} s after its job left",
             )
 
 
@@ -244,7 +236,7 @@ def states_reported(table: SlotTable, event: TaskStatesReported, now: float) -> 
     allocations.clean_if_idle(table, slot, now)
 
 
-def process_spoke(table: SlotTable, event: ProcessMessageReceived) -> None:
+def relay_to_job_master(table: SlotTable, event: ProcessMessageReceived) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.allocation is None or slot.allocation.job_id != event.job_id:
         table.dropped["ProcessMessageReceived"] += 1
@@ -254,7 +246,7 @@ def process_spoke(table: SlotTable, event: ProcessMessageReceived) -> None:
     )
 
 
-def coordinator_spoke(table: SlotTable, event: OperatorEventReceived) -> None:
+def relay_to_task(table: SlotTable, event: OperatorEventReceived) -> None:
     found = table.task(event.job_id, event.attempt_id)
     if found is None or found.task.state.terminal or found.slot.process is None:
         table.dropped["OperatorEventReceived"] += 1
@@ -266,26 +258,16 @@ def coordinator_spoke(table: SlotTable, event: OperatorEventReceived) -> None:
 
 def cleaned(table: SlotTable, event: ProcessCleaned) -> None:
     slot = table.slot_running(event.executor_id)
-    if (
-        slot is None
-        or slot.process is None
-        or not slot.holds(event.allocation_id)
-        or slot.state is not SlotState.RELEASING
-    ):
+    if slot is None or not slot.holds(event.allocation_id) or slot.state is not SlotState.RELEASING:
         table.dropped["ProcessCleaned"] += 1
         return
-    if slot.process.state is ProcessState.BUSY:
-        assert slot.allocation is not None
+    if table.process_in(slot).state is ProcessState.BUSY:
         table.drive_process(slot, ProcessEvent.CLEANED)
-        allocations.end(table, slot, SlotEvent.CLEANED, slot.allocation.release_cause)
+        allocations.end(table, slot, SlotEvent.CLEANED, table.allocation_of(slot).release_cause)
 
 
-def _report(
-    table: SlotTable,
-    job_id: JobId,
-    attempts: tuple[AttemptId, ...],
-    state: ExecutionState,
-    reason: str,
+def _report_failed(
+    table: SlotTable, job_id: JobId, attempts: tuple[AttemptId, ...], reason: str
 ) -> None:
-    states = tuple((attempt_id, state) for attempt_id in attempts)
+    states = tuple(TaskState(attempt_id, ExecutionState.FAILED) for attempt_id in attempts)
     table.to_job_master(job_id, ReportTasks(job_id=job_id, states=states, reason=reason))

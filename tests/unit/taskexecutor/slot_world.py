@@ -152,7 +152,9 @@ class World:
             events.TaskStatesReported(
                 executor_id=self.executor(index),
                 job_id=JOB,
-                states=tuple((AttemptId(attempt), state) for attempt, state in states.items()),
+                states=tuple(
+                    events.TaskState(AttemptId(attempt), state) for attempt, state in states.items()
+                ),
                 message=f"states {sorted(states)}",
             )
         )

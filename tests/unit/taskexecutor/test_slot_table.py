@@ -705,7 +705,7 @@ def test_at_the_end_masters_are_told_and_everything_is_killed():
     assert not world.request("b").accepted
 
 
-def test_slots_too_small_for_an_idle_process_are_refused_with_the_numbers_and_tried_ever_more_rarely():
+def test_slots_too_small_for_an_idle_process_are_refused_and_tried_ever_more_rarely():
     world = World(slots=1)
     for pause_s in (1, 2, 4):
         world.ready()

@@ -84,7 +84,9 @@ class Chaos:
             job_master_epoch=jm["job_master_epoch"],
             **rm,
         )
-        states = tuple((attempt, r.choice(list(ExecutionState))) for attempt in attempts)
+        states = tuple(
+            events.TaskState(attempt, r.choice(list(ExecutionState))) for attempt in attempts
+        )
         often: list[events.Event] = [
             request,
             events.JobMasterConnected(job_id=job),
