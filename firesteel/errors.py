@@ -29,7 +29,7 @@ class PayloadTooLarge(FiresteelError):
 
 
 class SubmissionRejected(FiresteelError):
-    """The cluster refused the job; the message says why."""
+    """The cluster rejected the job; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

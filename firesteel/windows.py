@@ -70,8 +70,8 @@ class Watermarks:
         """`function(batch)`, called with each batch of a subtask, returns the time before which no
         more records follow.
 
-        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None if the batch does
-        not tell; times before an earlier result are ignored. It may be an object with `__call__`
+        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None if the batch
+        has none; times before an earlier result are ignored. It may be an object with `__call__`
         and state: each subtask has a copy. `column` is the event-time column of windows that name
         none.
         """

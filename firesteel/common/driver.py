@@ -1,9 +1,9 @@
-"""The one driver that runs every core.
+"""The driver that runs every core.
 
 The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post`
 events. For each event the driver, in this order: lets the core handle it, persists
-`effects.records` in one transaction, and only then carries out `effects.commands`. Whatever a
-command results in comes back as another event.
+`effects.records` in one transaction, and only then carries out `effects.commands`. The result of a
+command comes back as another event.
 
 A deadline never overtakes mail. A core acts on its deadlines at a Tick and at no other event, and
 the driver posts a Tick only after the events that were waiting when the deadline expired: a peer
@@ -32,12 +32,11 @@ CATCH_UP_S = 0.3
 
 
 class MailboxFull(Exception):
-    """The core cannot keep up: the sender must be told, or its stream closed."""
+    """The core cannot keep up: reject the sender, or close its stream."""
 
 
 class Driver(Generic[Event, Record, Command]):
-    """Runs one core on the current asyncio loop until `stop`, or until the core or a command
-    raises.
+    """Runs one core on the current asyncio loop, until `stop` or until the core or a command raises.
 
     `execute` carries out one command and must not block: long work is started as a task that posts
     its result.
@@ -63,9 +62,7 @@ class Driver(Generic[Event, Record, Command]):
         self._before_tick: int | None = None  # events still to handle before the Tick that is due
 
     def post(self, event: Event) -> None:
-        """Hands an event to the core. Only from the driver's own loop; other threads use
-        `call_soon_threadsafe`.
-        """
+        """Hands an event to the core. Other threads use the loop's `call_soon_threadsafe`."""
         if self._stopping:
             return
         try:
@@ -74,7 +71,7 @@ class Driver(Generic[Event, Record, Command]):
             raise MailboxFull(f"{self._name}: {self._mailbox.maxsize} events are waiting") from None
 
     def stop(self) -> None:
-        """Ends `run` after the event now being handled; what still waits is dropped."""
+        """Ends `run` after the current event; waiting events are dropped."""
         self._stopping = True
         if self._mailbox.empty():
             self._mailbox.put_nowait(None)
@@ -106,8 +103,8 @@ class Driver(Generic[Event, Record, Command]):
         return await self._overdue(late_s)
 
     async def _overdue(self, late_s: float) -> Event | Tick | None:
-        """What to handle while a deadline is past: the mail that came before it was noticed, then
-        the Tick.
+        """What to handle after a deadline: the mail that was waiting when it was noticed, then the
+        Tick.
         """
         if self._before_tick is None:
             if late_s >= LATE_S:

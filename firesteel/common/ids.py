@@ -1,7 +1,7 @@
 """Typed identifiers, all 32 lower-case hex characters.
 
-Cores never draw randomness: they get an `IdSource` from their shell (seeded from the operating
-system) or from a test or simulation (seeded by it).
+Cores draw no randomness: they get an `IdSource` from their shell (seeded by the operating system),
+or from a test or simulation (seeded by it).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def random_id() -> str:
 
 
 def stable_id(*parts: str) -> str:
-    """The id that these words always have: md5, as Flink derives an operator's id from its uid."""
+    """The id of these words, always the same: an md5, like Flink's operator ids from uids."""
     return hashlib.md5("\x00".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 

@@ -1,9 +1,8 @@
 """Structured logs: one key=value line per event on stderr, with job, vertex, subtask and attempt
 where they apply.
 
-A shell calls `configure` once. What runs for a task binds its names with `task_context`; every line
-written below it, by this code or through the standard library's `logging`, then carries them. (A
-new thread starts without them.)
+A process calls `configure` once. A task binds its names with `task_context`; every line inside, of
+this code or through the standard library's `logging`, then has them. A new thread starts without.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
-# structlog would import rich, for tracebacks in colour, with which logs have nothing to do: 6 MB in
-# every process.
+# structlog would import rich for coloured tracebacks, which logs do not have: 6 MB per process.
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
@@ -39,7 +37,7 @@ _QUIET = ("py4j", "kazoo", "asyncio", "sqlalchemy.engine", "alembic", "urllib3")
 
 
 class _Stderr:
-    """Whatever sys.stderr is at the moment."""
+    """The current sys.stderr, which tests replace."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -93,7 +91,7 @@ def configure(process: str, level: str | int = "INFO") -> Any:
 
 @contextmanager
 def task_context(*, job_id: str, vertex: str, subtask: int, attempt: int) -> Iterator[None]:
-    """Names the task in every line that is logged inside, in this thread or asyncio task."""
+    """Adds the task's names to every line that is logged inside, by this thread or asyncio task."""
     with bound(job_id=job_id, vertex=vertex, subtask=subtask, attempt=attempt):
         yield
 
@@ -107,11 +105,9 @@ _logfmt = structlog.processors.LogfmtRenderer(key_order=_FIRST_KEYS, drop_missin
 
 
 def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """key=value pairs on one line; a traceback follows on lines of its own, indented, so that it
-    can be read.
-    """
+    """key=value pairs on one line; a traceback follows on lines of its own, indented."""
     stack = event.pop("exception", None)
-    # Keys come from everywhere, values too: what logfmt cannot take must not cost the line.
+    # Keys and values come from anywhere: one that logfmt rejects must not lose the line.
     line = str(
         _logfmt(
             logger,

@@ -1,21 +1,19 @@
-"""Resource profiles of slots and TaskExecutors (spec 004, "Task Slots and Resources")."""
+"""Resource profiles of slots and TaskExecutors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
 from firesteel.common.ids import AllocationId, JobId
+from firesteel.common.units import MIB
 
-# The smallest heap of a slot: an idle session lives on 60 MiB of it, and bundles, shuffles and
-# sorts want some for themselves.
-MINIMUM_HEAP_BYTES = 192 * 2**20
+# The smallest heap of a slot: an idle session takes 60 MiB; bundles, shuffles and sorts need more.
+MINIMUM_HEAP_BYTES = 192 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceProfile:
-    """What a slot has or needs. `UNKNOWN` stands for a size that is decided when the slot is
-    allocated.
-    """
+    """What a slot has or needs. `UNKNOWN`: decided when the slot is allocated."""
 
     unknown: bool = False
     cpu_cores: float = 0.0
@@ -29,18 +27,18 @@ class ResourceProfile:
         return self.heap_bytes + self.off_heap_bytes + self.managed_bytes + self.network_bytes
 
     def fits_in(self, other: ResourceProfile) -> bool:
-        """Whether `other` offers at least this much of everything. UNKNOWN fits anywhere."""
+        """Whether `other` has at least as much of everything. UNKNOWN fits anywhere."""
         if self.unknown:
             return True
         if other.unknown:
             return False
-        # Fractions of a core are summed and subtracted: forgive the last bits.
+        # Sums and differences of fractions of a core are not exact.
         return self.cpu_cores <= other.cpu_cores + 1e-9 and all(
             getattr(self, name) <= getattr(other, name) for name in _BYTE_FIELDS
         )
 
     def __add__(self, other: ResourceProfile) -> ResourceProfile:
-        """The sum; UNKNOWN plus anything known is the known one (nothing is known of the rest)."""
+        """The sum. UNKNOWN plus a known profile is the known one."""
         if self.unknown:
             return other
         if other.unknown:
@@ -74,7 +72,7 @@ class ResourceProfile:
             return "ResourceProfile(UNKNOWN)"
         parts = [f"cpu={self.cpu_cores:g}"]
         parts += [
-            f"{name.removesuffix('_bytes')}={getattr(self, name) / 2**20:g} MiB"
+            f"{name.removesuffix('_bytes')}={getattr(self, name) / MIB:g} MiB"
             for name in _BYTE_FIELDS
         ]
         return f"ResourceProfile({', '.join(parts)})"

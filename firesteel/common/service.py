@@ -3,7 +3,7 @@
     @service_main("dispatcher", directory="required", port=options.RPC_PORT)
     @click.option("--resource-manager", required=True, metavar="HOST:PORT", help="...")
     async def main(process: ServiceProcess, resource_manager: str) -> None:
-        \"\"\"What --help says.\"\"\"
+        \"\"\"The text of --help.\"\"\"
         ...
         process.on_stop(lambda signal_name: shell.stop())
         process.announce_ready(address=address)
@@ -49,7 +49,7 @@ BAD_USAGE = 2
 
 
 class ServiceProcess:
-    """What a service's `main` gets: its configuration, and its hold on the process."""
+    """The process of a service, for its `main`: configuration, directory, metrics, signals."""
 
     def __init__(
         self, name: str, conf: Configuration, *, host: str, port: int, directory: Path | None

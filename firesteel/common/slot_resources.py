@@ -1,4 +1,4 @@
-"""How large a TaskExecutor and its slots are by configuration."""
+"""The configured size of a TaskExecutor and of its slots."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, ResourceProfile
-from firesteel.common.units import MIB
+from firesteel.common.units import mib
 
 
 class SlotResources(NamedTuple):
     slots: int
     total: ResourceProfile  # of the whole TaskExecutor
-    default_slot: ResourceProfile  # what a slot gets if a job asks for nothing in particular
+    default_slot: ResourceProfile  # of a slot whose job has no requirements
 
 
 def slot_resources(conf: Configuration) -> SlotResources:
     """Raises ConfigurationError if a slot is too small for Spark.
 
-    taskmanager.memory.process.size, if set, is divided over the slots in the proportions that the
-    options of a single slot have.
+    taskmanager.memory.process.size, if set, is divided among the slots in the proportions of the
+    options for a single slot.
     """
     slots = conf.get(options.TASK_SLOTS)
     heap_bytes = conf.get(options.SLOT_HEAP)
@@ -42,8 +42,8 @@ def slot_resources(conf: Configuration) -> SlotResources:
         )
     if slot.heap_bytes < MINIMUM_HEAP_BYTES:
         raise ConfigurationError(
-            f"a slot would have a heap of {slot.heap_bytes / MIB:,.0f} MiB, but Spark needs "
-            f"{MINIMUM_HEAP_BYTES / MIB:,.0f} MiB; raise {options.TM_PROCESS_SIZE.key} or "
+            f"a slot would have a heap of {mib(slot.heap_bytes)}, but Spark needs "
+            f"{mib(MINIMUM_HEAP_BYTES)}; raise {options.TM_PROCESS_SIZE.key} or "
             f"{options.SLOT_HEAP.key}, or lower {options.TASK_SLOTS.key} ({slots})"
         )
     return SlotResources(slots, slot * slots, slot)

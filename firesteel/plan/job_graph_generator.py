@@ -9,7 +9,7 @@ import cloudpickle
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId, stable_id
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
-from firesteel.common.units import MIB
+from firesteel.common.units import mib
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
@@ -67,8 +67,8 @@ def _check_heaps(vertices: list[JobVertex]) -> None:
                 slot = slot + other.resources
         if not slot.unknown and slot.heap_bytes < MINIMUM_HEAP_BYTES:
             raise InvalidProgram(
-                f"{vertex.name!r} asks for slots with a heap of {slot.heap_bytes / MIB:,.0f} MiB, "
-                f"but a slot's Spark needs {MINIMUM_HEAP_BYTES / MIB:,.0f} MiB or more: "
+                f"{vertex.name!r} asks for slots with a heap of {mib(slot.heap_bytes)}, "
+                f"but a slot's Spark needs {mib(MINIMUM_HEAP_BYTES)} or more: "
                 "raise heap_bytes in its ResourceProfile"
             )
 

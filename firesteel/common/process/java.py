@@ -1,6 +1,6 @@
 """Finds the Java that runs Spark: 17 or later.
 
-`python -m firesteel.common.process.java` prints its home, or says what to do and fails.
+`python -m firesteel.common.process.java` prints its home; fails, with advice, if there is none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def java_home() -> str:
     """The home of a Java of at least 17: JAVA_HOME's, else PATH's, else the oldest suitable in
     /usr/lib/jvm.
 
-    Raises JavaNotFound, naming what was looked at and what to install.
+    Raises JavaNotFound, naming the candidates and what to install.
     """
     rejected: list[str] = []
     for home in _candidates():

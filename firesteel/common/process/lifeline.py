@@ -1,10 +1,10 @@
-"""How a child process tells that it is ready, and how it ends with its cluster.
+"""How a child process reports that it is ready, and how it ends with its cluster.
 
 The child calls `watch_lifeline` first of all and `announce_ready` when it serves. Two inherited
-pipes do the rest, without polling and without relying on anybody to clean up:
+pipes do the rest, without polling and without depending on a clean-up:
 
 * ready: the child writes one JSON line when it serves (its addresses), then closes it. EOF before
-  that line means that it failed to start; its log says why.
+  that line means that it failed to start; the reason is in its log.
 * lifeline: the parent holds the only write end and never writes. When the parent dies, however it
   dies, the kernel closes it; the child's whole process group is then killed, its JVM and other
   helpers with it. The reader is a shell in that group, a megabyte that works even when the child's

@@ -1,4 +1,4 @@
-"""Errors of a conversation between two processes; the name says whose fault it is."""
+"""Errors of a conversation between two processes, named by whose fault they are."""
 
 from __future__ import annotations
 

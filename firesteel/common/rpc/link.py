@@ -1,7 +1,7 @@
-"""Long-lived streams to a master that are opened again whenever they break.
+"""A long-lived stream to a master that reconnects whenever it breaks.
 
-A link only carries messages. What is sent while it is down is dropped; what has to be said anew
-after a reconnection is said by its owner, in `on_up`.
+A link only carries messages. Messages that are sent while it is down are dropped; its owner sends
+in `on_up` whatever a new connection needs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,20 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 class Link(Generic[Sent, Received]):
-    """Connects, talks, connects again, until `close`."""
+    """Connects and reconnects until `close`."""
 
     def __init__(
         self,
         *,
         name: str,
         address: str,
-        open_stream: Callable[
-            [grpc.aio.Channel, AsyncIterator[Sent]], Any
-        ],  # calls the stub's streaming method
-        heartbeat: Callable[
-            [], Sent | None
-        ],  # what to say when nothing was said for an interval, if anything
+        # Calls the stub's streaming method.
+        open_stream: Callable[[grpc.aio.Channel, AsyncIterator[Sent]], Any],
+        # What to send, if anything, when nothing was sent for an interval.
+        heartbeat: Callable[[], Sent | None],
         on_up: Callable[[], None],
         on_message: Callable[[Received], None],
-        on_down: Callable[[str, float], None],  # why, and seconds since the link was last up
+        on_down: Callable[[str, float], None],  # the cause, and seconds since it was up
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
         channel: Callable[[str], grpc.aio.Channel] = aio_channel,  # to an address
@@ -60,13 +58,13 @@ class Link(Generic[Sent, Received]):
         self._on_down = on_down
         self._heartbeat_interval_s = heartbeat_interval_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._outbox: asyncio.Queue[Sent | None] | None = None  # None in it: that was all
+        self._outbox: asyncio.Queue[Sent | None] | None = None  # None in it: the end
         self._heard = False
-        self._over = False  # the peer wants no more of us, or we of it
+        self._over = False  # no more reconnections
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message: Sent) -> bool:
-        """False if the link is down: the owner says it again in `on_up`, if it still matters."""
+        """False if the link is down: the owner sends it again in `on_up` if it still matters."""
         if self._outbox is None:
             return False
         self._outbox.put_nowait(message)
@@ -76,11 +74,11 @@ class Link(Generic[Sent, Received]):
         self._task = asyncio.create_task(self.run(), name=f"link-{self._name}")
 
     def end(self) -> None:
-        """It is not opened again when it breaks next: the peer has said goodbye."""
+        """Does not reconnect when the link breaks next: the peer has said goodbye."""
         self._over = True
 
     async def close(self, flush_s: float = 0.0) -> None:
-        """Ends the link; what was sent before gets `flush_s` to reach the peer."""
+        """Closes the link; messages already sent get `flush_s` to reach the peer."""
         self._over = True
         if self._task is None:
             return
@@ -92,9 +90,9 @@ class Link(Generic[Sent, Received]):
             await self._task
 
     async def run(self) -> None:
-        """Until closed or cancelled."""
+        """Returns when closed or cancelled."""
         loop = asyncio.get_running_loop()
-        last_up, told = loop.time(), ""
+        last_up, last_cause = loop.time(), ""
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             cause = await self._once()
@@ -103,14 +101,14 @@ class Link(Generic[Sent, Received]):
                 backoff.reset()
             if self._over:
                 return
-            if self._heard or cause != told:  # once per outage, not once per attempt
+            if self._heard or cause != last_cause:  # once per outage, not per attempt
                 log.warning(
-                    "link is down, connecting again",
+                    "link is down, reconnecting",
                     peer=self._name,
                     address=self.address,
                     cause=cause,
                 )
-            told = cause
+            last_cause = cause
             self._on_down(cause, loop.time() - last_up)
             await asyncio.sleep(backoff.next())
 

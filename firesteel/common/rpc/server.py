@@ -1,4 +1,4 @@
-"""A gRPC server with health and reflection, bound to one address; and channels to it."""
+"""gRPC servers with health checks and reflection, and channels to them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
 
-MAX_MESSAGE_BYTES = (
-    64 * 2**20
-)  # the largest job (client.payload.max-size) fits, with what is added to it on its way
+# The largest job (client.payload.max-size) fits, and what the services add to it.
+MAX_MESSAGE_BYTES = 64 * MIB
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),  # a second server on a taken port is an error, not a silent share
-    # A peer that is silently gone is found by HTTP/2 pings as well as by our own heartbeats.
+    # HTTP/2 pings find a dead peer, in addition to our own heartbeats.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -37,8 +37,9 @@ _OPTIONS: list[tuple[str, int]] = [
 
 
 def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
-    """An unstarted aio server that answers health and reflection for `services` (add the servicers
-    yourself).
+    """An unstarted server that answers health checks and reflection for `services`.
+
+    The caller adds the servicers.
     """
     server = grpc.aio.server(options=_OPTIONS)
     checker = HealthServicer()
@@ -55,16 +56,13 @@ class AddressTaken(FiresteelError):
 
 
 def bind(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Binds (port 0: any free one) and returns the address, host:port. Raises AddressTaken, saying
-    why it cannot.
-    """
+    """Binds to a port (0: any free one); returns host:port. Raises AddressTaken with the reason."""
     if not 0 <= port <= 65535:
         raise AddressTaken(f"cannot listen on {host}:{port}: ports are 0 to 65535")
     try:
-        # gRPC's own error is two lines of C++ without the reason; a plain socket tells it.
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
+        # gRPC's own error is two lines of C++ without the reason; a plain socket has it.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, target = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
@@ -88,9 +86,7 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
 
 
 def bind_unix(server: grpc.aio.Server, path: Path) -> str:
-    """Binds to a Unix socket, in a folder of its own, that only this user can reach. Returns its
-    address, unix:<path>.
-    """
+    """Binds to a Unix socket in a folder that only this user can open; returns unix:<path>."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)  # left by a process that was killed
