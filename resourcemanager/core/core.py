@@ -1,13 +1,13 @@
 """The SlotManager: a pure core. Events in, commands out; no I/O, no clock, no randomness.
 
-It owns what the ResourceManager believes of TaskExecutors, slots, JobMasters and workers, and holds
-to three rules:
+It owns what the ResourceManager believes of TaskExecutors, slots, JobMasters and workers, by three
+rules:
 
-* TaskExecutors own the truth about slots, JobMasters the truth about requirements; both always tell
-  the whole of it. So nothing needs to be stored: after any loss the next report or declaration
-  mends what is believed here.
-* After every change the same three steps run from current facts: match, scale, tell (`_settle`).
-* There is one verdict on a dead TaskExecutor, and every JobMaster hears it at once (invariant 22).
+* TaskExecutors own the truth about slots, JobMasters the truth about requirements; both always send
+  all of it. So nothing needs to be stored: after any loss, the next report or declaration corrects
+  what is believed here.
+* After every change, the same three steps run from current facts: match, scale, notify (`_settle`).
+* There is one verdict on a dead TaskExecutor, and every JobMaster gets it at once (invariant 22).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.fence import Fence
-from resourcemanager.core.jobs import Job, unmet
+from resourcemanager.core.jobs import Job, LostExecutor, unmet
 from resourcemanager.core.matching import Need, Plan, match_slots
 from resourcemanager.core.settings import (
     RECONNECT_GRACE_S,
@@ -36,10 +36,6 @@ from resourcemanager.core.slot_requests import SlotRequests
 from resourcemanager.core.slots import Slot, SlotState, SlotTable, TaskExecutor
 from resourcemanager.core.timers import Timers
 from resourcemanager.core.workers import Growth, Workers, WorkerSpec
-
-
-class InvariantViolated(Exception):
-    """The SlotManager's state contradicts itself; the message tells what and how it came to it."""
 
 
 class SlotManager:
@@ -68,7 +64,7 @@ class SlotManager:
     # ------------------------------------------------------------ the core's interface
 
     def handle(self, event: Event, now: float) -> Effects[None, Command]:
-        self._now = now
+        self._now = self.table.now = now
         self._commands.clear()
         if not isinstance(event, Tick | events.TaskExecutorHeartbeat | events.JobMasterHeartbeat):
             self._history.append((now, event))
@@ -225,7 +221,7 @@ class SlotManager:
                         connection=executor.connection, allocation_id=allocation_id, cause=cause
                     )
                 )
-        for slot in result.doubted:
+        for slot in result.given_up:
             self._requests.pause(slot, self._now)
         self._unsettled |= result.changed
 
@@ -242,9 +238,9 @@ class SlotManager:
         self._cancel(Deadline.IDLE, executor.task_executor_id)
         for job in self.jobs.values():
             if job.connection is None:
-                job.owed.append((executor.task_executor_id, cause))
+                job.lost_meanwhile.append(LostExecutor(executor.task_executor_id, cause))
             else:
-                self._tell_lost(job.connection, executor.task_executor_id, cause)
+                self._notify_lost(job.connection, executor.task_executor_id, cause)
         if executor.worker_id is not None and self.workers.failed(
             executor.worker_id, cause, self._now
         ):
@@ -252,7 +248,7 @@ class SlotManager:
             self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
-    def _tell_lost(
+    def _notify_lost(
         self, connection: Connection, task_executor_id: TaskExecutorId, cause: str
     ) -> None:
         self._commands.append(
@@ -287,13 +283,13 @@ class SlotManager:
             self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
             job.sequence, job.requirements = -1, ()
         job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
-        job.told = None
+        job.shortage = None
         self.fence.connect_job(job, event.connection, self._now)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
         self._commands.append(commands.Welcome(connection=event.connection))
-        for task_executor_id, cause in job.owed:
-            self._tell_lost(event.connection, task_executor_id, cause)
-        job.owed.clear()
+        for task_executor_id, cause in job.lost_meanwhile:
+            self._notify_lost(event.connection, task_executor_id, cause)
+        job.lost_meanwhile.clear()
         self._unsettled = True
 
     def _heard_job(self, job: Job, event: events.FromJobMaster) -> None:
@@ -350,7 +346,7 @@ class SlotManager:
             self._lose_executor(executor, cause)
         self._unsettled = True
 
-    # ------------------------------------------------------------ match, scale, tell
+    # ------------------------------------------------------------ match, scale, notify
 
     def _settle(self) -> None:
         """What follows from the facts as they are now; run after every change of them."""
@@ -358,7 +354,7 @@ class SlotManager:
         plan = self._match()
         self.missing = plan.missing
         growth = self._scale(plan)
-        self._tell(plan, growth)
+        self._notify_jobs(plan, growth)
 
     def _match(self) -> Plan:
         needs = []
@@ -413,28 +409,24 @@ class SlotManager:
         self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
-    def _tell(self, plan: Plan, growth: Growth) -> None:
+    def _notify_jobs(self, plan: Plan, growth: Growth) -> None:
+        """Sends every job that lacks slots the reason, if it is another than it has been sent."""
         lacking = {need.job_id: need for need in plan.unmet}
         for job in self.jobs.values():
             need = lacking.get(job.job_id)
             if need is None or job.connection is None:
-                job.told = None
+                job.shortage = None
                 continue
-            missing = sum(r.count for r in need.requirements)
-            growing = growth.growing.get(job.job_id, 0)
-            told = (job.sequence, missing, growing, explain(need, self.table, self.workers, growth))
-            if told != job.told:
-                job.told = told
-                sequence, missing, growing, explanation = told
-                self._commands.append(
-                    commands.NotEnoughResources(
-                        connection=job.connection,
-                        sequence=sequence,
-                        missing=missing,
-                        growing=growing,
-                        explanation=explanation,
-                    )
-                )
+            shortage = commands.NotEnoughResources(
+                connection=job.connection,
+                sequence=job.sequence,
+                missing=sum(requirement.count for requirement in need.requirements),
+                growing=growth.growing.get(job.job_id, 0),
+                explanation=explain(need, self.table, self.workers, growth),
+            )
+            if shortage != job.shortage:
+                job.shortage = shortage
+                self._commands.append(shortage)
 
     # ------------------------------------------------------------ time
 
@@ -483,22 +475,26 @@ class SlotManager:
             self._commands.append(commands.SendHeartbeat(connection=connection))
 
     def _arm(self, kind: Deadline, subject: str = "", index: int = 0, *, after_s: float) -> None:
-        self._timers.set((kind, subject, index), self._now + after_s)
+        self._timers.set(Timer(kind, subject, index), self._now + after_s)
 
     def _armed(self, kind: Deadline, subject: str, index: int = 0) -> bool:
-        return (kind, subject, index) in self._timers
+        return Timer(kind, subject, index) in self._timers
 
     def _cancel(self, kind: Deadline, subject: str) -> None:
-        self._timers.cancel((kind, subject, 0))
+        self._timers.cancel(Timer(kind, subject))
 
     # ------------------------------------------------------------ invariants
 
-    def story(self, key: str) -> str:
-        """The recent events in which this id (or connection) occurs, oldest first."""
-        return "\n".join(f"  {at:.3f} {event}" for at, event in self._history if key in repr(event))
+    def story(self, of: str) -> list[str]:
+        """How the slot with this allocation came to its state; of anything else, the recent events
+        in which its id occurs.
+        """
+        if (slot := self.table.slot_of(AllocationId(of))) is not None:
+            return slot.story()
+        return [f"{at:.3f} {event}" for at, event in self._history if of in repr(event)]
 
     def validate(self) -> None:
-        """Raises InvariantViolated. Cheap enough for tests to call after every event; O(slots)."""
+        """Raises AssertionError with what is broken and the last events. O(slots)."""
         found = self.table.violations() + self.fence.violations(self.table.executors, self.jobs)
         for executor in self.table.executors.values():
             if executor.connection is None and not self._armed(
@@ -521,4 +517,4 @@ class SlotManager:
                 found.append(f"job {job.job_id}: disconnected, and nothing will end that")
         if found:
             story = "\n".join(f"  {at:.3f} {event}" for at, event in list(self._history)[-30:])
-            raise InvariantViolated("\n".join([*found, "after", story]))
+            raise AssertionError("\n".join([*found, "after", story]))

@@ -1,40 +1,39 @@
-"""A job as the SlotManager knows it: its JobMaster, and what of its requirements its slots do not
-meet yet.
-"""
+"""A job as the SlotManager knows it: its JobMaster, and which of its requirements are unmet."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from firesteel.common.ids import Epoch, JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
+from resourcemanager.core.commands import NotEnoughResources
 from resourcemanager.core.events import Connection, Environment, Requirement
+
+
+class LostExecutor(NamedTuple):
+    task_executor_id: TaskExecutorId
+    cause: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """Lives from its JobMaster's registration to that JobMaster's death. Slots may outlive it:
-    their TaskExecutors tell.
+    """Lives from its JobMaster's registration to that JobMaster's death. Its slots may outlive it,
+    as their TaskExecutors report.
     """
 
     job_id: JobId
     name: str
     address: str
     epoch: Epoch
-    connection: Connection | None = (
-        None  # None: its stream broke, it may yet come back; gets no new slots meanwhile
-    )
+    connection: Connection | None = None  # None: broken, perhaps back soon; no new slots meanwhile
     heard_at: float = 0.0
     sequence: int = -1  # of the newest declaration
     requirements: tuple[Requirement, ...] = ()
     environment: Environment = ()
-    owed: list[tuple[TaskExecutorId, str]] = field(
-        default_factory=list
-    )  # lost, with cause, while it was disconnected
-    told: tuple[int, int, int, str] | None = (
-        None  # the last NotEnoughResources: sequence, missing, growing, explanation
-    )
+    lost_meanwhile: list[LostExecutor] = field(default_factory=list)  # while it was disconnected
+    shortage: NotEnoughResources | None = None  # sent last; None: it lacks nothing
 
     @property
     def required(self) -> int:
@@ -46,16 +45,13 @@ def unmet(
 ) -> tuple[Requirement, ...]:
     """What of `requirements` is not met by slots of the `held` profiles.
 
-    A slot meets one requirement: of exactly its size if there is one, else an UNKNOWN one, else one
-    that it is large enough for (the largest first). JobMasters give their slots away in the same
-    order.
+    A slot meets one requirement: one of exactly its size, else an UNKNOWN one, else the largest that
+    fits in it. JobMasters assign their slots in the same order.
     """
     lacking = [r.count for r in requirements]
     if sum(lacking) == 0:
         return ()
-    if all(
-        r.profile.unknown for r in requirements
-    ):  # session mode: sizes do not matter, only the number
+    if all(r.profile.unknown for r in requirements):  # session mode: only the number matters
         return _reduce(requirements, lacking, len(held))
     order = sorted(range(len(requirements)), key=lambda i: -requirements[i].profile.total_bytes)
     spare: list[ResourceProfile] = []

@@ -1,19 +1,18 @@
-"""What the SlotManager is set up with, and the times it keeps."""
+"""The SlotManager's settings, and the times that it keeps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from firesteel.common.ids import Epoch
 from resourcemanager.core.workers import WorkerSpec
 
-RECONNECT_GRACE_S = 1.0  # a broken stream that is not back by then means that the peer is dead
-REQUEST_TIMEOUT_S = 5.0  # an unanswered slot request is sent again after that
-REQUESTS_MAX = 3  # so often a slot request is sent before the slot is given up
-UNCLEAR_PAUSE_S = (
-    1.0  # a slot whose request failed is not tried again before that, unless a report clears it
-)
+RECONNECT_GRACE_S = 1.0  # a peer whose stream stays broken for longer is dead
+REQUEST_TIMEOUT_S = 5.0  # until an unanswered slot request is sent again
+REQUESTS_MAX = 3  # times that a slot request is sent before the slot is given up
+UNCLEAR_PAUSE_S = 1.0  # until a slot whose request failed is tried again, if no report clears it
 WORKER_START_TIMEOUT_S = 120.0  # from its request to its TaskExecutor's registration
 
 
@@ -39,7 +38,10 @@ class Deadline(Enum):
     UNCLEAR = "a slot may be tried again"
     IDLE = "a TaskExecutor has been idle for long"
     WORKER_START = "a worker has not registered"
-    SETTLE = "gathered requirements are to be matched, or a failed worker may be tried again"
+    SETTLE = "match gathered requirements, or start another worker after a failure"
 
 
-Timer = tuple[Deadline, str, int]  # kind, id of its subject, slot index (UNCLEAR; else 0)
+class Timer(NamedTuple):
+    kind: Deadline
+    subject: str = ""  # an id
+    slot_index: int = 0  # UNCLEAR alone

@@ -54,16 +54,16 @@ class SlotRequests:
                     environment=job.environment,
                 )
             )
-        self._timers.set((Deadline.REQUEST, slot.allocation_id, 0), now + REQUEST_TIMEOUT_S)
+        self._timers.set(Timer(Deadline.REQUEST, slot.allocation_id), now + REQUEST_TIMEOUT_S)
 
     def accepted(self, slot: Slot) -> None:
-        self._timers.cancel((Deadline.REQUEST, str(slot.allocation_id), 0))
+        self._timers.cancel(Timer(Deadline.REQUEST, str(slot.allocation_id)))
         self._table.accept(slot)
 
     def rejected(self, slot: Slot, now: float) -> bool:
         if slot.allocation_id is not None:
-            self._timers.cancel((Deadline.REQUEST, slot.allocation_id, 0))
-        self._table.doubt(slot)
+            self._timers.cancel(Timer(Deadline.REQUEST, slot.allocation_id))
+        self._table.give_up(slot)
         self.pause(slot, now)
         return True
 
@@ -93,7 +93,8 @@ class SlotRequests:
     def pause(self, slot: Slot, now: float) -> None:
         """It is UNCLEAR what became of the slot."""
         self._timers.set(
-            (Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index), now + UNCLEAR_PAUSE_S
+            Timer(Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index),
+            now + UNCLEAR_PAUSE_S,
         )
 
     def pause_over(self, task_executor_id: TaskExecutorId, index: int) -> bool:
@@ -101,7 +102,7 @@ class SlotRequests:
         slot = executor.slots.get(index) if executor is not None else None
         if slot is None or slot.state is not SlotState.UNCLEAR:
             return False
-        self._table.clear(slot)
+        self._table.end_pause(slot)
         return True
 
     def _give_up(self, slot: Slot, cause: str, now: float) -> bool:

@@ -8,19 +8,21 @@
       └────────────────────────────────────────────────────────────────────┘
                                  reported free
 
-The TaskExecutor owns the truth. A report wins over everything the SlotManager believes, with one
-exception: while a request is under way (PENDING), a report that shows the slot free was written
-before the request came and says nothing.
+The TaskExecutor owns the truth: its report overrides what the SlotManager believes, with one
+exception. While a request is under way (PENDING), a report that shows the slot free was written
+before the request arrived and means nothing.
 
-Rules, held by `validate`: an allocation is on at most one slot and a slot has at most one
-allocation; a TaskExecutor's taken slots and what remains make its total.
+Invariants, checked by `validate`: an allocation is on at most one slot and a slot has at most one
+allocation; a TaskExecutor's taken slots and what remains add up to its total.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
@@ -36,33 +38,52 @@ class SlotState(Enum):
     UNCLEAR = "unclear"
 
 
-_S = SlotState
-TRANSITIONS: dict[SlotState, frozenset[SlotState]] = {
-    _S.FREE: frozenset(
-        {
-            _S.PENDING,  # matched: the request is sent
-            _S.ALLOCATED,  # reported with an allocation of an earlier ResourceManager, or one thought lost
-        }
-    ),
-    _S.PENDING: frozenset(
-        {
-            _S.ALLOCATED,  # accepted; or a report shows this, or another, allocation
-            _S.UNCLEAR,  # rejected; or unanswered too often; or unanswered and its job is gone
-        }
-    ),
-    _S.ALLOCATED: frozenset(
-        {
-            _S.FREE,  # reported free
-            _S.ALLOCATED,  # reported with another allocation: the messages between were lost
-        }
-    ),
-    _S.UNCLEAR: frozenset(
-        {
-            _S.FREE,  # reported free, or nothing was reported for a while
-            _S.ALLOCATED,  # reported with an allocation
-        }
-    ),
+class SlotEvent(Enum):
+    """What drives a slot from one state to the next."""
+
+    REQUESTED = "matched with a job: its request is sent"
+    ACCEPTED = "its TaskExecutor accepted the request"
+    GIVEN_UP = "rejected, unanswered too often, or no longer needed"
+    REPORTED_HELD = "its TaskExecutor reports an allocation on it"
+    REPORTED_FREE = "its TaskExecutor reports it free"
+    PAUSE_OVER = "no report has cleared it for a while"
+
+
+TRANSITIONS: dict[SlotState, dict[SlotEvent, SlotState]] = {
+    SlotState.FREE: {
+        SlotEvent.REQUESTED: SlotState.PENDING,
+        # Of an earlier ResourceManager, or one whose request was given up.
+        SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,
+    },
+    SlotState.PENDING: {
+        SlotEvent.ACCEPTED: SlotState.ALLOCATED,
+        SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,
+        SlotEvent.GIVEN_UP: SlotState.UNCLEAR,
+    },
+    SlotState.ALLOCATED: {
+        SlotEvent.REPORTED_FREE: SlotState.FREE,
+        SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,  # by another job: messages were lost
+    },
+    SlotState.UNCLEAR: {
+        SlotEvent.REPORTED_FREE: SlotState.FREE,
+        SlotEvent.PAUSE_OVER: SlotState.FREE,
+        SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,
+    },
 }
+
+STORY_MAX = 20
+
+
+class Transition(NamedTuple):
+    at: float
+    event: SlotEvent
+    state: SlotState
+    allocation_id: AllocationId | None
+    job_id: JobId | None
+
+    def __str__(self) -> str:
+        holder = f" as {self.allocation_id} of job {self.job_id}" if self.allocation_id else ""
+        return f"{self.at:.3f} -> {self.state.name} by {self.event.name}{holder}"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,10 +97,15 @@ class Slot:
     requests_sent: int = 0  # PENDING only
     warm: bool = False  # as last reported, like its problem
     problem: str = ""  # why its process cannot start
+    transitions: deque[Transition] = field(default_factory=lambda: deque(maxlen=STORY_MAX))
 
     def __str__(self) -> str:
         holder = f" for job {self.job_id} as {self.allocation_id}" if self.allocation_id else ""
-        return f"slot {self.index} of TaskExecutor {self.executor.task_executor_id} ({self.state.value}{holder})"
+        where = f"slot {self.index} of TaskExecutor {self.executor.task_executor_id}"
+        return f"{where} ({self.state.value}{holder})"
+
+    def story(self) -> list[str]:
+        return [str(transition) for transition in self.transitions]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -95,7 +121,7 @@ class TaskExecutor:
     connection: Connection | None = None  # None: its stream broke, it may yet come back
     heard_at: float = 0.0
     report_sequence: int = 0  # of the newest report of this registration
-    leaving: bool = False  # told to shut down: gets no new slots
+    leaving: bool = False  # it is to shut down: its slots are not given any more
     slots: dict[int, Slot] = field(default_factory=dict)
     taken: int = 0  # slots that are not FREE
     remaining: ResourceProfile = UNKNOWN  # total without the profiles of its slots
@@ -123,19 +149,16 @@ class TaskExecutor:
 class Reconciled:
     """What a report changed."""
 
-    changed: bool = False  # slots came free, or were taken: match again
-    doubled: tuple[
-        AllocationId, ...
-    ] = ()  # this TaskExecutor must drop them: they are held elsewhere
-    doubted: tuple[
-        Slot, ...
-    ] = ()  # were PENDING for an allocation that another slot holds, now UNCLEAR
+    changed: bool = False  # slots became free or taken, or can or cannot be used: match again
+    doubled: tuple[AllocationId, ...] = ()  # this TaskExecutor must free them: held elsewhere
+    given_up: tuple[Slot, ...] = ()  # were PENDING for an allocation that another slot holds
 
 
 class SlotTable:
     """Every registered TaskExecutor with its slots. Owned by the SlotManager."""
 
     def __init__(self) -> None:
+        self.now = 0.0  # set for each event, for the slots' stories
         self.executors: dict[TaskExecutorId, TaskExecutor] = {}  # in the order of registration
         self._by_allocation: dict[AllocationId, Slot] = {}
         self._by_job: dict[JobId, dict[AllocationId, Slot]] = {}
@@ -193,29 +216,24 @@ class SlotTable:
     def request(
         self, slot: Slot, allocation_id: AllocationId, job_id: JobId, profile: ResourceProfile
     ) -> None:
-        """FREE -> PENDING"""
-        self._move(slot, SlotState.PENDING, allocation_id, job_id, profile)
+        self._drive(slot, SlotEvent.REQUESTED, allocation_id, job_id, profile)
         slot.requests_sent = 1
 
     def accept(self, slot: Slot) -> None:
-        """PENDING -> ALLOCATED"""
-        self._move(slot, SlotState.ALLOCATED, slot.allocation_id, slot.job_id, slot.profile)
+        self._drive(slot, SlotEvent.ACCEPTED, slot.allocation_id, slot.job_id, slot.profile)
 
-    def doubt(self, slot: Slot) -> None:
-        """PENDING -> UNCLEAR"""
-        self._move(slot, SlotState.UNCLEAR)
+    def give_up(self, slot: Slot) -> None:
+        self._drive(slot, SlotEvent.GIVEN_UP)
 
-    def clear(self, slot: Slot) -> None:
-        """UNCLEAR -> FREE"""
-        self._move(slot, SlotState.FREE)
+    def end_pause(self, slot: Slot) -> None:
+        self._drive(slot, SlotEvent.PAUSE_OVER)
 
     def reconcile(self, executor: TaskExecutor, statuses: Sequence[SlotStatus]) -> Reconciled:
-        """Takes over what the TaskExecutor says of its slots."""
+        """Adopts what the TaskExecutor reports of its slots."""
         changed = False
         doubled: list[AllocationId] = []
-        doubted: list[Slot] = []
-        # What is gone first, so that an allocation that moved within the TaskExecutor is not taken
-        # for a double.
+        given_up: list[Slot] = []
+        # Free slots first: an allocation that has moved within the TaskExecutor is no double.
         for status in sorted(statuses, key=lambda s: s.allocation_id is not None):
             slot = executor.slots.get(status.slot_index)
             if slot is None:
@@ -230,15 +248,15 @@ class SlotTable:
                 if elsewhere.state is SlotState.ALLOCATED:
                     doubled.append(status.allocation_id)
                     continue
-                self.doubt(elsewhere)  # only asked for there, held here
-                doubted.append(elsewhere)
+                self.give_up(elsewhere)  # only requested there, held here
+                given_up.append(elsewhere)
             changed |= self._reported_held(slot, status)
-        return Reconciled(changed=changed, doubled=tuple(doubled), doubted=tuple(doubted))
+        return Reconciled(changed=changed, doubled=tuple(doubled), given_up=tuple(given_up))
 
     def _reported_free(self, slot: Slot) -> bool:
         if slot.state not in (SlotState.ALLOCATED, SlotState.UNCLEAR):
             return False
-        self._move(slot, SlotState.FREE)
+        self._drive(slot, SlotEvent.REPORTED_FREE)
         return True
 
     def _reported_held(self, slot: Slot, status: SlotStatus) -> bool:
@@ -250,22 +268,25 @@ class SlotTable:
         ):
             return False
         expected = slot.allocation_id == status.allocation_id and slot.profile == profile
-        self._move(slot, SlotState.ALLOCATED, status.allocation_id, status.job_id, profile)
+        self._drive(slot, SlotEvent.REPORTED_HELD, status.allocation_id, status.job_id, profile)
         return not expected
 
-    def _move(
+    def _drive(
         self,
         slot: Slot,
-        state: SlotState,
+        event: SlotEvent,
         allocation_id: AllocationId | None = None,
         job_id: JobId | None = None,
         profile: ResourceProfile = UNKNOWN,
     ) -> None:
-        """The only place where a slot changes."""
-        if state not in TRANSITIONS[slot.state]:
+        """The only place where a slot's state changes. Raises IllegalTransition."""
+        state = TRANSITIONS[slot.state].get(event)
+        if state is None:
+            story = "".join(f"\n  {line}" for line in slot.story())
             raise IllegalTransition(
-                f"{slot}: {slot.state.name} -> {state.name} is not a legal transition"
+                f"{slot}: {event.name} is illegal in {slot.state.name}; its story:{story}"
             )
+        slot.transitions.append(Transition(self.now, event, state, allocation_id, job_id))
         self._forget_allocation(slot)
         self._count[slot.state] -= 1
         self._count[state] += 1

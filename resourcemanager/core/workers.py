@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from firesteel.common.backoff import Backoff
 from firesteel.common.ids import IdSource, JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
 from resourcemanager.core.events import WorkerId
@@ -91,7 +92,8 @@ class Workers:
         )  # given up, but the driver has not yet said that they are gone
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.not_before = 0.0  # no start before that
-        self._failures_in_a_row = 0
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
+        self._died_young = False  # the last worker failed
         self._ids = ids
         self._numbered = 0
 
@@ -174,14 +176,14 @@ class Workers:
             return True  # nothing that starting another one would meet again
         started = worker.state is WorkerState.RUNNING
         if started and now - worker.since >= YOUNG_S:
-            self._failures_in_a_row = 0
+            self._backoff.reset()
+            self._died_young = False
             return True
         if not started:
             self.last_failure = cause
-        self._failures_in_a_row += 1
-        doublings = self._failures_in_a_row - (2 if started else 1)
-        if doublings >= 0:
-            self.not_before = now + min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(doublings, 10))
+        if self._died_young or not started:
+            self.not_before = now + self._backoff.next()
+        self._died_young = True  # the first of a row that had started is replaced at once
         return True
 
     def may_release(self) -> bool:

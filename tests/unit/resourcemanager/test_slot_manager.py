@@ -10,7 +10,6 @@ from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
 from resourcemanager.core import commands, events
-from resourcemanager.core.core import InvariantViolated
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
 
@@ -437,9 +436,9 @@ def test_an_illegal_transition_tells_the_slot() -> None:
     slot = rm.core.table.executors[executor_id("a")].slots[0]
     with pytest.raises(
         IllegalTransition,
-        match="slot 0 of TaskExecutor .* FREE -> UNCLEAR is not a legal transition",
+        match="slot 0 of TaskExecutor .*: GIVEN_UP is illegal in FREE",
     ):
-        rm.core.table.doubt(slot)
+        rm.core.table.give_up(slot)
 
 
 def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
@@ -449,11 +448,28 @@ def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
     slots = rm.core.table.executors[executor_id("a")].slots
     slots[second.slot_index].allocation_id = first.allocation_id
     with pytest.raises(
-        InvariantViolated,
+        AssertionError,
         match=r"(?s)allocation .* is on slot 0 .* and on slot 1.*RequirementsDeclared",
     ):
         rm.core.validate()
-    assert "JobMasterRegistered" in rm.core.story(job_id("job"))
+    assert "JobMasterRegistered" in rm.core.story(job_id("job"))[0]
+
+
+def test_a_slot_tells_how_it_came_to_its_state() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    [request] = rm.submit("job", 1)
+    rm.advance(0.5)
+    rm.accept(request)
+    [slot] = rm.core.table.executors[executor_id("a")].slots.values()
+    holder = f"as {request.allocation_id} of job {job_id('job')}"
+    assert rm.core.story(request.allocation_id) == slot.story()
+    assert slot.story() == [
+        f"0.000 -> PENDING by REQUESTED {holder}",
+        f"0.500 -> ALLOCATED by ACCEPTED {holder}",
+    ]
+    rm.report("a", *free(0))
+    assert slot.story()[2] == "0.500 -> FREE by REPORTED_FREE"
 
 
 # ---------------------------------------------------------------- slots without a process
