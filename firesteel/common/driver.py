@@ -98,7 +98,8 @@ class Driver(Generic[Event, Record, Command]):
             if not self._mailbox.empty():
                 return self._mailbox.get_nowait()
             with contextlib.suppress(TimeoutError):
-                return await asyncio.wait_for(self._mailbox.get(), -late_s)
+                async with asyncio.timeout(-late_s):
+                    return await self._mailbox.get()
             late_s = self._clock() - deadline
         return await self._overdue(late_s)
 

@@ -138,7 +138,8 @@ class Link(Generic[Sent, Received]):
 
     async def _listen(self, call: Any) -> str:
         while True:
-            message = await asyncio.wait_for(call.read(), self._heartbeat_timeout_s)
+            async with asyncio.timeout(self._heartbeat_timeout_s):
+                message = await call.read()
             if message is EOF:
                 return "the peer ended the stream"
             self._heard = True
@@ -147,7 +148,8 @@ class Link(Generic[Sent, Received]):
     async def _outgoing(self, outbox: asyncio.Queue[Sent | None]) -> AsyncIterator[Sent]:
         while True:
             try:
-                message = await asyncio.wait_for(outbox.get(), self._heartbeat_interval_s)
+                async with asyncio.timeout(self._heartbeat_interval_s):
+                    message = await outbox.get()
                 if message is None:
                     return
             except TimeoutError:
