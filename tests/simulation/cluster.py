@@ -38,8 +38,8 @@ MIB = 2**20
 SLOT = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB)
 SMALL_SLOT = replace(SLOT, heap_bytes=480 * MIB, off_heap_bytes=512 * MIB)
 _FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
-LOOK_S = 10.0  # between two looks at a cluster that should come to rest
-LOOKS = 2  # so many in a row find nothing wrong
+LOOK_S = 20.0  # between two looks at a cluster that should come to rest
+LOOKS = 2  # so many in a row find nothing wrong, longer apart than any idle or heartbeat timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,7 @@ class Shape:
 def draw_shape(world: World) -> Shape:
     random = world.random
     task_executors, slots = random.randint(1, 3), random.randint(1, 3)
+    interval_s, timeout_s = random.choice([(2.0, 8.0), (2.0, 20.0), (5.0, 20.0)])
     return Shape(
         task_executors=task_executors,
         slots=slots,
@@ -74,7 +75,9 @@ def draw_shape(world: World) -> Shape:
         hanging_cancels=random.choice([0.0, 0.0, 0.2]),
         crashes_at_start=random.choice([0.0, 0.03, 0.2]),
         failing_writes=random.choice([0.0, 0.0, 0.1]),
-        lost_answers=0.0,
+        lost_answers=random.choice([0.0, 0.0, 0.1]),
+        heartbeat_interval_s=interval_s,
+        heartbeat_timeout_s=timeout_s,
     )
 
 

@@ -21,7 +21,7 @@ from tests.simulation.loop import START_S
 from tests.simulation.world import SimulationFailed
 
 FAULTS_UNTIL_S = 40.0
-REST_S = 150.0  # longer than every timeout there is, in a row
+REST_S = 240.0  # longer than every timeout there is, in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
