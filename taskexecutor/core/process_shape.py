@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from firesteel.common.resources import ResourceProfile
+from firesteel.common.units import mib
 
 # A warm process with a larger heap than requested is reused up to this factor: beyond it, the
 # process may take too much more of the machine than its slot is charged for.
@@ -45,10 +46,6 @@ def fits(shape: ProcessShape, needed: ProcessShape) -> bool:
         and needed.heap_bytes <= shape.heap_bytes <= needed.heap_bytes * HEAP_SLACK
         and needed.cores <= shape.cores <= needed.cores * CORES_SLACK
     )
-
-
-def mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def over_limit_text(slot: str, used_bytes: int, profile: ResourceProfile) -> str:

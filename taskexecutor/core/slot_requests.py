@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from firesteel.common.units import mib
 from taskexecutor.core import job_masters
 from taskexecutor.core.commands import AnswerSlotRequest
 from taskexecutor.core.events import SlotRequested
-from taskexecutor.core.process_shape import mib
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import Allocation, SlotEvent, SlotState
 

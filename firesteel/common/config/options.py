@@ -224,7 +224,10 @@ HEARTBEAT_INTERVAL = _cluster.option(
     "heartbeat.interval", "duration", 2.0, "Time between heartbeats."
 )
 HEARTBEAT_TIMEOUT = _cluster.option(
-    "heartbeat.timeout", "duration", 20.0, "A peer that is silent for this long is declared dead."
+    "heartbeat.timeout",
+    "duration",
+    20.0,
+    "A peer that is silent for this long is declared dead; a slot's process that is, is killed.",
 )
 SPREAD_SLOTS = _cluster.option(
     "cluster.evenly-spread-out-slots",
