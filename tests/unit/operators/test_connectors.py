@@ -94,6 +94,30 @@ def test_a_failed_task_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_job_that_starts_over_replaces_what_it_published(tmp_path: Path) -> None:
+    def attempt(batches: int, subtask: int = 0) -> OperatorHarness:
+        sink = FileSink(str(tmp_path), rolling_interval="1 min")
+        harness = OperatorHarness(writing(sink), [SCHEMA], subtask=subtask, parallelism=2).open()
+        for _ in range(batches):
+            harness.process(BATCH)
+            harness.processing_time(10**15)
+        return harness
+
+    attempt(3).close()
+    attempt(1, subtask=1).close()
+    others = tmp_path / "part-0-another-job-0.parquet"
+    others.write_text("")
+    assert len(visible(tmp_path)) == 5
+    again = attempt(0)
+    assert len(visible(tmp_path)) == 5, "what is there stays until there is something new"
+    again.process(BATCH)
+    again.end()
+    names = [path.name for path in visible(tmp_path)]
+    assert len(names) == 3
+    assert others.name in names
+    assert [name[:6] for name in names] == ["part-0", "part-0", "part-1"]
+
+
 WRITING = """
 import sys, time
 import pyarrow as pa
