@@ -82,7 +82,8 @@ class Committer(ABC):
 
 
 class Sink:
-    """Base of all sinks. A subclass is a description: it holds options, and is pickled into the job.
+    """Base of all sinks. A subclass is a description: it holds options, and is pickled into the
+    job.
 
     A sink of your own implements `create_writer`, and `create_committer` if its writer prepares
     committables. The members at the end are for the built-in ones.

@@ -340,3 +340,28 @@ def test_rows_can_be_read_while_the_job_runs(session: Session, in_session: None)
             .map_in_arrow(failing)
             .execute_and_collect(iterate="arrow")
         )
+
+
+def test_a_job_that_starts_over_publishes_its_rows_once(session: Session, tmp_path: Path) -> None:
+    out, failed = tmp_path / "out", tmp_path / "failed"
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if not failed.exists() and list(out.glob("part-*")):
+                failed.touch()
+                raise RuntimeError("once")
+            yield batch
+
+    env = Environment(
+        parallelism=2,
+        configuration={
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.delay": "10 ms",
+        },
+    )
+    numbers = env.from_source(SequenceSource(0, 1_000, rate_per_s=500.0))
+    sink = FileSink(str(out), rolling_interval="100 ms")
+    numbers.map_in_arrow(fail_once).sink_to(sink)
+    assert session.run(env).status is JobStatus.FINISHED
+    assert failed.exists()
+    assert sorted(row["value"] for row in rows_below(out)) == list(range(1_000))

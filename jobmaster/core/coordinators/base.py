@@ -73,7 +73,7 @@ class Coordinator:
     def receive(
         self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
     ) -> Sequence[OperatorMessage | Spool]:
-        """A message from a live attempt: the answers, and what to write. Raises UnexpectedMessage."""
+        """A message from a live attempt; returns answers and I/O. Raises UnexpectedMessage."""
         raise UnexpectedMessage(f"{type(self).__name__} got a {type(message).__name__}")
 
     def spooled(

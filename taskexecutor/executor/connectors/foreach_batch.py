@@ -1,4 +1,4 @@
-"""foreach_batch: a function of the program's gets a stream's rows as DataFrames of the slot's Spark.
+"""foreach_batch: a function of the program gets the rows as DataFrames of the slot's Spark.
 
 Rows are gathered while Spark is busy, up to the bundle limit: light traffic makes small batches
 soon, heavy traffic large ones.

@@ -32,7 +32,7 @@ class SourceAnalysis:
     """What is known of a source before data flows."""
 
     schema: pa.Schema
-    # Of a source with which a Spark plan begins: what it reads, and the plan's leaf as users see it.
+    # Of a source that begins a Spark plan: its schema there, and the plan's leaf as users see it.
     spark_schema: StructType | None = None
     leaf: str = ""
     side_schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class SourceRuntime(ABC, Generic[AnySource]):
 
     @abstractmethod
     def analyze(self, session: SparkSession) -> SourceAnalysis:
-        """Checks the source and finds its schema. Raises FiresteelError, or what user code raised."""
+        """Checks the source. Raises FiresteelError, or what user code raises."""
 
     @abstractmethod
     def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:

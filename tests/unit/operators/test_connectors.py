@@ -130,7 +130,8 @@ file_sink.GROUP_ROWS = 1
 batch = pa.record_batch({"x": [1]})
 path, name, subtask = sys.argv[1:]
 writer = sink_runtime(FileSink(path)).operator()
-harness = OperatorHarness(writer, [batch.schema], name=name, subtask=int(subtask), parallelism=2).open()
+place = {"subtask": int(subtask), "parallelism": 2}
+harness = OperatorHarness(writer, [batch.schema], name=name, **place).open()
 harness.process(batch)
 print("writing", flush=True)
 time.sleep(600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
@@ -569,9 +570,7 @@ def test_a_write_that_raises_fails_the_task_with_its_error() -> None:
     harness.close()
 
 
-def test_a_write_that_stops_early_drops_the_rest_and_one_that_returns_something_else_is_an_error() -> (
-    None
-):
+def test_a_write_may_stop_early_and_drop_the_rest_but_must_return_a_message() -> None:
     class First(Writer):
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
             return Written(0, [next(iterator).n]) if self.lot == "first" else None  # type: ignore[return-value]
@@ -610,6 +609,26 @@ def test_a_cancelled_task_does_not_wait_for_a_write_that_is_behind() -> None:
         harness.process(batch(1))
     STUCK.set()
     harness.close()
+
+
+class BusyWriter(Writer):
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        while True:
+            with contextlib.suppress(Exception):  # which does not keep it alive
+                time.sleep(0.01)
+
+
+class BusyMemory(Memory):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return BusyWriter("busy")
+
+
+def test_a_write_that_never_ends_is_interrupted_when_its_task_has_ended() -> None:
+    harness = writer(PythonSink(BusyMemory))
+    (thread,) = [t for t in threading.enumerate() if t.name.startswith("write operator")]
+    harness.close()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_a_writer_that_cannot_be_copied_is_told_before_data_flows() -> None:

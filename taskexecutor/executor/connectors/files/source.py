@@ -142,8 +142,9 @@ def _declared_or_inferred(
         return read_files(session, source, paths, None).schema
     if source.malformed is not None and CORRUPT_RECORD in schema.names:
         raise FiresteelError(
-            f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude each "
-            "other: either rows that do not fit go elsewhere, or they stay with that column set"
+            f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude "
+            "each other: either rows that do not fit go elsewhere, or they stay with that column "
+            "set"
         )
     reader = file_reader(session, source)  # an unknown format is found when it is loaded
     if paths and source.format not in _BUILT_IN_FORMATS:

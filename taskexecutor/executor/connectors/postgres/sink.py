@@ -1,7 +1,7 @@
 """PostgresSink: rows into a table by COPY, each batch in a transaction of its own.
 
-Upserts go by way of a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with
-the last row per key. (With checkpoints, a transaction per checkpoint makes it exactly once.)
+Upserts use a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with the last
+row per key.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class PostgresWriter(SinkWriter):
         listed, key_list = sql.SQL(", ").join(columns), sql.SQL(", ").join(keys)
         cursor.execute(
             sql.SQL(
-                "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {}, 0::bigint AS {} FROM {} WITH NO DATA"
+                "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS "
+                "AS SELECT {}, 0::bigint AS {} FROM {} WITH NO DATA"
             ).format(staging, listed, sql.Identifier(_ORDER), target)
         )
         _copy(
@@ -115,8 +116,9 @@ class PostgresWriter(SinkWriter):
         # each other for ever.
         cursor.execute(
             sql.SQL(
-                "INSERT INTO {target} ({listed}) SELECT DISTINCT ON ({keys}) {listed} FROM {staging} "
-                "ORDER BY {keys}, {order} DESC ON CONFLICT ({keys}) {change}"
+                "INSERT INTO {target} ({listed}) "
+                "SELECT DISTINCT ON ({keys}) {listed} FROM {staging} ORDER BY {keys}, {order} DESC "
+                "ON CONFLICT ({keys}) {change}"
             ).format(
                 target=target,
                 listed=listed,
@@ -156,7 +158,8 @@ def connect(sink: PostgresSink) -> Any:
             else "it does not parse"
         )
         raise FiresteelError(
-            f"PostgresSink: the url is not one of PostgreSQL ({reason}); write postgresql://user@host/db"
+            f"PostgresSink: the url is not one of PostgreSQL ({reason}); "
+            "write postgresql://user@host/db"
         ) from None
     try:
         connection = psycopg2.connect(
@@ -174,11 +177,11 @@ def connect(sink: PostgresSink) -> Any:
 
 
 def _prepare_table(connection: Any, sink: PostgresSink, schema: pa.Schema) -> None:
-    """The table exists, with columns for the stream's, and keys to find rows by."""
+    """Creates the table, or checks that it has the stream's columns, and an index for the key."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", (_identifier(sink.table).as_string(connection),))
         if cursor.fetchone()[0] is None:
-            # Several subtasks may be about to create it: one does.
+            # Several subtasks may try to create it: one does.
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (sink.table,))
             cursor.execute(_create_table(sink, schema))
             return
@@ -192,8 +195,9 @@ def _prepare_table(connection: Any, sink: PostgresSink, schema: pa.Schema) -> No
         if sink.mode == "upsert" and not _has_unique_index(connection, cursor, sink):
             keys = ", ".join(sink.key)
             raise FiresteelError(
-                f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), which upserts need to find their "
-                f"row; create one: CREATE UNIQUE INDEX ON {sink.table} ({keys})"
+                f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), "
+                "which upserts need to find their row; "
+                f"create one: CREATE UNIQUE INDEX ON {sink.table} ({keys})"
             )
 
 
@@ -201,13 +205,16 @@ def _check_columns(sink: PostgresSink, schema: pa.Schema, types: dict[str, str])
     for field in schema:
         if field.name not in types:
             raise FiresteelError(
-                f"PostgresSink: table {sink.table} has no column {field.name!r}; it has: {', '.join(types)}. "
-                f"Add it (ALTER TABLE {sink.table} ADD COLUMN ... {postgres_type(field)}), or leave it out of the stream"
+                f"PostgresSink: table {sink.table} has no column {field.name!r}; "
+                f"it has: {', '.join(types)}. "
+                f"Add it (ALTER TABLE {sink.table} ADD COLUMN ... {postgres_type(field)}), "
+                "or leave it out of the stream"
             )
         if not fits(field, types[field.name]):
             raise FiresteelError(
-                f"PostgresSink: column {field.name!r} of the stream is {field.type}, and that of table {sink.table} "
-                f"is {types[field.name]}; cast it, or make the table's {postgres_type(field)}"
+                f"PostgresSink: column {field.name!r} of the stream is {field.type}, and that of "
+                f"table {sink.table} is {types[field.name]}; "
+                f"cast it, or make the table's {postgres_type(field)}"
             )
 
 
@@ -215,7 +222,8 @@ def _has_unique_index(connection: Any, cursor: Any, sink: PostgresSink) -> bool:
     cursor.execute(
         "SELECT array_agg(a.attname::text) FROM pg_index i "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-        "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
+        "WHERE i.indrelid = %s::regclass AND i.indisunique "
+        "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
         (_identifier(sink.table).as_string(connection),),
     )
     return any(set(names) == set(sink.key) for (names,) in cursor.fetchall())
@@ -250,7 +258,7 @@ def _copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
 
 @contextlib.contextmanager
 def _explained(sink: PostgresSink) -> Iterator[None]:
-    """PostgreSQL's own words, and the table."""
+    """Errors with PostgreSQL's message and the table."""
     try:
         yield
     except psycopg2.Error as error:

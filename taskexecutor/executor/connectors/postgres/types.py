@@ -25,7 +25,8 @@ def postgres_type(field: pa.Field) -> str:
         if check(kind):
             return name
     raise FiresteelError(
-        f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; cast or drop it"
+        f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; "
+        "cast or drop it"
     )
 
 
@@ -47,8 +48,8 @@ _TEXTS = ("text", "character", "varchar", "citext", "uuid", "json", "inet", "USE
 
 
 def fits(field: pa.Field, declared: str) -> bool:
-    """Whether PostgreSQL can take the column's values as texts of type `declared`, as far as one
-    can tell from the types.
+    """Whether PostgreSQL can read the column's values, written as texts, as type `declared`: as far
+    as the types show.
     """
     ours = postgres_type(field).split("(", 1)[0]
     theirs = declared.split("(", 1)[0]
@@ -71,7 +72,9 @@ def fits(field: pa.Field, declared: str) -> bool:
 
 
 def as_texts(table: pa.Table) -> pa.Table:
-    """Columns that Arrow's CSV writer does not write as PostgreSQL reads them, as strings."""
+    """The table, with columns that Arrow's CSV writer would write differently than PostgreSQL reads
+    them as strings.
+    """
     for index, field in enumerate(table.schema):
         convert = (
             _json_text(field.type)

@@ -1,5 +1,5 @@
-"""PySpark's Python DataSource, as it is: what is common to its stream readers and writers here.
-User code: runs in slots only.
+"""PySpark's Python DataSource: what its stream readers and writers have in common here. It is user
+code and runs in slots only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from firesteel.connectors import PythonSink, PythonSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, TaskInfo
+from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.spark.schemas import conform, from_ddl, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def create(source: PythonSource | PythonSink) -> DataSource:
 
 
 def schema_of(source: PythonSource, data_source: DataSource) -> StructType:
-    """The one the program gives, or else what the DataSource says. Raises FiresteelError if there
-    is none.
+    """The schema that the program gives, or else the DataSource's. Raises FiresteelError if neither
+    has one.
     """
     from pyspark.sql.types import StructType
 
@@ -66,8 +67,8 @@ def schema_of(source: PythonSource, data_source: DataSource) -> StructType:
 
 
 def stream_reader(source: PythonSource, data_source: DataSource, schema: StructType) -> Any:
-    """A DataSourceStreamReader, or a SimpleDataSourceStreamReader where the program relies on that.
-    Raises FiresteelError.
+    """A DataSourceStreamReader or, of a simple source, a SimpleDataSourceStreamReader. Raises
+    FiresteelError.
     """
     from pyspark.sql.datasource import DataSourceStreamReader, SimpleDataSourceStreamReader
 
@@ -78,7 +79,8 @@ def stream_reader(source: PythonSource, data_source: DataSource, schema: StructT
         made, kind = data_source.streamReader(schema), DataSourceStreamReader  # type: ignore[assignment]
     if not isinstance(made, kind):
         raise FiresteelError(
-            f"{source.name} made a {type(made).__name__} to read the stream; it must be a {kind.__name__}"
+            f"{source.name} made a {type(made).__name__} to read the stream; "
+            f"it must be a {kind.__name__}"
         )
     return made
 
@@ -91,14 +93,14 @@ def stream_writer(
     made = data_source.streamWriter(schema, sink.overwrite)
     if not isinstance(made, DataSourceStreamWriter):
         raise FiresteelError(
-            f"{sink.name} made a {type(made).__name__} to write the stream; it must be a DataSourceStreamWriter "
-            "or a DataSourceStreamArrowWriter"
+            f"{sink.name} made a {type(made).__name__} to write the stream; "
+            "it must be a DataSourceStreamWriter or a DataSourceStreamArrowWriter"
         )
     return made
 
 
 def check_source(source: PythonSource) -> pa.Schema:
-    """Before data flows: it can be made, and so can its reader. Returns the rows' schema."""
+    """Before data flows: creates it and its reader. Returns the schema of its rows."""
     data_source = create(source)
     schema = schema_of(source, data_source)
     stream_reader(source, data_source, schema)
@@ -106,17 +108,13 @@ def check_source(source: PythonSource) -> pa.Schema:
 
 
 def check_sink(sink: PythonSink, schema: pa.Schema | None) -> pa.Schema:
-    """Before data flows: it can be made, and so can its writer.
+    """Before data flows: creates it and its writer.
 
-    One writer is made, here, and copied to all who write and commit, as Spark's driver does it:
-    what it holds may be drawn by lot, such as the name of a folder, and they must agree on it. The
-    copies travel with the schema of the commit messages.
+    This one writer is copied to all subtasks that write and commit, as Spark's driver does it: what
+    it holds may be random, such as the name of a folder, and they must agree on it. The copies
+    travel with the schema of the commit messages.
     """
-    if schema is None:
-        raise FiresteelError(
-            f"{sink.name}: the schema of its input is not known; declare one on the operator before it"
-        )
-    writer = stream_writer(sink, create(sink), to_spark(schema))
+    writer = stream_writer(sink, create(sink), to_spark(known_schema(sink.name, schema)))
     try:
         pickled = cloudpickle.dumps(writer)
     except Exception as error:
@@ -134,9 +132,7 @@ def writer_in(schema: pa.Schema | None) -> Any:
 def batches_of(
     rows: Any, schema: StructType, data_source: DataSource, arrow_schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """What a reader yields - tuples, Rows or RecordBatches - checked and converted as PySpark does
-    it.
-    """
+    """A reader's tuples, Rows or RecordBatches, checked and converted as PySpark does."""
     from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
     for batch in records_to_arrow_batches(iter(rows), BATCH_ROWS, schema, data_source):
@@ -145,7 +141,7 @@ def batches_of(
 
 
 def latest_offset(reader: Any, start: Any) -> Any:
-    """Of a DataSourceStreamReader, with its own read limit; also of the older kind whose
+    """Of a DataSourceStreamReader, with its own read limit; also of an older one, whose
     latestOffset takes no arguments.
     """
     if inspect.signature(reader.latestOffset).parameters:
@@ -154,7 +150,7 @@ def latest_offset(reader: Any, start: Any) -> Any:
 
 
 def offset_text(offset: Any, name: str) -> str:
-    """Offsets are compared and kept as JSON. Raises FiresteelError for one that is none."""
+    """Offsets are compared and kept as JSON. Raises FiresteelError if this one is not JSON."""
     try:
         return json.dumps(offset)
     except TypeError as error:
@@ -165,9 +161,7 @@ def offset_text(offset: Any, name: str) -> str:
 
 @contextlib.contextmanager
 def user_code(context: RuntimeContext, *, timed: bool = True) -> Iterator[None]:
-    """In it, `TaskContext.get()` tells the subtask as partition, as it does in Spark's Python
-    workers.
-    """
+    """Inside, `TaskContext.get()` has the subtask as its partition, as in Spark's Python workers."""
     before = getattr(_current, "context", None)
     _current.context = context
     _count_users(1)
@@ -185,9 +179,7 @@ _users_lock = threading.Lock()
 
 
 def _count_users(change: int) -> None:
-    """The TaskContext is there only while somebody may ask for it: by it, PySpark tells a worker
-    from a driver.
-    """
+    """It exists only while user code runs: by it, PySpark tells a worker from a driver."""
     global _users
     from pyspark import TaskContext
 
@@ -201,9 +193,7 @@ def _count_users(change: int) -> None:
 
 @functools.cache
 def _by_thread() -> type:
-    """PySpark has one TaskContext per process, but here tasks share one: it answers according to
-    the thread.
-    """
+    """Tasks share a process, which has one TaskContext: it answers by thread."""
     from pyspark import TaskContext
 
     class ThreadTaskContext(TaskContext):

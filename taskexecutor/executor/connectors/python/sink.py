@@ -4,16 +4,17 @@
 
 A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, so it runs in a
 thread of its own, which the task feeds. What it returns travels as a row to the committer, which
-calls `commit` with all of them, or `abort` if the task fails or is cancelled before. A job's rows
-are one epoch, whose end is the end of the input. With a commit interval, each writer ends one when
-it has been open for so long, and the committer commits what it has when no more is under way. (With
-checkpoints each of them ends one: its barrier is behind the messages, and its completion commits
-them.)
+calls `commit` with all of them, or `abort` if the task fails or is cancelled before. The rows of a
+job are one epoch, which ends with the input. With a commit interval, each writer ends an epoch that
+has been open for so long, and the committer commits what it has when no more is under way. (With
+checkpoints, each of them ends an epoch: its barrier is behind the messages, and its completion
+commits them.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
 
 QUEUED_BATCHES = 4
-_LOOK_S = 0.05  # how often a task that waits for the user's code looks whether it was cancelled
-_CLOSE_S = 1.0
+_LOOK_S = 0.05  # how often a task that waits for write() looks whether it was cancelled
+_CLOSE_S = 1.0  # for a write() that asks for its next row, to end by itself
+_INTERRUPT_S = 0.5  # for one that does not, and is interrupted
 
 
 class PythonSinkRuntime(WriterSink[PythonSink]):
@@ -124,7 +126,7 @@ class EpochWriter(SinkWriter):
 
 
 class _Abandoned(Exception):
-    """Raised in the user's `write` when there will be no end of its rows."""
+    """Raised in `write` at its next row, when the task has ended before its input."""
 
 
 class _Epoch:
@@ -165,12 +167,16 @@ class _Epoch:
         return self._result
 
     def abandon(self) -> None:
+        """Ends the thread. One that never leaves a library's code lives on, and costs the slot its
+        process (taskexecutor.executor.job_threads).
+        """
         self._abandoned = True
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
-        self._thread.join(
-            _CLOSE_S
-        )  # user code that does not come back is left alone: it is a daemon
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            _raise_in(self._thread, TaskCancelled)
+            self._thread.join(_INTERRUPT_S)
 
     def _check(self) -> None:
         if self._context.cancelled:
@@ -193,6 +199,12 @@ class _Epoch:
             raise _Abandoned("the task ended before its input did")
 
 
+def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Raises `error` in the thread as soon as it runs Python code."""
+    ident = ctypes.c_ulong(thread.ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
+
+
 class PythonCommitRuntime(SinkRuntime[PythonCommit]):
     def operator(self) -> StreamOperator:
         return PythonCommitting(self.sink.sink)
@@ -206,7 +218,7 @@ class PythonCommitting(StreamOperator):
         self._writer: Any = None
         self._messages: list[tuple[int, Any]] = []
         self._next_batch: list[int] = []  # operator list state: the id of the next batch
-        self._committed = False  # all that there will be
+        self._committed = False  # everything: the input has ended
 
     def initialize_state(self, state: OperatorState) -> None:
         self._next_batch = state.list_state("next_batch_id")

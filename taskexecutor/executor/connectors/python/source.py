@@ -184,8 +184,8 @@ class SimpleReader(_OffsetSource):
                 self.output.emit(batch)
         if count and offset_text(end, self._source.name) == self._text:
             raise FiresteelError(
-                f"{self._source.name}: read({self._text}) returned rows and the offset it was "
-                "given; the end offset must be behind the rows, or they would be read again and again"
+                f"{self._source.name}: read({self._text}) returned rows and the same offset; "
+                "the end offset must be behind the rows, or they would be read again and again"
             )
         return end
 
