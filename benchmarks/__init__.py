@@ -1,1 +1,1 @@
-"""`python -m benchmarks [NAME]`: what Firesteel costs, measured; see `__main__.py`."""
+"""`python -m benchmarks [NAME]`: what Firesteel costs; see `__main__.py`."""

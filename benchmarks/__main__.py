@@ -1,9 +1,9 @@
-"""Runs benchmarks, ours and those beside Spark Structured Streaming and Flink; shows tables and
+"""Runs benchmarks, ours and those beside Spark Structured Streaming and Flink; prints tables and
 writes out/bench.json.
 
 Each row there has `benchmark`, `name`, `ours`, `unit`, `peers`, `ratio`, `goal`, `met` and
-`failed`, a list of what failed of it. Those beside other engines have `engines`, too: all that was
-measured of each. Rows of benchmarks that did not run this time stay.
+`failed`, the list of failures. Those beside other engines also have `engines`, with all
+measurements of each. Rows of benchmarks that did not run this time are kept.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def main(arguments: Sequence[str]) -> int:
             write(rows, OUT)
     for table in tables(rows):
         console.print(table)
-    for what, said in failures(rows):
+    for what, output in failures(rows):
         console.print(f"[red]{escape(what)}[/]")
-        console.print(said, markup=False, highlight=False)
+        console.print(output, markup=False, highlight=False)
     return 130 if interrupted else 1 if any(row["failed"] for row in rows) else 0
 
 
 def wanted(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The benchmarks that are named, in their order. Ends the process if there are no such ones."""
+    """The named benchmarks, in their own order. Exits if a name is unknown."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0]
     )
@@ -88,7 +88,7 @@ def run(name: str, steps: Steps, beside: Peers) -> list[Row]:
         else:
             with steps.step(name):
                 rows = importlib.import_module(f"benchmarks.{name}").run()
-    except Exception as error:  # the others shall still be measured
+    except Exception as error:  # the others are still measured
         reason = f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"
         row: Row = {
             "name": name,
@@ -99,7 +99,7 @@ def run(name: str, steps: Steps, beside: Peers) -> list[Row]:
             "goal": None,
             "met": None,
         }
-        rows = [row | {"failed": [name], "said": traceback.format_exc()}]
+        rows = [row | {"failed": [name], "output": traceback.format_exc()}]
     return [{"benchmark": name, "failed": [], **row} for row in rows]
 
 
@@ -172,19 +172,21 @@ def _met(met: bool | None) -> str:
 
 
 def failures(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """What failed, and what it said."""
+    """What failed, and its output."""
     found = []
     for row in rows:
-        if "said" in row:
-            found.append((f"{row['name']} {row['ours']}", row["said"]))
+        if "output" in row:
+            found.append((f"{row['name']} {row['ours']}", row["output"]))
         for engine, fields in row.get("engines", {}).items():
-            if fields.get("said"):
-                found.append((f"{row['benchmark']} on {engine} {fields['reason']}", fields["said"]))
+            if fields.get("output"):
+                found.append(
+                    (f"{row['benchmark']} on {engine} {fields['reason']}", fields["output"])
+                )
     return found
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Adds them to those that are there, in place of earlier ones of the same benchmarks."""
+    """Adds the rows to the file, replacing earlier ones of the same benchmarks."""
     measured = {row["benchmark"] for row in rows}
     try:
         kept = [

@@ -1,9 +1,9 @@
 """`firesteel run examples/daily_delays.py` as `make demo` runs it, from nothing to the prompt, with
 its parts.
 
-The monthly files are written anew, as the first time. The command runs in a process of its own; its
-total CPU time, that of every process of its cluster included, tells how much of the time another
-machine would need.
+The monthly files are written again, as at the first time. The command runs in a process of its own;
+its total CPU time, with that of every process of its cluster, shows how long another machine would
+take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOAL_S = 30.0
 TIMEOUT_S = 300.0
 ROOT = Path(__file__).parent.parent
 ROWS = "1,098 rows"
-# As the job's timing shows them: its last two lines sum up what goes before.
+# The names in the job's timing, whose last two lines are sums.
 PARTS = (
     "starting the cluster's services",
     "waiting for slots and analysing the plan",
@@ -54,8 +54,8 @@ def parts_of(output: str) -> dict[str, float]:
 
 
 def demo(folder: Path) -> tuple[float, float, dict[str, float]]:
-    """Seconds by the clock, of CPU, and by part. Runs in a process that has no other children."""
-    # Processes that outlive their parents become ours, and so their CPU time does.
+    """Seconds of wall clock, of CPU, and by part. The process must have no other children."""
+    # Processes that outlive their parents become our children; their CPU time is counted.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()
     run = subprocess.run(

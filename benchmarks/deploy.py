@@ -3,8 +3,8 @@ slots each.
 
 The JobMaster is the real one: core, gRPC service, messages. The TaskExecutors are stubs in a
 process of their own, each with a real stream; they offer slots, answer Analyze, and report every
-task they are given INITIALIZING, then RUNNING. Measured in the JobMaster, from the moment it has
-all slots to all tasks RUNNING.
+deployed task INITIALIZING, then RUNNING. Measured in the JobMaster, from the time when it has all
+slots until all tasks are RUNNING.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIMEOUT_S = 60.0
 
 
 class _StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
-    """Takes what the JobMaster declares; the slots come by themselves."""
+    """Ignores the requirements: TaskExecutors offer their slots unasked."""
 
     async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
         async for _ in request_iterator:
@@ -55,9 +55,7 @@ class _StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
 
 
 class _Timed(RunningJob):
-    """Notes when the slots were all there (the plan is analysed then) and when the first task was
-    deployed.
-    """
+    """Records when all slots were there (analysis starts then), and the first deployment."""
 
     slots_at = deploy_at = 0.0
 
@@ -70,7 +68,7 @@ class _Timed(RunningJob):
 
 
 async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> tuple[float, float]:
-    """Seconds from all slots to the first deployment, and to all RUNNING."""
+    """Seconds from all slots to the first deployment, and until all tasks are RUNNING."""
     parallelism = task_executors * slots
     graph = job(vertex("producer", parallelism), vertex("consumer", parallelism))
     server = new_server([])

@@ -1,10 +1,8 @@
-"""The exchange between two processes beside bare Arrow Flight, with the same batches in the same
-run.
+"""The exchange between two processes, beside bare Arrow Flight, with the same batches.
 
 Parent: consumer. Child: producer, serving our exchange and a bare Flight server (DoExchange and
-DoGet). The runs alternate, so that whatever else the machine does hits all alike; medians are
-compared. Every run's rows are counted and checked; a first, untimed pass compares the sums of all
-columns.
+DoGet). The runs alternate, so that other load on the machine affects all of them; medians are
+compared. The rows of every run are counted; a first, untimed pass compares the sums of all columns.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ CHECKED_ROWS = 1_000_000
 SIZES = (
     ("64 k-row batches", 65536, 32 * 2**20),
     ("1 k-row batches", 1000, 24_000_000),
-)  # name, rows per batch, rows in all
+)  # name, rows per batch, total rows
 GOAL = 0.7
 
 Consume = Callable[[pa.RecordBatch], None]
@@ -197,7 +195,7 @@ _made: dict[int, list[pa.RecordBatch]] = {}
 
 
 def _batches(batch_rows: int, rows: int) -> Iterator[pa.RecordBatch]:
-    """Three int64 and one float64 column; a few distinct batches, over and over."""
+    """Three int64 columns and one float64 column; a few distinct batches, repeated."""
     if batch_rows not in _made:
         random = np.random.default_rng(1)
         _made[batch_rows] = [

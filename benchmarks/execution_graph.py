@@ -12,6 +12,7 @@ from typing import Any
 
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.units import size
 from jobmaster.core.execution_graph import ExecutionGraph, build, share_slots
 from jobmaster.testing import job, vertex
 
@@ -25,7 +26,7 @@ def graph_of(parallelism: int) -> JobGraph:
 
 
 def build_ms() -> float:
-    """With the slot sharing groups, as the JobMaster does it. Median of five."""
+    """With the slot sharing groups, as in the JobMaster. Median of five."""
     times = []
     for _ in range(5):
         graph = graph_of(PARALLELISM)
@@ -64,7 +65,7 @@ def run() -> list[dict[str, Any]]:
         {
             "name": "execution graph: memory at 2 x 10,000 over 2 x 5,000",
             "ours": round(growth, 2),
-            "unit": f"x ({whole / 2**20:.1f} MiB, {whole / (2 * PARALLELISM):.0f} bytes per subtask)",
+            "unit": f"x ({size(whole)}, {whole / (2 * PARALLELISM):.0f} bytes per subtask)",
             "peers": {},
             "ratio": None,
             "goal": f"<= {GOAL_GROWTH:g} x (linear)",

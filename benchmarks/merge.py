@@ -1,8 +1,7 @@
-"""Merging partial aggregates, without Spark and without the exchange: how many partial rows a
-second the keyed half takes in.
+"""Merging partial aggregates, without Spark and the exchange: partial rows per second of the keyed
+half.
 
-`python -m benchmarks.merge`. Time is this thread's own processor time, so that other load on the
-machine matters less.
+`python -m benchmarks.merge`. Time is the CPU time of this thread, which depends less on other load.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ KEYS: dict[str, Callable[[np.ndarray], pa.Array]] = {
 
 
 def bundle(keys: int, kind: str, window: int | None) -> list[pa.RecordBatch]:
-    """What Spark makes of a bundle in which every key occurs."""
+    """Spark's result for a bundle in which every key occurs."""
     columns = {"k": KEYS[kind](_RANDOM.permutation(keys))}
     if window is not None:
         start = np.full(keys, window * SIZE_US)
@@ -78,7 +77,8 @@ def measure(
     harness.end()
     took_s = time.thread_time() - began
     print(
-        f"{name:42s} {keys * bundles / took_s / 1e6:6.1f} M partial rows/s, {took_s / bundles * 1e3:7.2f} ms a bundle"
+        f"{name:42s} {keys * bundles / took_s / 1e6:6.1f} M partial rows/s,"
+        f" {took_s / bundles * 1e3:7.2f} ms a bundle"
     )
 
 

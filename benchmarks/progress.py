@@ -1,4 +1,4 @@
-"""What a person sees while benchmarks run: what runs now, for how long, and how many are left."""
+"""Progress of the benchmarks: the current one, for how long it runs, and how many are left."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Steps:
         self._live.stop()
 
     def extend(self) -> None:
-        """One step more than was thought of."""
+        """Adds a step that was not planned."""
         self._total += 1
 
     @contextmanager

@@ -1,9 +1,9 @@
 """A job submitted to a warm session cluster: the time from submit() to the first details with all
 tasks RUNNING.
 
-The cluster is of real processes, as `firesteel cluster start` has them: 2 TaskExecutors of 2 slots.
-The job (source -> key_by -> map -> sink, parallelism 2, so four tasks in two slots) does not end by
-itself, or its tasks might be FINISHED before anybody saw them RUNNING. It is cancelled; the next is
+The cluster has real processes, as `firesteel cluster start` starts them: 2 TaskExecutors of 2
+slots. The job (source -> key_by -> map -> sink, parallelism 2, so four tasks in two slots) is
+endless, or its tasks might be FINISHED before they are seen RUNNING. It is cancelled; the next is
 submitted when all slots are free again and the Dispatcher has had time to start another spare
 JobMaster.
 """
@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 
 
 def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What the map does with the numbers: their amount shall not matter here."""
+    """The function of the map: drops all rows, so that their number does not matter."""
     for batch in batches:
         yield batch.slice(0, 0)
 
@@ -59,7 +59,7 @@ def all_running(details: JobDetails) -> bool:
 
 
 def measure(client: Client, number: int) -> tuple[float, JobDetails]:
-    """Milliseconds until all tasks were seen RUNNING, and the details that said so."""
+    """Milliseconds until all tasks were seen RUNNING, and the details at that time."""
     graph = job(number)
     began = time.perf_counter()
     job_id = client.submit(graph)
@@ -67,7 +67,8 @@ def measure(client: Client, number: int) -> tuple[float, JobDetails]:
     took_ms = (time.perf_counter() - began) * 1000
     if details is None:
         raise RuntimeError(
-            f"job {job_id} ended before all its tasks were RUNNING: {client.job_details(job_id).exceptions}"
+            f"job {job_id} ended before all its tasks were RUNNING:"
+            f" {client.job_details(job_id).exceptions}"
         )
     client.cancel(job_id)
     for seen in client.watch_job(job_id):
@@ -87,7 +88,7 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 def parts_ms(details: JobDetails) -> dict[str, float]:
-    """How the JobMaster's own times divide up what came after the job's start there."""
+    """The time after the job's start, divided by the JobMaster's own timestamps."""
     entered = [attempt.entered_ms for attempt in attempts(details)]
     deploying = max(states[ExecutionState.DEPLOYING] for states in entered)
     running = max(states[ExecutionState.RUNNING] for states in entered)
@@ -100,7 +101,7 @@ def parts_ms(details: JobDetails) -> dict[str, float]:
 def run() -> list[dict[str, Any]]:
     conf = Configuration.load(overrides={options.METRICS_PORT.key: "0"})
     with LocalCluster(conf, task_executors=TASK_EXECUTORS, slots=SLOTS) as cluster:
-        cluster.wait_for_slots()  # warm ones
+        cluster.wait_for_slots()  # until they are warm
         client = cluster.client()
         measured = [measure(client, number) for number in range(JOBS)]
     took_ms = statistics.median(took for took, _ in measured)
@@ -114,7 +115,8 @@ def run() -> list[dict[str, Any]]:
         {
             "name": "a job submitted to a warm session cluster -> all tasks RUNNING",
             "ours": round(took_ms),
-            "unit": f"ms (median of {JOBS}: first {measured[0][0]:.0f}, worst {worst_ms:.0f}; in the JobMaster: {shown})",
+            "unit": f"ms (median of {JOBS}: first {measured[0][0]:.0f}, worst {worst_ms:.0f};"
+            f" in the JobMaster: {shown})",
             "peers": {},
             "ratio": None,
             "goal": f"<= {GOAL_MS} ms",

@@ -1,3 +1,4 @@
-"""The same work on Firesteel, Spark Structured Streaming and Flink: see `rows`. PyFlink's
-environment has nothing of ours, so nothing is imported here.
+"""The same work on Firesteel, Spark Structured Streaming and Flink: see `rows`.
+
+PyFlink's environment lacks our packages, so nothing is imported here.
 """

@@ -1,6 +1,4 @@
-"""`python -m benchmarks.peers [NAME...]`: only some of `make bench ONLY=peers`, as JSON; nothing is
-written.
-"""
+"""`python -m benchmarks.peers [NAME...]`: some of `make bench ONLY=peers`, printed as JSON."""
 
 from __future__ import annotations
 

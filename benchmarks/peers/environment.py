@@ -1,6 +1,4 @@
-"""`.bench-venv`: apache-flink with what it pins, apart from our own environment, which could not
-have both. Made when needed.
-"""
+"""`.bench-venv`: apache-flink, whose pinned dependencies conflict with ours. Made when needed."""
 
 from __future__ import annotations
 
@@ -14,16 +12,15 @@ from pathlib import Path
 from firesteel.common.process.java import java_home
 
 FLINK = "apache-flink==2.3.0"
-PYTHONS = ("3.11", "3.12", "3.10")  # that it has packages for, best first
-# With a million keys on the heap, the parallel collector takes a third less CPU time than Java's
-# usual one.
+PYTHONS = ("3.11", "3.12", "3.10")  # for which it has packages, best first
+# With a million keys on the heap, the parallel collector takes a third less CPU than the default.
 JVM_ARGS = "-Xmx4g -XX:+UseParallelGC"
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".bench-venv"
 
 
 class NotInstalled(Exception):
-    """There is no apache-flink, and it could not be installed; says why."""
+    """apache-flink is missing and could not be installed; the message has the reason."""
 
 
 def flink_python(venv: Path = VENV) -> Path:
@@ -35,7 +32,7 @@ def installed(venv: Path = VENV) -> bool:
 
 
 def install(venv: Path = VENV) -> None:
-    """Does nothing if it is there. Raises NotInstalled."""
+    """Does nothing if it is installed. Raises NotInstalled."""
     if installed(venv):
         return
     run([_base_python(), "-m", "venv", "--clear", str(venv)])
@@ -60,17 +57,17 @@ def flink_environ() -> dict[str, str]:
 
 
 def _ready(venv: Path) -> Path:
-    return venv / f".{FLINK}"  # made last: an installation that was broken off is done anew
+    return venv / f".{FLINK}"  # written last: an interrupted installation is repeated
 
 
 def _base_python() -> str:
-    """Our own interpreter if it will do, else one on the PATH."""
+    """Our own interpreter if it is suitable, else one on the PATH."""
     for candidate in (sys.executable, *(f"python{version}" for version in PYTHONS)):
         found = shutil.which(candidate)
         if found and _version_with_venv(found) in PYTHONS:
             return found
     raise NotInstalled(
-        f"it needs Python {' or '.join(PYTHONS)} with its venv module, and there is none on the PATH"
+        f"it needs Python {' or '.join(PYTHONS)} with its venv module; there is none on the PATH"
     )
 
 
@@ -82,13 +79,13 @@ def _version_with_venv(python: str) -> str:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Raises NotInstalled with the one line of what it said that tells most."""
+    """Raises NotInstalled with the most telling line of its output."""
     done = subprocess.run(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     if done.returncode != 0:
-        said = [line for line in done.stdout.splitlines() if line.strip()] or [
+        lines = [line for line in done.stdout.splitlines() if line.strip()] or [
             f"code {done.returncode}"
         ]
-        errors = [line for line in said if line.startswith("ERROR")]
-        raise NotInstalled((errors or said)[-1])
+        errors = [line for line in lines if line.startswith("ERROR")]
+        raise NotInstalled((errors or lines)[-1])

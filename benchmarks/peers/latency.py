@@ -1,9 +1,8 @@
 """Latency at 1,000 records/s, from the source to the sink, through a key_by to another slot or the
 same one.
 
-A record is stamped by a function chained to the source, and looked at by a function chained to the
-sink. The source lets records go every 10 ms or so; that they have waited for their group is not in
-the numbers.
+A function chained to the source stamps each record, and a function chained to the sink reads the
+stamp. The source emits a group of records every 10 ms or so; waiting for the group does not count.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ def latency(through: str) -> dict[str, Any]:
     return {
         "name": f"latency at {RATE_PER_S:,} records/s through {what} and a key_by, p99",
         "ours": round(p99_ms, 1),
-        "unit": f"ms (median {statistics.median(late_ms):.1f}, worst {late_ms[-1]:.0f}; load before {load:.1f})",
+        "unit": f"ms (median {statistics.median(late_ms):.1f}, worst {late_ms[-1]:.0f};"
+        f" load before {load:.1f})",
         "peers": {},
         "ratio": None,
         "goal": f"<= {goal_ms:g} ms",

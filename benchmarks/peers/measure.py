@@ -1,11 +1,10 @@
-"""One engine in processes of its own, measured from outside: the time and the CPU time of its timed
-run.
+"""Measures the wall-clock and CPU time of an engine's timed run, in processes of its own.
 
-`measure` starts a supervisor (this module as a program), which starts the engine, reads what it
-says and ends all that is left of it: when it has ended, when its time is over, or when whoever
-measures is gone. The supervisor is the subreaper of the engine's processes: those whose parents
+`measure` starts a supervisor (this module as a program), which starts the engine, reads its output
+and kills what is left of it: when it has ended, when its time is over, or when the measuring
+process has ended. The supervisor is the subreaper of the engine's processes: those whose parents
 have ended become its children, so none is lost. It waits for none of them before the measurement is
-over; so the CPU time of each, living or not, is in /proc: its own, or that of the parent which
+over; so the CPU time of each, alive or not, is in /proc: its own, or in that of the parent that
 waited for it.
 """
 
@@ -30,9 +29,9 @@ import psutil
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900.0
 GRACE_S = 30.0  # from the end of the timed run to that of its processes
-SAID_LINES = 40  # that are kept of what an engine says
+OUTPUT_LINES = 40  # of an engine's output that are kept
 PROTOCOL = re.compile(r"begin$|end \d+$")
-_LOOKS = 10  # at a tree of processes that changes meanwhile
+_ATTEMPTS = 10  # to read a tree of processes that changes
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -40,8 +39,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Measured:
     rows: int
     seconds: float
-    cpu_s: float | None  # of all its processes; None if it cannot be known
-    load: float  # of the machine before it: above 1 or so, others were at work
+    cpu_s: float | None  # of all its processes; None if unknown
+    load: float  # of the machine before it; above 1 or so, other programs were running
 
     @property
     def rows_per_s(self) -> float:
@@ -53,20 +52,20 @@ class Measured:
 
 
 class EngineFailed(Exception):
-    """An engine was not measured. `said`: the last lines that it wrote."""
+    """An engine was not measured. `output`: its last lines."""
 
-    def __init__(self, reason: str, said: str = "") -> None:
+    def __init__(self, reason: str, output: str = "") -> None:
         super().__init__(reason)
-        self.said = said
+        self.output = output
 
 
 def measure(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Measured:
-    """Runs it; it prints `begin` and `end ROWS` (see `work`). Raises EngineFailed."""
+    """Runs a command that prints `begin` and `end ROWS` (see `work`). Raises EngineFailed."""
     command = [sys.executable, "-m", "benchmarks.peers.measure", str(timeout_s), *argv]
-    # In a session of its own, a Ctrl-C does not reach the supervisor; the end of its standard input
-    # does, as anything else would that ends this process.
+    # In a session of its own, the supervisor gets no Ctrl-C; it ends when its standard input does,
+    # which is when this process ends.
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -86,7 +85,7 @@ def measure(
         raise EngineFailed(f"its supervisor ended with code {supervisor.returncode}", answer)
     fields = json.loads(answer)
     if "reason" in fields:
-        raise EngineFailed(fields["reason"], fields["said"])
+        raise EngineFailed(fields["reason"], fields["output"])
     return Measured(**fields)
 
 
@@ -102,16 +101,16 @@ class _Supervisor:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._said: deque[str] = deque(maxlen=SAID_LINES)
+        self._lines: deque[str] = deque(maxlen=OUTPUT_LINES)
         self._unfinished = b""
-        self._began: tuple[float, float | None] | None = None  # by the clock and of CPU
+        self._began: tuple[float, float | None] | None = None  # wall clock and CPU
         self._measured: Measured | None = None
 
     def run(self) -> Measured:
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         os.set_blocking(output, False)
-        ended = os.pidfd_open(self._process.pid)  # its output may be held open by others
+        ended = os.pidfd_open(self._process.pid)  # its children may keep its output open
         with selectors.DefaultSelector() as selector:
             for file in (output, ended, sys.stdin.fileno()):
                 selector.register(file, selectors.EVENT_READ)
@@ -123,13 +122,13 @@ class _Supervisor:
                     self._read(output)
                     return self._result()
                 if sys.stdin.fileno() in ready:
-                    raise self._failed("whoever measured it has ended")
+                    raise self._failed("the process that measured it has ended")
         if self._measured is not None:
             return self._measured
         raise self._failed(f"it did not end within {self._timeout_s:g} s")
 
     def _read(self, output: int) -> bool:
-        """All that has been written by now; False at its end."""
+        """Reads what has been written so far; False at the end."""
         while True:
             try:
                 data = os.read(output, 65_536)
@@ -139,10 +138,10 @@ class _Supervisor:
                 return False
             *lines, self._unfinished = (self._unfinished + data).split(b"\n")
             for line in lines:
-                self._hear(line.decode(errors="replace"))
+                self._handle(line.decode(errors="replace"))
 
-    def _hear(self, line: str) -> None:
-        self._said.append(line)
+    def _handle(self, line: str) -> None:
+        self._lines.append(line)
         if line == "begin":
             self._began = time.monotonic(), cpu_s()
         elif PROTOCOL.match(line) and self._began is not None:
@@ -172,35 +171,35 @@ class _Supervisor:
         return self._measured
 
     def _failed(self, how: str) -> EngineFailed:
-        """With the last line that says something: all but a Java error's stack trace."""
-        said = [*self._said, self._unfinished.decode(errors="replace")]
-        telling = [
+        """Quotes the last line that is not indented, as the frames of a Java stack trace are."""
+        lines = [*self._lines, self._unfinished.decode(errors="replace")]
+        messages = [
             line
-            for line in said
+            for line in lines
             if line.strip() and not line[0].isspace() and not PROTOCOL.match(line)
         ]
-        return EngineFailed(f"{how}: {telling[-1]}" if telling else how, "\n".join(said).strip())
+        return EngineFailed(f"{how}: {messages[-1]}" if messages else how, "\n".join(lines).strip())
 
 
 def cpu_s() -> float | None:
-    """Of all that this process has ever started, none of which it has waited for. None if that
-    changed all the time.
+    """CPU time of all processes that this one has started, none of which it has waited for.
+
+    None if the processes changed at every attempt.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         before = psutil.Process().children(recursive=True)
         try:
             times = [process.cpu_times() for process in before]
         except psutil.NoSuchProcess:
             continue
-        # If they are the same ones still, none has been waited for between the looks at its own
-        # time and at its parent's.
+        # If they are still the same, none was waited for between reading its time and its parent's.
         if set(psutil.Process().children(recursive=True)) == set(before):
             return sum(t.user + t.system + t.children_user + t.children_system for t in times)
     return None
 
 
 def end_all() -> None:
-    """Kills and waits for all that this process has started, orphans included."""
+    """Kills and waits for all processes that this one has started, orphans included."""
     while True:
         for process in psutil.Process().children(recursive=True):
             try:
@@ -215,15 +214,14 @@ def end_all() -> None:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # where it is ignored, the times of processes that have ended are lost
+    # If it were ignored, the times of processes that have ended would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         answer = asdict(_Supervisor(sys.argv[2:], float(sys.argv[1])).run())
     except OSError as error:
-        answer = {"reason": f"it did not start: {error}", "said": ""}
+        answer = {"reason": f"it did not start: {error}", "output": ""}
     except EngineFailed as error:
-        answer = {"reason": str(error), "said": error.said}
+        answer = {"reason": str(error), "output": error.output}
     finally:
         end_all()
     print(json.dumps(answer))

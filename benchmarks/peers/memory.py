@@ -1,5 +1,5 @@
-"""Memory of one PySpark executor, its Python and its JVM together: idle when warm, and the most
-under keyed aggregation.
+"""Memory of one PySpark executor, Python and JVM: idle when warm, and the most under keyed
+aggregation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import psutil
 
 IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 900
 INTERVAL_S = 0.2
-# An executor that is ready still compiles what its start has run most, and trims its heap: it is
-# idle when that is over.
+# An executor that is ready still compiles the code of its start and trims its heap; then it is idle.
 QUIET_S, QUIET_CPU_S, SETTLE_LIMIT_S = 5.0, 0.1, 120.0
 
 
@@ -30,16 +29,14 @@ def executors(root: int) -> list[psutil.Process]:
 
 
 def resident_mb(executor: psutil.Process) -> float:
-    """Resident pages of the Python process and of all that it has started. Pages that slots share
-    are counted in each of them.
+    """Resident pages of the Python process and its children. Pages that slots share are counted in
+    each of them.
     """
     return _sum_mb(executor, lambda process: process.memory_info().rss)
 
 
 def proportional_mb(executor: psutil.Process) -> float:
-    """The same with pages that several processes share divided among them: what one more slot
-    costs.
-    """
+    """The same with shared pages divided among their processes: the cost of one more slot."""
     return _sum_mb(executor, lambda process: process.memory_full_info().pss)
 
 
@@ -106,7 +103,8 @@ def executor_memory() -> dict[str, Any]:
     return {
         "name": "memory of one PySpark executor (Python and JVM), idle / under keyed aggregation",
         "ours": f"{idle_mb:.0f} / {most[0]:.0f}",
-        "unit": f"MB resident (idle, {idle_share_mb:.0f} MB with shared pages divided; load before {load:.1f})",
+        "unit": f"MB resident (idle, {idle_share_mb:.0f} MB with shared pages divided;"
+        f" load before {load:.1f})",
         "peers": {},
         "ratio": None,
         "goal": f"<= {IDLE_GOAL_MB} / {BUSY_GOAL_MB} MB",

@@ -1,5 +1,5 @@
-"""The function per batch and the StatefulProcessor, as PySpark has them: the same objects run on
-Spark and on Firesteel.
+"""A function per batch and a StatefulProcessor of PySpark: the same objects run on Spark and on
+Firesteel.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The same work on Firesteel, Spark Structured Streaming and Flink, one engine at a time, on 2
 cores; results are checked.
 
-Each engine first runs the work on fewer rows, whose result must be right and which warms it up;
-then it is timed, from the start of the job to its end. CPU time is shown, too: on a machine that
-others use as well, it is what can be compared. An engine that fails, or is not there, loses nobody
-else's numbers.
+Each engine first runs the work on fewer rows, which warms it up and whose result is checked; then
+it is timed, from the start of the job to its end. CPU time is shown, too: it is comparable even on a
+machine with other load. An engine that fails or is missing does not affect the others.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ FIRESTEEL, SPARK = "Firesteel", "Spark Structured Streaming"
 FLINK, TUNED = "Flink SQL", "Flink SQL, mini-batch, two-phase"
 PYFLINK, PYFLINK_THREADS = "PyFlink", "PyFlink, in threads of the JVM"
 FOLDER = "benchmarks/peers"
-# Beside which engines, and at least how many times their rows per second; None is no goal. With a
-# goal for each of the ways to run Flink, the best of them counts.
+# The engines to compare with, and the goal: how many times their rows per second, or None. If both
+# ways to run Flink have a goal, the faster one counts.
 GOALS: dict[str, dict[str, float | None]] = {
     "filter_project": {SPARK: 1.2, FLINK: None},
     "keyed_aggregate_1k": {SPARK: 2.0, FLINK: 4.0, TUNED: 4.0},
@@ -45,7 +44,7 @@ Result = Measured | EngineFailed | NotInstalled
 
 
 def steps(name: str) -> tuple[str, ...]:
-    """What `Peers.run` of it goes through, one at a time."""
+    """The steps of `Peers.run`."""
     return (
         tuple(f"{name} on {engine}" for engine in (FIRESTEEL, *GOALS[name]))
         if name in WORKS
@@ -54,7 +53,7 @@ def steps(name: str) -> tuple[str, ...]:
 
 
 class Peers:
-    """Runs benchmarks, and finds out once whether there is a Flink."""
+    """Runs benchmarks, and looks for Flink once."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -112,7 +111,7 @@ def _other(name: str) -> dict[str, Any]:
 
 
 def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
-    """Of what was measured, or why not, by engine. `engines` has all numbers."""
+    """`results`: the measurement or the failure of each engine. `engines` has all numbers."""
     goals = GOALS[work.name]
     ours = results[FIRESTEEL]
     engines = {
@@ -130,9 +129,8 @@ def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
         "ours": shown(engines[FIRESTEEL]),
         "unit": "rows/s",
         "peers": {engine: shown(fields) for engine, fields in peers.items()},
-        "ratio": min(near)[1]
-        if near
-        else None,  # the one nearest to its goal, or farthest below it
+        # The one nearest to its goal, or farthest below it.
+        "ratio": min(near)[1] if near else None,
         "goal": ", ".join(
             f">= {goal:g} x {engine}" for engine, goal in goals.items() if goal is not None
         ),
@@ -146,7 +144,7 @@ def _engine(result: Result, ours: Result, goal: float | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"goal": goal, "ratio": None, "cpu_ratio": None, "met": None}
     if not isinstance(result, Measured):
         how = "not installed" if isinstance(result, NotInstalled) else "failed"
-        return fields | {"reason": f"{how}: {result}", "said": getattr(result, "said", "")}
+        return fields | {"reason": f"{how}: {result}", "output": getattr(result, "output", "")}
     if isinstance(ours, Measured) and ours is not result:
         ratio = ours.rows_per_s / result.rows_per_s
         fields["ratio"] = round(ratio, 2)
@@ -168,7 +166,7 @@ def shown(fields: Mapping[str, Any]) -> str:
 
 
 def amount(number: float | None) -> str:
-    """Three digits of it; `-` if it is not known."""
+    """Three digits; `-` if unknown."""
     if number is None:
         return "-"
     for unit, factor in (("M", 1e6), ("k", 1e3)):

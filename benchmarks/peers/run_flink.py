@@ -28,7 +28,8 @@ SETTINGS = {
     "parallelism.default": str(SLOTS),
     "taskmanager.numberOfTaskSlots": str(SLOTS),
     "pipeline.object-reuse": "true",
-    "taskmanager.memory.managed.size": "512m",  # window aggregation buffers in it; a local cluster has 128m unless told
+    # For window aggregation; a local cluster's default is 128m.
+    "taskmanager.memory.managed.size": "512m",
     "taskmanager.memory.network.min": "128m",
     "taskmanager.memory.network.max": "128m",
 }
@@ -54,7 +55,7 @@ class Flink:
             self._tables.get_config().set(key, value)
 
     def run(self, rows: int, connector: str) -> None:
-        """The work on so many numbers, from the start of the job to its end, into a sink."""
+        """Runs the work on this many numbers into a sink, from the start of the job to its end."""
         self._tables.execute_sql("DROP TEMPORARY TABLE IF EXISTS sink")
         columns = ", ".join(f"{name} BIGINT" for name in self.columns)
         self._tables.execute_sql(f"CREATE TEMPORARY TABLE sink ({columns}) WITH ({connector})")
@@ -78,7 +79,8 @@ class Flink:
         if windows:
             self._replace_view("keyed", self._tables.sql_query(keyed))
             window = "TABLE(TUMBLE(TABLE keyed, DESCRIPTOR(t), INTERVAL '1' SECOND))"
-            return f"SELECT k, COUNT(*) AS c, SUM(f0) AS s FROM {window} GROUP BY k, window_start, window_end"
+            aggregates = "k, COUNT(*) AS c, SUM(f0) AS s"
+            return f"SELECT {aggregates} FROM {window} GROUP BY k, window_start, window_end"
         return f"SELECT k, COUNT(*) AS c, SUM(f0) AS s FROM ({keyed}) GROUP BY k"
 
     def _replace_view(self, name: str, table) -> None:  # type: ignore[no-untyped-def]
@@ -87,11 +89,11 @@ class Flink:
 
 
 def checked(flink: Flink, work: Work) -> None:
-    """The same statement, into files: of Flink's own `collect`, Python takes some thousands of rows
-    a second.
+    """The same statement, into files: through `collect`, Python reads only thousands of rows per
+    second.
     """
     with tempfile.TemporaryDirectory(prefix="bench-flink-") as folder:
-        # A format that takes updates; what a row was before one is a line of its own.
+        # A format for updates; the row before an update is a line of its own.
         flink.run(
             work.check_rows,
             f"'connector' = 'filesystem', 'path' = '{folder}', 'format' = 'debezium-json'",
@@ -100,7 +102,7 @@ def checked(flink: Flink, work: Work) -> None:
             path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size
         ]
         row = pa.struct([(name, pa.int64()) for name in flink.columns])
-        # Told, because "before" is null for as long as nothing is updated.
+        # An explicit schema, because "before" is null until a row is updated.
         parsing = json.ParseOptions(
             explicit_schema=pa.schema([("before", row), ("after", row), ("op", pa.string())])
         )
@@ -116,7 +118,7 @@ def main() -> None:
     work, tuned = peers.WORKS[sys.argv[1]], "tuned" in sys.argv[2:]
     flink = Flink(work, tuned)
     checked(flink, work)
-    flink.run(work.check_rows, NOTHING)  # as below, which warms it up
+    flink.run(work.check_rows, NOTHING)  # warms up the run below
     peers.begin()
     flink.run(work.rows, NOTHING)
     peers.end(work.rows)

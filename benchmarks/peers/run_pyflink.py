@@ -1,6 +1,6 @@
 """`python run_pyflink.py stateful_processor [threads]`: a Python map, then a KeyedProcessFunction.
 
-In `.bench-venv`, which has PyFlink alone. Its Python functions run in processes of their own, or in
+Runs in `.bench-venv`, which has only PyFlink. Python functions run in processes of their own, or in
 threads of the JVM.
 """
 
@@ -20,13 +20,13 @@ from benchmarks.peers import work as peers
 from benchmarks.peers.work import Work
 
 SLOTS = 2
-ROWS_IN_PROCESSES = 200_000  # of the timed run: more take minutes
+ROWS_IN_PROCESSES = 200_000  # of the timed run; more would take minutes
 SETTINGS = {
     "parallelism.default": str(SLOTS),
     "taskmanager.numberOfTaskSlots": str(SLOTS),
     "pipeline.object-reuse": "true",
     "python.executable": sys.executable,
-    "python.fn-execution.bundle.size": "10000",  # ten times the usual one
+    "python.fn-execution.bundle.size": "10000",  # ten times the default
 }
 
 
@@ -59,7 +59,7 @@ def program(environment: StreamExecutionEnvironment, work: Work, rows: int) -> D
 
 def main() -> None:
     work, mode = peers.WORKS[sys.argv[1]], "thread" if "threads" in sys.argv[2:] else "process"
-    # An interpreter in the JVM does not know of a virtual environment by itself.
+    # An interpreter in the JVM does not find the virtual environment by itself.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [os.environ["PYTHONPATH"], sysconfig.get_path("purelib")]
     )

@@ -1,8 +1,8 @@
 """`python -m benchmarks.peers.run_spark WORK`: Spark Structured Streaming, local[2].
 
-The source is `rate-micro-batch`, the quickest that Spark comes with: it generates consecutive
-numbers in large micro-batches. State is in Spark's default store where it can be, in RocksDB where
-it must. Checkpoints are on shared memory.
+The source is `rate-micro-batch`, Spark's fastest: it generates consecutive numbers in large
+micro-batches. State is in Spark's default store where that is possible, else in RocksDB.
+Checkpoints are in shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmarks.peers import work as peers
 from benchmarks.peers.work import KEEP_ONE_IN, Work
 
-# One or two seconds' work each: with more, Spark would be quicker still, but no longer a stream.
+# One or two seconds of work each: more would be faster, but no longer a stream.
 BATCH_ROWS = {
     "filter_project": 20_000_000,
     "keyed_aggregate_1k": 20_000_000,
@@ -89,14 +89,12 @@ def program(numbers: DataFrame, work: Work) -> DataFrame:
 
 
 class _Progress(StreamingQueryListener):
-    """Lets the main thread wait until the query started last has taken in so many rows, or has
-    ended.
-    """
+    """Lets the main thread wait until the latest query has read a number of rows, or has ended."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.wanted = 0
-        self.query: str | None = None  # its run; events of those before may still come
+        self.query: str | None = None  # its run id; events of earlier ones may still arrive
         self.reached = threading.Event()
 
     def onQueryStarted(
@@ -130,9 +128,7 @@ def stream(spark: SparkSession, batch_rows: int) -> DataFrame:
 
 @contextmanager
 def running(work: Work, writer: DataStreamWriter, rows: int, progress: _Progress) -> Iterator[None]:
-    """The query is started; the block runs when it has taken in so many rows, and before it is
-    stopped.
-    """
+    """Starts the query; runs the block when it has read this many rows, then stops it."""
     with tempfile.TemporaryDirectory(dir=checkpoints_on(), prefix="bench-spark-") as checkpoints:
         progress.expect(rows)
         query = writer.option("checkpointLocation", checkpoints).start()
@@ -144,7 +140,7 @@ def running(work: Work, writer: DataStreamWriter, rows: int, progress: _Progress
 
 
 def checkpoints_on() -> str | None:
-    """Shared memory, unless there is little of it."""
+    """Shared memory, if there is enough of it."""
     shared = Path("/dev/shm")
     return (
         str(shared)
@@ -154,7 +150,7 @@ def checkpoints_on() -> str | None:
 
 
 def checked(spark: SparkSession, work: Work, mode: str, progress: _Progress) -> None:
-    """In a few micro-batches; of the next ones, which may have begun, nothing is looked at."""
+    """Runs a few micro-batches; later ones, which may have started, are ignored."""
     found: list[pa.Table] = []
 
     def take(batch: DataFrame, number: int) -> None:
@@ -172,7 +168,7 @@ def checked(spark: SparkSession, work: Work, mode: str, progress: _Progress) -> 
 def main() -> None:
     work = peers.WORKS[sys.argv[1]]
     mode = "append" if work.name == "filter_project" else "update"
-    # Spark leaves folders behind where its JVM does not end by itself.
+    # Spark leaves folders behind if its JVM is killed.
     with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as temp_dir:
         spark = session(temp_dir)
         progress = _Progress()

@@ -1,6 +1,6 @@
-"""The work that all engines do: the same numbers 0 <= n < rows, and what must come out of them.
+"""The work of all engines: the numbers 0 <= n < rows, and the expected results.
 
-No engine's modules are imported here: the peers' environments have only their own.
+No engine's modules are imported here: each peer's environment has only its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Work:
         int  # of the run before it, whose whole result is checked; it warms the engine up, too
     )
     keys: int = 0
-    updates: bool = False  # the result is a stream of updates by key: running counts and sums, of which the last ones stand
+    updates: bool = False  # the result is a stream of updates by key, of which the last is valid
 
 
 WORKS = {
@@ -49,8 +49,8 @@ WORKS = {
 
 
 def expected(work: Work, rows: int) -> dict[str, np.ndarray]:
-    """The whole result, in no certain order. filter_project: number and twice the number; the
-    others: key, count and sum of a group, which is a key, or a key in a window.
+    """The whole result, in any order. filter_project: the number and twice the number; the others:
+    key, count and sum per key, or per key and window.
     """
     if work.name == "filter_project":
         kept = np.arange(0, rows, KEEP_ONE_IN)
@@ -61,7 +61,7 @@ def expected(work: Work, rows: int) -> dict[str, np.ndarray]:
 
 
 def _groups(keys: int, start: int, end: int) -> dict[str, np.ndarray]:
-    """Of the numbers start <= n < end, by n modulo keys."""
+    """Aggregates the numbers start <= n < end by n modulo keys."""
     first = np.arange(
         start, min(start + keys, end)
     )  # of each group; the others follow at a distance of keys
@@ -70,12 +70,12 @@ def _groups(keys: int, start: int, end: int) -> dict[str, np.ndarray]:
 
 
 def check(work: Work, columns: Columns, rows: int) -> None:
-    """Ends the process if this is not, row for row, what so many numbers make. Of updates, the last
-    of each key is looked at.
+    """Exits unless the columns are, row for row, the expected result. Of updates, the last one of
+    each key is compared.
     """
     right = expected(work, rows)
     found, wanted = (_table({name: source[name] for name in right}) for source in (columns, right))
-    if work.updates:  # they are sorted by key and count, and counts only grow
+    if work.updates:  # sorted by key and count; counts only grow
         found = found[np.flatnonzero(np.diff(found[:, 0], append=-1))]
     wrong = f"{work.name}: wrong result of {rows:,} numbers:"
     if len(found) != len(wanted):
@@ -83,21 +83,22 @@ def check(work: Work, columns: Columns, rows: int) -> None:
     if different := np.flatnonzero((found != wanted).any(axis=1)).tolist():
         at = different[0]
         raise SystemExit(
-            f"{wrong} ({', '.join(right)}) is {tuple(found[at].tolist())} instead of {tuple(wanted[at].tolist())}"
+            f"{wrong} ({', '.join(right)}) is {tuple(found[at].tolist())}"
+            f" instead of {tuple(wanted[at].tolist())}"
         )
 
 
 def _table(columns: Columns) -> np.ndarray:
-    """Its rows, sorted."""
+    """The rows, sorted."""
     rows = np.stack([np.asarray(column, dtype=np.int64) for column in columns.values()], axis=1)
     return rows[np.lexsort(rows.T[::-1])]
 
 
 def begin() -> None:
-    """The timed run begins."""
+    """Reports the start of the timed run."""
     print("begin", flush=True)
 
 
 def end(rows: int) -> None:
-    """It has ended, having taken in so many rows."""
+    """Reports its end, and the number of rows it has read."""
     print(f"end {rows}", flush=True)

@@ -36,7 +36,7 @@ class MailboxFull(Exception):
 
 
 class Driver(Generic[Event, Record, Command]):
-    """Runs one core on the current asyncio loop, until `stop` or until the core or a command raises.
+    """Runs one core on the current loop, until `stop` or until the core or a command raises.
 
     `execute` carries out one command and must not block: long work is started as a task that posts
     its result.

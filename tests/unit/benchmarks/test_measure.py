@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.peers.measure import ROOT, SAID_LINES, EngineFailed, measure
+from benchmarks.peers.measure import OUTPUT_LINES, ROOT, EngineFailed, measure
 
 LIMIT_S = 60.0
 BURN = """
@@ -60,14 +60,14 @@ def test_a_silent_program_is_ended_with_all_its_processes(tmp_path: Path) -> Non
     pids = tmp_path / "pids"
     failed = shell(f"echo begin; sleep 600 & echo $$ $! > {pids}; wait", timeout_s=1.0)
     assert str(failed) == "it did not end within 1 s"
-    assert failed.said == "begin"
+    assert failed.output == "begin"
     assert not any(psutil.pid_exists(int(pid)) for pid in pids.read_text().split())
 
 
 def test_a_program_that_never_stops_talking_is_ended() -> None:
     failed = shell("yes it goes on", timeout_s=0.5)
     assert str(failed) == "it did not end within 0.5 s: it goes on"
-    assert len(failed.said.splitlines()) <= SAID_LINES + 1
+    assert len(failed.output.splitlines()) <= OUTPUT_LINES + 1
 
 
 def test_what_a_failing_program_said_is_kept() -> None:
@@ -75,7 +75,7 @@ def test_what_a_failing_program_said_is_kept() -> None:
         "echo begin; echo no such column: speed >&2; printf ' at Source.java:17'; exit 3"
     )
     assert str(failed) == "it ended with code 3: no such column: speed"
-    assert failed.said == "begin\nno such column: speed\n at Source.java:17"
+    assert failed.output == "begin\nno such column: speed\n at Source.java:17"
 
 
 def test_a_killed_program_failed() -> None:
