@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, assert_never
 
-from firesteel._proto import job_graph_pb2, job_master_pb2, resource_manager_pb2, tasks_pb2
+from firesteel._proto import (
+    common_pb2,
+    job_graph_pb2,
+    job_master_pb2,
+    resource_manager_pb2,
+    tasks_pb2,
+)
 from firesteel.common.config import options
 from firesteel.common.ids import (
     AllocationId,
@@ -125,6 +132,28 @@ def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult)
     )
 
 
+def from_resource_manager(
+    message: resource_manager_pb2.ResourceManagerToJobMaster,
+) -> events.Event | None:
+    """None for a message that only shows that the ResourceManager is alive."""
+    match message.WhichOneof("message"):
+        case "not_enough":
+            short = message.not_enough
+            return events.ResourcesShort(
+                sequence=short.sequence,
+                missing=short.missing,
+                growing=short.growing,
+                explanation=short.explanation,
+            )
+        case "task_executor_lost":
+            lost = message.task_executor_lost
+            return events.TaskExecutorLost(
+                task_executor_id=TaskExecutorId(lost.task_executor_id), cause=lost.cause
+            )
+        case _:
+            return None
+
+
 def _state(number: int) -> ExecutionState:
     if not 0 <= number < len(_STATES):
         raise RemoteProtocolError(f"task state {number} does not exist")
@@ -181,8 +210,10 @@ def declaration(
     )
 
 
-class Deployments:
-    """Builds SubmitTasks. Parts that many of them share are converted once and kept as bytes."""
+class TaskExecutorMessages:
+    """Converts commands to what is sent to TaskExecutors. Parts that many deployments share are
+    converted once.
+    """
 
     def __init__(
         self,
@@ -193,6 +224,8 @@ class Deployments:
         dispatcher_address: str,
     ) -> None:
         self._job_graph = job_graph
+        self._epoch = epoch
+        self._dispatcher_address = dispatcher_address
         self._common = tasks_pb2.SubmitTasks(
             job_id=job_graph.job_id,
             job_master_epoch=epoch,
@@ -206,7 +239,50 @@ class Deployments:
         self._deployments: dict[VertexId, tasks_pb2.VertexDeployment] = {}
         self._locations: dict[ResultId, tuple[commands.ResultLocations, bytes]] = {}
 
-    def submit(self, command: commands.DeployTasks) -> tasks_pb2.SubmitTasks:
+    def convert(self, command: commands.ToTaskExecutor) -> job_master_pb2.JobMasterToTaskExecutor:
+        match command:
+            case commands.SendOperatorMessage():
+                return self._message(operator_event=operator_event(self._job_graph.job_id, command))
+            case commands.DeployTasks():
+                return self._message(submit=self._submit(command))
+            case commands.CancelTasks():
+                return self._message(
+                    cancel=tasks_pb2.CancelTasks(
+                        job_id=self._job_graph.job_id,
+                        job_master_epoch=self._epoch,
+                        attempt_ids=command.attempt_ids,
+                    )
+                )
+            case commands.AnswerSlots(accepted=accepted, rejected=rejected):
+                answer = job_master_pb2.SlotsAnswer(accepted=accepted, rejected=rejected)
+                return self._message(slots_answer=answer)
+            case commands.FreeSlots(allocation_ids=allocation_ids, cause=cause):
+                free = job_master_pb2.FreeSlots(allocation_ids=allocation_ids, cause=cause)
+                return self._message(free_slots=free)
+            case commands.AnalyzeJob():
+                return self._message(
+                    analyze=tasks_pb2.Analyze(
+                        job_id=self._job_graph.job_id,
+                        job_master_epoch=self._epoch,
+                        allocation_id=command.allocation_id,
+                        job_graph=self._job_graph,
+                        dispatcher_address=self._dispatcher_address,
+                    )
+                )
+            case commands.DismissTaskExecutor(cause=cause):
+                return self._message(goodbye=job_master_pb2.Goodbye(cause=cause))
+            case _:
+                assert_never(command)
+
+    def heartbeat(self) -> job_master_pb2.JobMasterToTaskExecutor:
+        return self._message(heartbeat=common_pb2.Heartbeat())
+
+    def _message(self, **message: Any) -> job_master_pb2.JobMasterToTaskExecutor:
+        return job_master_pb2.JobMasterToTaskExecutor(
+            job_id=self._job_graph.job_id, job_master_epoch=self._epoch, **message
+        )
+
+    def _submit(self, command: commands.DeployTasks) -> tasks_pb2.SubmitTasks:
         message = tasks_pb2.SubmitTasks()
         message.CopyFrom(self._common)
         message.vertices.extend(

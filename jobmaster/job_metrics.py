@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from firesteel.common.metrics import Sample
 from firesteel.common.states import JobStatus
 from jobmaster.core.core import JobMasterCore
@@ -9,19 +11,16 @@ from jobmaster.core.core import JobMasterCore
 _PREFIX = "flink_jobmanager_job_"
 
 
-def samples(core: JobMasterCore, host: str, now_ms: float) -> list[Sample]:
+def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) -> list[Sample]:
+    """`dropped`: stale messages that did not reach the core."""
     graph = core.graph
     labels = {"host": host, "job_id": graph.job_graph.job_id, "job_name": graph.job_graph.name}
-    history = list(graph.timestamps)
     spent = dict.fromkeys(JobStatus, 0.0)
-    for index, (status, since_ms) in enumerate(history):
-        until_ms = (
-            history[index + 1][1]
-            if index + 1 < len(history)
-            else (since_ms if status.terminal else now_ms)
-        )
+    for (status, since_ms), (_, until_ms) in itertools.pairwise(graph.timestamps):
         spent[status] += until_ms - since_ms
-    status, since_ms = history[-1]
+    status, since_ms = graph.timestamps[-1]
+    if not status.terminal:
+        spent[status] += now_ms - since_ms
     running = status is JobStatus.RUNNING
     down = status in (JobStatus.FAILING, JobStatus.RESTARTING)
     values = {
@@ -32,6 +31,6 @@ def samples(core: JobMasterCore, host: str, now_ms: float) -> list[Sample]:
         "cancellingTime": spent[JobStatus.CANCELLING],
         "numRestarts": float(core.restarts),
         "fullRestarts": float(core.restarts),
-        "staleMessages": float(core.stale_messages),
+        "staleMessages": float(core.stale_messages + dropped),
     }
     return [Sample(_PREFIX + name, labels, value) for name, value in values.items()]

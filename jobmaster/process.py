@@ -186,7 +186,7 @@ class JobMasterProcess:
         self._start_task(job.run())
 
     def _reject(self, start: dispatcher_pb2.StartJob, why: str) -> None:
-        """FAILED before it began; the reason is reported as any other failure is."""
+        """The job is FAILED before it has begun; the cause is reported like that of any failure."""
         now_ms = int(self._platform.clock.time() * 1000)
         graph = start.job_graph
         details = job_master_pb2.JobDetails(

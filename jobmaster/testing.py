@@ -1,6 +1,4 @@
-"""Small jobs, and a world in which a JobMasterCore can be tried without processes: for tests and
-benchmarks.
-"""
+"""Small jobs, and a World to drive a JobMasterCore without processes: for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -103,7 +101,9 @@ def offer(
 
 
 class World:
-    """One core, driven by hand: `post` events, look at `sent` commands; time is `now`."""
+    """One core, driven by hand: `post` events, look at `sent` commands; time is `now`. The core is
+    validated after every event.
+    """
 
     def __init__(self, graph: JobGraph, settings: JobSettings | None = None) -> None:
         self.now = 100.0
@@ -163,7 +163,7 @@ class World:
     def give_slots(
         self, name: str, count: int, profile: ResourceProfile = SLOT_PROFILE
     ) -> list[SlotOffer]:
-        """A TaskExecutor connects and offers so many new slots."""
+        """The TaskExecutor, connected if it is not, offers `count` new slots."""
         offers = [
             offer(next(self._numbers), slot_index=index, profile=profile) for index in range(count)
         ]
@@ -173,7 +173,7 @@ class World:
         return offers
 
     def analyze(self) -> list[commands.Command]:
-        """Answers the last AnalyzeJob well."""
+        """Answers the last AnalyzeJob with success."""
         request = self.of(commands.AnalyzeJob)[-1]
         operators = [o for v in self.core.graph.job_graph.vertices for o in v.operators]
         analyses = tuple(

@@ -165,15 +165,18 @@ class Exit:
     """The job is over and stored: end the process."""
 
 
-Command: TypeAlias = (
-    DeclareRequirements
-    | AnswerSlots
+ToTaskExecutor: TypeAlias = (
+    AnswerSlots
     | FreeSlots
     | AnalyzeJob
     | DeployTasks
     | CancelTasks
     | SendOperatorMessage
     | DismissTaskExecutor
+)
+Command: TypeAlias = (
+    ToTaskExecutor
+    | DeclareRequirements
     | ListPaths
     | BeginResults
     | SpoolChunk

@@ -155,7 +155,8 @@ class World:
         if deadline is not None:
             due.append(-int(-deadline * 1000 // 1))
         assert due, (
-            f"all stand for ever: {[(r.attempt_id, r.watermark_us, r.alignment._limit_us) for r in self.readers]}"
+            "all readers are stopped for ever: "
+            f"{[(r.attempt_id, r.watermark_us, r.alignment._limit_us) for r in self.readers]}"
         )
         self.now_ms = max(self.now_ms, min(due))
 

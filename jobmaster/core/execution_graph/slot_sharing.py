@@ -40,8 +40,8 @@ def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
 
 
 class _Profiles:
-    """The slot's profile by subtask. It changes only where a vertex of smaller parallelism ends:
-    computed once each.
+    """The slot's profile by subtask. It changes only where a vertex of smaller parallelism ends,
+    so it is computed once per such range.
     """
 
     def __init__(self, job_vertices: list[ExecutionJobVertex]) -> None:

@@ -217,10 +217,11 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
             key = f"{name}{index}"
             if other.heard_of and groups.told[key] < other.watermark_us <= allowed_us(name):
                 raise AssertionError(
-                    f"{key} is at {other.watermark_us} and was told {groups.told[key]}; it may go on"
+                    f"{key} is at {other.watermark_us} and its limit is {groups.told[key]}; "
+                    "it may go on"
                 )
             assert not other.heard_of or groups.told[key] <= allowed_us(name), (
-                "nobody goes by a limit that has fallen"
+                "no reader keeps a limit that has fallen"
             )
 
     for what, *arguments in story:

@@ -677,3 +677,12 @@ def test_a_broken_invariant_is_named_with_the_story_of_what_breaks_it() -> None:
     del world.core.pool.slots[execution.slot.allocation_id]
     with pytest.raises(AssertionError, match="a slot that is gone"):
         world.core.validate()
+
+
+def test_rows_collected_before_a_restart_are_replaced() -> None:
+    world = World(job(vertex("a", 1)), RESTART)
+    assert world.one(commands.BeginResults, world.start()).restart == 0
+    world.give_slots("te-1", 1)
+    world.analyze()
+    world.report(world.executions(), S.FAILED, error=ErrorInfo(summary="boom"))
+    assert world.one(commands.BeginResults, world.pass_time(1.0)).restart == 1

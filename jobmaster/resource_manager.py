@@ -1,0 +1,77 @@
+"""The link to the ResourceManager: declares what the job requires, posts what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from firesteel._proto import common_pb2, resource_manager_pb2, resource_manager_pb2_grpc
+from firesteel.common.platform import Transport
+from firesteel.common.rpc.link import Link
+from jobmaster import convert
+from jobmaster.core import events
+from jobmaster.core.settings import JobSettings
+
+
+class ResourceManagerLink:
+    """Tasks run on while the ResourceManager is away."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        address: str,
+        settings: JobSettings,
+        *,
+        registration: resource_manager_pb2.JobMasterRegistration,
+        post: Callable[[events.Event], None],
+    ) -> None:
+        self._registration = registration
+        self._post = post
+        self._epoch = 0  # the highest of a ResourceManager that was heard
+        self.dropped = 0  # messages of a ResourceManager that another one has replaced
+        self._link: Link[
+            resource_manager_pb2.JobMasterToResourceManager,
+            resource_manager_pb2.ResourceManagerToJobMaster,
+        ] = Link(
+            name="ResourceManager",
+            address=address,
+            open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(
+                channel
+            ).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
+            heartbeat=lambda: self._message(heartbeat=common_pb2.Heartbeat()),
+            on_up=self._register,
+            on_message=self._received,
+            on_down=lambda cause, for_s: None,
+            heartbeat_interval_s=settings.heartbeat_interval_s,
+            heartbeat_timeout_s=settings.heartbeat_timeout_s,
+            channel=transport.channel,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._link.run()
+
+    def declare(self, declaration: resource_manager_pb2.DeclareRequirements) -> None:
+        """Lost while the link is down: the core declares again when it is up."""
+        self._link.send(self._message(declare=declaration))
+
+    def _register(self) -> None:
+        """The declaration follows at once, without waiting for the answer."""
+        self._link.send(self._message(register=self._registration))
+        self._post(events.ResourceManagerConnected())
+
+    def _received(self, message: resource_manager_pb2.ResourceManagerToJobMaster) -> None:
+        if message.resource_manager_epoch < self._epoch:
+            self.dropped += 1
+            return
+        self._epoch = message.resource_manager_epoch
+        event = convert.from_resource_manager(message)
+        if event is not None:
+            self._post(event)
+
+    def _message(self, **message: Any) -> resource_manager_pb2.JobMasterToResourceManager:
+        return resource_manager_pb2.JobMasterToResourceManager(
+            job_id=self._registration.job_id,
+            job_master_epoch=self._registration.job_master_epoch,
+            **message,
+        )
