@@ -18,7 +18,7 @@ from firesteel.plan.specs import (
 )
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
-ALIGNMENT = CoordinatorOptions("alignment")  # of an operator that is only in an alignment group
+ALIGNMENT = CoordinatorOptions("alignment")  # of an operator with nothing but a group to align
 
 
 def assign_coordinators(graph: StreamGraph, chains: Sequence[Sequence[StreamNode]]) -> None:

@@ -18,7 +18,7 @@ from firesteel.common.job_graph import JobVertex
 from firesteel.common.operator_messages import WatermarkReported
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.plan.specs import WatermarkAlignmentSpec
-from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
+from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.testing import job, operator_id, vertex
 from taskexecutor.executor.timing.watermark_alignment import (
     WatermarkAlignment as SourceAlignment,

@@ -1,4 +1,4 @@
-"""All coordinators of a job, and the way of messages to them and of their answers back."""
+"""All coordinators of a job: messages reach them here, and their answers leave as commands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import Coordinator, create
-from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.execution_graph import Execution
 
 Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
@@ -41,11 +41,11 @@ class Coordinators:
 
     @property
     def ready(self) -> bool:
-        """Whether the job may start, as far as they are concerned."""
+        """Whether all of them let the job start."""
         return all(coordinator.ready for coordinator in self.by_operator.values())
 
     def listings(self) -> list[Command]:
-        """What must be listed before they are ready."""
+        """The paths to list before they are ready."""
         return [
             _listing(operator_id, coordinator)
             for operator_id, coordinator in self.by_operator.items()
@@ -112,9 +112,7 @@ class Coordinators:
         return [self._command(execution, operator_id, answer) for answer in answers]
 
     def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
-        """The stream to these broke and is there again: what was under way, either way, may be
-        lost.
-        """
+        """The stream to these broke and is back: messages in either direction may be lost."""
         commands = []
         for execution in executions:
             for operator_id in self._of(execution):
@@ -126,7 +124,7 @@ class Coordinators:
     def attempt_finished(
         self, execution: Execution, now: float, attempts: Attempts
     ) -> list[Command]:
-        """Others of its alignment group need not wait for it."""
+        """The others of its alignment group need not wait for it any more."""
         return [
             command
             for operator_id in self._of(execution)
@@ -150,7 +148,7 @@ class Coordinators:
         self.alignment.start_over()
 
     def _of(self, execution: Execution) -> list[OperatorId]:
-        """The task's operators that are coordinated."""
+        """Operators of the task that have a coordinator or an alignment group."""
         if not self.by_operator and not self.alignment:
             return []
         operators = execution.vertex.job_vertex.vertex.operators

@@ -16,8 +16,8 @@ from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.coordinators import BadOptions
-from jobmaster.core.coordinators.alignment import Announcement, WatermarkAlignment
 from jobmaster.core.coordinators.base import UnexpectedMessage
+from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.settings import JobSettings
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
@@ -138,9 +138,9 @@ def test_what_is_in_no_group_cannot_report() -> None:
         ({"group": "g", "max_drift_us": 0, "update_interval_us": 1}, "must be at least 1"),
         (
             {"group": "g", "max_drift_us": "1", "update_interval_us": 1},
-            "operator 'fast': its alignment is not usable",
+            "operator 'fast': its alignment is not valid",
         ),
-        (["g"], "operator 'fast': its alignment is not usable"),
+        (["g"], "operator 'fast': its alignment is not valid"),
     ],
 )
 def test_options_that_make_no_sense(alignment: object, problem: str) -> None:

@@ -1,19 +1,20 @@
-"""Watermark alignment: no source of a group is further than its `max_drift` ahead of the group's
+"""Watermark alignment: no source of a group is more than its `max_drift` ahead of the group's
 slowest.
 
     readers --WatermarkReported--> group: the lowest watermark of those that count
     --WatermarkLimit--> readers
 
-A reader is a subtask of an operator that tells event time; all of a job that name the same group
-are one group, whichever vertex they are of. A reader's limit is the lowest watermark plus the drift
-of its own operator, and it stops by itself when it is past it. Readers that are idle or have ended
-do not count; one that has no event time yet does, and keeps the others at their first watermark.
+A reader is a subtask of an operator that determines event time; all readers of a job whose
+operators name the same group form one group, whatever vertex they belong to. The limit of a reader
+is the lowest watermark plus the drift of its own operator, and it stops by itself when it is past
+it. Readers that are idle or have ended do not count; one that has no event time yet does, and keeps
+the others at their first watermark.
 
-A reader that has stopped and may go on is told at once, and so is one whose limit falls. All others
-are told at most once per `update_interval`: so the interval bounds the number of messages and not
-the speed.
+A reader that has stopped and may go on gets its limit at once, and so does one whose limit falls.
+All others get it at most once per `update_interval`: so the interval bounds the number of messages
+and not the speed.
 
-Nobody is stopped for ever: of those that count, the slowest is within its own limit; if none
+No reader is stopped for ever: of those that count, the slowest is within its own limit; if none
 counts, there is no limit.
 """
 
@@ -41,18 +42,18 @@ class Announcement(NamedTuple):
 
 @dataclass(slots=True)
 class _Reader:
-    attempt_id: AttemptId | None = None  # None: it has not been heard of, or it has ended
+    attempt_id: AttemptId | None = None  # None: it has not reported yet, or has ended
     watermark_us: int = NO_EVENT_TIME_US
     idle: bool = False
-    told_us: int | None = None  # the limit it was told last; None: it is to be told at once
+    sent_us: int | None = None  # the limit it got last; None: it gets one at once
 
     @property
     def counts(self) -> bool:
         return not self.idle and self.watermark_us < END_OF_EVENT_TIME_US
 
-    def in_a_hurry(self, limit_us: int) -> bool:
-        told_us = self.told_us
-        return told_us is None or limit_us < told_us or told_us < self.watermark_us <= limit_us
+    def is_urgent(self, limit_us: int) -> bool:
+        sent_us = self.sent_us
+        return sent_us is None or limit_us < sent_us or sent_us < self.watermark_us <= limit_us
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,8 +63,8 @@ class _Source:
     max_drift_us: int
     update_interval_s: float
     readers: list[_Reader]  # by subtask
-    update_at: float = 0.0  # before this, only those are told that are in a hurry
-    untold: bool = False  # somebody's limit has changed and waits for `update_at`
+    update_at: float = 0.0  # before this, only urgent limits are sent
+    pending: bool = False  # a limit has changed and waits for `update_at`
 
     def limit_us(self, lowest_us: int) -> int:
         if lowest_us in (NO_EVENT_TIME_US, END_OF_EVENT_TIME_US):
@@ -75,12 +76,12 @@ class _Source:
     ) -> Iterable[Announcement]:
         limit_us, due = self.limit_us(lowest_us), now >= self.update_at
         for reader in readers:
-            if reader.attempt_id is None or reader.told_us == limit_us:
+            if reader.attempt_id is None or reader.sent_us == limit_us:
                 continue
-            if not due and not reader.in_a_hurry(limit_us):
-                self.untold = True
+            if not due and not reader.is_urgent(limit_us):
+                self.pending = True
                 continue
-            reader.told_us = limit_us
+            reader.sent_us = limit_us
             self.update_at = now + self.update_interval_s
             yield Announcement(
                 self.operator_id, reader.attempt_id, WatermarkLimit(limit_us=limit_us)
@@ -90,7 +91,7 @@ class _Source:
 @dataclass(slots=True)
 class _Group:
     sources: list[_Source] = field(default_factory=list)
-    lowest_us: int | None = None  # watermark of those that count; None: to be looked for
+    lowest_us: int | None = None  # of those that count; None: not known
 
     def announce(self, now: float) -> list[Announcement]:
         counting = (
@@ -102,7 +103,7 @@ class _Group:
         self.lowest_us = lowest_us = min(counting, default=END_OF_EVENT_TIME_US)
         announcements: list[Announcement] = []
         for source in self.sources:
-            source.untold = False
+            source.pending = False
             announcements += source.announce(lowest_us, now, source.readers)
         return announcements
 
@@ -140,7 +141,7 @@ class WatermarkAlignment:
         report: WatermarkReported,
         now: float,
     ) -> list[Announcement]:
-        """What a live attempt says of itself. Raises UnexpectedMessage."""
+        """A report of a live attempt. Raises UnexpectedMessage."""
         source = self._sources.get(operator_id)
         if source is None:
             raise UnexpectedMessage(
@@ -156,13 +157,11 @@ class WatermarkAlignment:
         reader.watermark_us, reader.idle = report.watermark_us, report.idle
         if lowest_us is None or (reader.counts and reader.watermark_us < lowest_us):
             return group.announce(now)
-        return list(
-            source.announce(lowest_us, now, [reader])
-        )  # for the others, nothing has changed
+        return list(source.announce(lowest_us, now, [reader]))  # nothing changes for the others
 
     def reconnected(self, operator_id: OperatorId, subtask: int) -> None:
-        """What it was told may be lost. It will report again, and then be told again."""
-        self._sources[operator_id].readers[subtask].told_us = None
+        """Its limit may be lost. It reports again, and then gets its limit again."""
+        self._sources[operator_id].readers[subtask].sent_us = None
 
     def finished(self, operator_id: OperatorId, subtask: int, now: float) -> list[Announcement]:
         source = self._sources[operator_id]
@@ -182,20 +181,20 @@ class WatermarkAlignment:
 
     def next_deadline(self) -> float | None:
         return min(
-            (source.update_at for source in self._sources.values() if source.untold), default=None
+            (source.update_at for source in self._sources.values() if source.pending), default=None
         )
 
     def tick(self, now: float) -> list[Announcement]:
         due = {
             source.group: None
             for source in self._sources.values()
-            if source.untold and source.update_at <= now
+            if source.pending and source.update_at <= now
         }
         return [announcement for group in due for announcement in self._groups[group].announce(now)]
 
 
 def _source(operator: Operator, parallelism: int) -> _Source | None:
-    """Of the coordinator's options: {"alignment": {"group": "g", "max_drift_us": 60000000,
+    """From the coordinator's options: {"alignment": {"group": "g", "max_drift_us": 60000000,
     "update_interval_us": 1000000}}.
     """
     try:
@@ -214,7 +213,7 @@ def _source(operator: Operator, parallelism: int) -> _Source | None:
         raise BadOptions(f"operator {operator.name!r}: its alignment has no {error}") from error
     except (BadOptions, ValueError, TypeError, AttributeError) as error:
         raise BadOptions(
-            f"operator {operator.name!r}: its alignment is not usable: {error}"
+            f"operator {operator.name!r}: its alignment is not valid: {error}"
         ) from error
     return _Source(
         operator_id=operator.operator_id,
