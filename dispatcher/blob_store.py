@@ -1,10 +1,9 @@
 """Users' files, stored once per content: DIR/<xxhash3-128 of the content>.
 
-Files that no stored job names any more are dropped, once nobody can be about to submit a job with
-them.
+Files that no stored job needs are dropped once no submission can be about to name them.
 
-Nothing of a request but a checked hash ever becomes part of a path (invariant 24). A file appears
-under its name only when it is complete and has the content that its name says.
+Nothing of a request but a checked hash becomes part of a path (invariant 24). A file appears under
+its name only when it is complete and has the hash that its name is.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ from firesteel.common.ids import is_id, random_id
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
 CHUNK_BYTES = 2**20
-SUBMIT_WITHIN_S = (
-    3600.0  # from the upload of a file, or the word that it is here, to the job that names it
-)
+SUBMIT_WITHIN_S = 3600.0  # from a file's upload, or the answer that it is here, to its job
 
 
 class BadBlob(FiresteelError):
-    """A hash that is none, or content that does not have the hash it came with."""
+    """A malformed hash, or content with another hash than it was sent with."""
 
 
 class DiskFull(FiresteelError):
-    """Nothing of the upload was kept."""
+    """Nothing of the upload is kept."""
 
 
 class BlobStore:
@@ -44,12 +41,11 @@ class BlobStore:
             unfinished.unlink(missing_ok=True)
 
     def path(self, blob_hash: str) -> Path:
-        """Where the blob is, or would be. Raises BadBlob for anything but 32 lower-case hex
-        characters.
-        """
+        """Where the blob is, or would be. Raises BadBlob unless the hash is well-formed."""
         if not is_id(blob_hash):
             raise BadBlob(
-                f"{blob_hash[:80]!r} is not the hash of a file: expected 32 lower-case hex characters"
+                f"{blob_hash[:80]!r} is not the hash of a file:"
+                " expected 32 lower-case hex characters"
             )
         return self._directory / blob_hash
 
@@ -57,14 +53,12 @@ class BlobStore:
         return self.path(blob_hash).is_file()
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Those that have to be uploaded; the others stay here for the job that is about to name
-        them.
-        """
+        """The hashes to upload. The other files are kept for the job that is to name them."""
         return [blob_hash for blob_hash in hashes if not self._keep(self.path(blob_hash))]
 
     def drop_unneeded(self, needed: Collection[str], now: float) -> list[str]:
-        """Deletes what is not `needed` and was not asked for lately. `now`: seconds since 1970.
-        Returns the hashes.
+        """Deletes files that are not `needed` and that no client has asked for lately. Returns their
+        hashes. `now`: seconds since 1970.
         """
         dropped = []
         for path in self._directory.iterdir():
@@ -78,7 +72,7 @@ class BlobStore:
         return dropped
 
     def _keep(self, path: Path) -> bool:
-        """Whether it is here; it then counts as new."""
+        """Whether the file is here; if so, it counts as new."""
         try:
             os.utime(path)
         except FileNotFoundError:
@@ -96,8 +90,8 @@ class BlobStore:
 
 
 class Upload:
-    """One file on its way in: `write` chunks, then `finish`; leaving the `with` block early keeps
-    nothing.
+    """A file that is being received: `write` its chunks, then `finish`. Leaving the `with` block
+    without `finish` keeps nothing.
     """
 
     def __init__(self, path: Path, blob_hash: str, limit_bytes: int) -> None:
@@ -121,7 +115,7 @@ class Upload:
     ) -> None:
         if self._file is not None:
             self._file.close()
-        self._part.unlink(missing_ok=True)  # after `finish`, it is there under its own name
+        self._part.unlink(missing_ok=True)  # `finish` has renamed it
 
     def write(self, data: bytes) -> None:
         """Raises PayloadTooLarge or DiskFull."""
@@ -136,11 +130,12 @@ class Upload:
             raise _disk_error(error, self._path.parent) from error
 
     def finish(self) -> None:
-        """Raises BadBlob if the content is not what the hash says."""
+        """Raises BadBlob if the content has another hash."""
         assert self._file is not None
         if self._digest.hexdigest() != self._hash:
             raise BadBlob(
-                f"file {self._hash} arrived with other content ({self._digest.hexdigest()}); upload it again"
+                f"file {self._hash} arrived with other content ({self._digest.hexdigest()});"
+                " upload it again"
             )
         try:
             self._file.flush()
@@ -152,14 +147,15 @@ class Upload:
 
 def too_large(name: str, size_bytes: int, limit_bytes: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"file {name} has {size_bytes:,} bytes or more, over the limit of {limit_bytes:,} (blob.max-size);"
-        " ship less, or raise the limit"
+        f"file {name} has {size_bytes:,} bytes or more, over the limit of {limit_bytes:,}"
+        " (blob.max-size); ship less, or raise the limit"
     )
 
 
 def _disk_error(error: OSError, directory: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
-            f"the Dispatcher's disk is full: no space for the file in {directory}; free some, then run the job again"
+            f"the Dispatcher's disk is full: no space for the file in {directory};"
+            " free some, then run the job again"
         )
     return error

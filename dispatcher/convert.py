@@ -1,4 +1,7 @@
-"""Between the Dispatcher's messages and its domain types. Protobuf stays here and in the servicer."""
+"""Converts between the messages of proto/dispatcher.proto and the Dispatcher's types.
+
+Faults of a peer raise RemoteProtocolError.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ def registered_from_proto(
 ) -> JobMasterRegistered:
     if not is_id(message.job_master_id):
         raise RemoteProtocolError(
-            f"a JobMaster registered with the id {message.job_master_id[:80]!r}; expected 32 hex characters"
+            f"a JobMaster registered with the id {message.job_master_id[:80]!r};"
+            " expected 32 hex characters"
         )
     if not message.address or message.pid <= 1:
         raise RemoteProtocolError(
@@ -79,12 +83,13 @@ class AppendResults:
 def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
     if not is_id(request.job_id) or not is_id(request.operator_id):
         raise RemoteProtocolError(
-            f"a JobMaster sent rows of job {request.job_id[:80]!r}, operator {request.operator_id[:80]!r};"
-            " expected 32 hex characters each"
+            f"a JobMaster sent rows of job {request.job_id[:80]!r},"
+            f" operator {request.operator_id[:80]!r}; expected 32 hex characters each"
         )
     if not 0 <= request.restart < 2**32 or not 0 < request.epoch < 2**31 or request.index < 0:
         raise RemoteProtocolError(
-            f"a JobMaster sent chunk {request.index} of restart {request.restart} under epoch {request.epoch}"
+            f"a JobMaster sent chunk {request.index} of restart {request.restart}"
+            f" under epoch {request.epoch}"
         )
     return AppendResults(
         job_id=JobId(request.job_id),
@@ -113,7 +118,7 @@ def overview_to_proto(job: Job) -> dispatcher_pb2.JobOverview:
 
 
 def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
-    """What every later step relies on. Raises RemoteProtocolError."""
+    """Checks what every later step relies on."""
     if not is_id(graph.job_id):
         raise RemoteProtocolError(
             f"the job's id {graph.job_id[:80]!r} is not 32 lower-case hex characters"
@@ -140,7 +145,8 @@ def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
     for blob in graph.blobs:
         if not is_id(blob.hash) or "/" in blob.name or blob.name in ("", ".", ".."):
             raise RemoteProtocolError(
-                f'job "{graph.name}" names a file badly: {blob.name[:80]!r} with hash {blob.hash[:80]!r}'
+                f'job "{graph.name}" has a file with the bad name {blob.name[:80]!r}'
+                f" or hash {blob.hash[:80]!r}"
             )
 
 
@@ -155,15 +161,16 @@ def _check_vertex(job_name: str, vertex: job_graph_pb2.JobVertex) -> None:
         )
     if not 1 <= vertex.parallelism <= vertex.max_parallelism <= 32768:
         raise RemoteProtocolError(
-            f'job "{job_name}": vertex "{vertex.name}" has parallelism {vertex.parallelism} and max parallelism'
-            f" {vertex.max_parallelism}; expected 1 <= parallelism <= max parallelism <= 32768"
+            f'job "{job_name}": vertex "{vertex.name}" has parallelism {vertex.parallelism} and max'
+            f" parallelism {vertex.max_parallelism};"
+            " expected 1 <= parallelism <= max parallelism <= 32768"
         )
 
 
 def details_without_master(
     job: Job, graph: job_graph_pb2.JobGraph | None, *, failure: str = "", waiting_for: str = ""
 ) -> job_master_pb2.JobDetails:
-    """What can be said of a job whose JobMaster is not there (yet, or any more)."""
+    """What the Dispatcher knows by itself of a job that has no JobMaster yet, or any more."""
     exceptions = [common_pb2.ErrorInfo(summary=failure, timestamp_ms=job.end_ms)] if failure else []
     timestamps = [
         job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)

@@ -50,7 +50,7 @@ _jobs = sa.Table(
     sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
 )
 
-# By content, so that storing one twice is storing it once.
+# By content: a graph that is stored twice is stored once.
 _graphs = sa.Table(
     "job_graphs",
     _metadata,
@@ -120,8 +120,8 @@ class JobStore:
     # ---- graphs
 
     def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:
-        """Stores a graph before its job is accepted and returns its id. `blob_hashes`: of the files
-        that it names.
+        """Stores a graph, before its job is accepted, and returns its id. `blob_hashes`: of its
+        files.
         """
         graph_id = hashlib.md5(graph, usedforsecurity=False).hexdigest()
         with self._transaction() as connection:
@@ -146,14 +146,14 @@ class JobStore:
         return None if row is None else bytes(row.graph)
 
     def drop_unused_graphs(self) -> None:
-        """Those of submissions that were refused, or interrupted."""
+        """Drops the graphs of submissions that were refused or interrupted."""
         used = sa.select(_jobs.c.graph_id)
         with self._transaction() as connection:
             for table in (_graphs, _graph_blobs):
                 connection.execute(sa.delete(table).where(table.c.graph_id.not_in(used)))
 
     def needed_blobs(self) -> set[str]:
-        """Hashes of the files that stored graphs name."""
+        """The hashes of all files of stored graphs."""
         with self._engine.connect() as connection:
             return {
                 row.blob_hash
@@ -169,7 +169,7 @@ class JobStore:
                 _write(connection, record)
 
     def jobs(self) -> list[Job]:
-        """All that are not forgotten, oldest first."""
+        """All jobs that are not forgotten, oldest first."""
         columns = [c for c in _jobs.c if c.name not in ("final_details", "forgotten", "failure")]
         query = sa.select(*columns).where(_jobs.c.forgotten.is_(False)).order_by(_jobs.c.start_ms)
         with self._engine.connect() as connection:
@@ -215,7 +215,7 @@ class JobStore:
 
 
 class _Fenced:
-    """A transaction that a later Dispatcher's taking over makes fail."""
+    """A transaction that fails once a later Dispatcher has taken over the store."""
 
     def __init__(self, engine: Engine, epoch: int) -> None:
         self._begin = engine.begin()
@@ -229,7 +229,8 @@ class _Fenced:
         epoch = connection.execute(query).scalar_one()
         if epoch != self._epoch:
             error = Fenced(
-                f"another Dispatcher (epoch {epoch}) has taken over the job store from this one (epoch {self._epoch})"
+                f"another Dispatcher (epoch {epoch}) has taken over the job store from this one"
+                f" (epoch {self._epoch})"
             )
             self._begin.__exit__(Fenced, error, None)
             raise error
@@ -268,8 +269,8 @@ def _check_first_version(connection: Connection) -> None:
         present = inspector.get_columns(table) if inspector.has_table(table) else []
         if missing := set(columns) - {column["name"] for column in present}:
             raise FiresteelError(
-                "the job store is of a version of Firesteel that cannot be migrated"
-                f" (table {table} lacks {', '.join(sorted(missing))}); use another --dir or database.url"
+                "the job store is of a version of Firesteel that cannot be migrated (table"
+                f" {table} lacks {', '.join(sorted(missing))}); use another --dir or database.url"
             )
 
 
@@ -348,7 +349,7 @@ def _update(connection: Connection, job_id: JobId, **values: object) -> None:
 
 
 def _prepare_sqlite(connection: object, _record: object) -> None:
-    # The driver begins no transactions by itself: ours are IMMEDIATE.
+    # Keeps the driver from beginning transactions by itself: ours are IMMEDIATE.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
     cursor.execute("PRAGMA journal_mode=WAL")

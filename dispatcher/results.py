@@ -1,4 +1,4 @@
-"""The rows that CollectSinks send, kept on disk until their job is forgotten.
+"""The rows that CollectSinks collect, kept on disk until their job is forgotten.
 
 One file per sink and generation, DIR/<job id>/<operator id>-<generation>.chunks, which repeats
 [8-byte little-endian length][one Arrow IPC stream]. A chunk counts once it is complete.
@@ -217,7 +217,8 @@ async def follow(
 def _not_written(error: OSError, directory: Path) -> ResultsNotWritten:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResultsNotWritten(
-            f"the disk is full: {directory} cannot take the collected rows; free space and run again"
+            f"the disk is full: {directory} cannot take the collected rows;"
+            " free space and run again"
         )
     return ResultsNotWritten(
         f"the collected rows cannot be written to {directory}: {error.strerror or error}"

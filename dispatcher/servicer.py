@@ -59,8 +59,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         if size_bytes > limit_bytes:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,} ({options.PAYLOAD_LIMIT.key});'
-                " put large data into files instead of into functions",
+                f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,}'
+                f" ({options.PAYLOAD_LIMIT.key}); put large data into files instead of functions",
             )
         try:
             convert.check_job_graph(graph)
@@ -130,7 +130,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         if not is_id(request.operator_id):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{request.operator_id[:80]!r} is not the id of an operator: expected 32 lower-case hex characters",
+                f"{request.operator_id[:80]!r} is not the id of an operator:"
+                " expected 32 lower-case hex characters",
             )
         if self._shell.core.is_forgotten(job.job_id):
             await context.abort(
@@ -157,7 +158,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
 
     async def _unless_stopping(self, context: _Context) -> None:
         if self._shell.stopping:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher stops")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher is stopping")
 
     async def _job(self, job_id: str, context: _Context) -> Job:
         job = self._shell.core.find(JobId(job_id))
@@ -247,7 +248,10 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             )
             overview.resources.CopyFrom(await asked)
         except grpc.aio.AioRpcError as error:
-            overview.resource_manager_problem = f"the ResourceManager at {self._shell.resource_manager} does not answer ({error.code().name})"
+            overview.resource_manager_problem = (
+                f"the ResourceManager at {self._shell.resource_manager} does not answer"
+                f" ({error.code().name})"
+            )
         return overview
 
     # ---- JobMasters
@@ -318,7 +322,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         if job is None or job.epoch != chunk.epoch or job.status.globally_terminal:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"job {chunk.job_id} is over, or another JobMaster than that of epoch {chunk.epoch} has it",
+                f"job {chunk.job_id} is over,"
+                f" or another JobMaster than that of epoch {chunk.epoch} has it",
             )
         try:
             await self._shell.append_results(chunk)
@@ -336,4 +341,7 @@ async def _refuse(context: _Context, refusal: Refusal | None) -> None:
 
 
 def _store_problem(reason: str) -> str:
-    return f"the cluster's job store cannot be written ({reason}); nothing was submitted, try again when that is mended"
+    return (
+        f"the cluster's job store cannot be written ({reason});"
+        " nothing was submitted, try again once that is repaired"
+    )

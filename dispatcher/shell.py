@@ -58,7 +58,7 @@ from firesteel.common.states import JobStatus
 log = structlog.get_logger(__name__)
 
 Outgoing: TypeAlias = (
-    "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None: the stream ends
+    "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None ends the stream
 )
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class Shell:
             self._requests.pop(request, None)
 
     async def details(self, job: Job) -> job_master_pb2.JobDetails:
-        """From the JobMaster while it lives; as stored when it is over."""
+        """From the job's JobMaster while it lives; from the store once the job has ended."""
         for _ in range(20):
             if job.status.globally_terminal:
                 return await self._stored_details(job)
@@ -204,8 +204,8 @@ class Shell:
                 break
             if not _ended(details):
                 return details
-            # It is over for its JobMaster, but not stored yet: nobody is told of an end that could
-            # still be forgotten.
+            # Its JobMaster has ended it, but the end is not stored yet and could still be lost: it
+            # is not shown before it is stored.
             await self.changed(job.job_id, timeout_s=0.1)
         graph = await self._graph(job.graph_id)
         if job.status.globally_terminal:  # by now
@@ -216,16 +216,19 @@ class Shell:
 
     @property
     def forgotten_why(self) -> str:
-        return f"the cluster keeps no more than the last {self.conf.get(options.JOB_HISTORY)} jobs ({options.JOB_HISTORY.key})"
+        kept = self.conf.get(options.JOB_HISTORY)
+        return f"the cluster keeps no more than the last {kept} jobs ({options.JOB_HISTORY.key})"
 
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
         if self.core.is_forgotten(job.job_id):
             failed = job.status is JobStatus.FAILED
             return convert.details_without_master(
-                job, None, failure=f"why is forgotten: {self.forgotten_why}" if failed else ""
+                job,
+                None,
+                failure=f"the reason is no longer kept: {self.forgotten_why}" if failed else "",
             )
         while (ending := await self._in_store(lambda: self._store.ending(job.job_id))) is None:
-            await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but the store cannot be written
+            await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not stored yet
         final_details, failure = ending
         if final_details is not None:
             return job_master_pb2.JobDetails.FromString(final_details)
@@ -294,8 +297,7 @@ class Shell:
     def _send(self, connection: int, message: dispatcher_pb2.DispatcherToJobMaster) -> None:
         if (stream := self._streams.get(connection)) is not None:
             stream.put_nowait(message)
-        # else: it has just broken; the core hears of that, and sends again to the stream that
-        # follows
+        # else: it has just broken; once it is open again, the core sends again
 
     # ---- commands
 
@@ -366,7 +368,7 @@ class Shell:
             log.info("deleted files that no job needs any more", files=len(dropped))
 
     def _prune_logs(self) -> None:
-        """Logs of JobMasters are kept as long as jobs are, roughly."""
+        """Keeps about as many logs of JobMasters as jobs."""
         logs = sorted(
             self._log_directory.glob("jobmaster-*.log"), key=lambda path: path.stat().st_mtime
         )
@@ -374,7 +376,7 @@ class Shell:
             path.unlink(missing_ok=True)
 
     def _kill(self, pid: int) -> None:
-        log.warning("ending a JobMaster process that cannot be reached or is not wanted", pid=pid)
+        log.warning("killing a JobMaster process that does not answer or is not needed", pid=pid)
         if (child := self._children.get(pid)) is not None:
             child.kill()
             return
@@ -471,7 +473,7 @@ class Shell:
 
 
 async def wait_for_change(change: asyncio.Event, timeout_s: float) -> None:
-    """Until it is set, at the latest for `timeout_s`."""
+    """Returns when it is set, or after `timeout_s`."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(change.wait(), timeout_s)
 

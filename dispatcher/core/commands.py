@@ -24,12 +24,12 @@ class Refusal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     request: int
-    refusal: Refusal | None = None  # None: done
+    refusal: Refusal | None = None  # None: accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartProcess:
-    """Start one JobMaster process; comes back as ProcessStarted or ProcessStartFailed."""
+    """Results in ProcessStarted or ProcessStartFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartJob:
-    """May be repeated for the same job and epoch after a reconnection."""
+    """Repeated, with the same epoch, when its JobMaster reconnects before it has reported."""
 
     connection: int
     job_id: JobId
@@ -55,7 +55,7 @@ class AskToCancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
-    """The terminal status is stored: the JobMaster process may go."""
+    """The terminal status is stored: the JobMaster process may exit."""
 
     connection: int
     status: JobStatus
@@ -68,7 +68,7 @@ class NotifyWatchers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResults:
-    """Delete the job's collected results, and files that no job needs any more."""
+    """Deletes the job's collected rows, and files that no job needs any more."""
 
     job_id: JobId
 

@@ -1,5 +1,5 @@
-"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, and what
-a client is answered.
+"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, and how
+clients are answered.
 
 Owns the table of jobs and the table of JobMaster processes. Pure: see firesteel.common.core.
 
@@ -463,4 +463,4 @@ class DispatcherCore:
 
 
 def unknown_job(job_id: str) -> str:
-    return f"there is no job {job_id} on this cluster; `firesteel list -a` shows the jobs that it knows"
+    return f"there is no job {job_id} on this cluster; `firesteel list -a` shows its jobs"

@@ -14,7 +14,7 @@ from firesteel.common.states import JobStatus
 class SubmitJob:
     """A client submits a job. Its graph is already in the job store, under `graph_id`."""
 
-    request: int  # names the waiting client in Answer
+    request: int  # identifies the waiting client in Answer
     job_id: JobId
     name: str
     graph_id: str
@@ -28,7 +28,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterRegistered:
-    """A JobMaster process has opened its stream, or opened it again; `connection` numbers streams."""
+    """A JobMaster process has opened a stream; `connection` is the stream's number."""
 
     connection: int
     job_master_id: JobMasterId
@@ -76,7 +76,7 @@ class ProcessExited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelNotDelivered:
-    """AskToCancel could not be delivered to the JobMaster."""
+    """AskToCancel did not reach the JobMaster."""
 
     job_id: JobId
 

@@ -86,7 +86,7 @@ class Job:
         return self.job_master_id is None and not self.ended
 
     def report(self, status: JobStatus, now: float) -> bool:
-        """Takes over the status that its JobMaster reports; False if it is no news.
+        """Adopts the status that its JobMaster reports; False if it had it already.
 
         Raises IllegalTransition.
         """
@@ -119,7 +119,8 @@ class Job:
     def _illegal(self, event: str) -> IllegalTransition:
         story = "\n".join(f"  {line}" for line in self._story)
         return IllegalTransition(
-            f"job {self.job_id} is {self.status.name}, which rules out that {event}; its story:\n{story}"
+            f"job {self.job_id} is {self.status.name}, which rules out that {event};"
+            f" its story:\n{story}"
         )
 
 

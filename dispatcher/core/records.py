@@ -1,4 +1,4 @@
-"""What the Dispatcher's core has the job store persist, before any command of the same event is carried out."""
+"""What the Dispatcher's core persists, before any command of the same event is carried out."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelRequested:
-    """The client was told that its job will be cancelled: a Dispatcher that takes over must know."""
+    """A client was promised that the job will be cancelled; a restarted Dispatcher keeps that."""
 
     job_id: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
-    """The job is globally terminal. Without `final_details` the store keeps what can be said
-    without its JobMaster.
+    """The job is globally terminal. Without `final_details`, its JobMaster did not report its end,
+    and `failure` says why it ended.
     """
 
     job_id: JobId
@@ -51,7 +51,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobForgotten:
-    """Drops the job's graph and details. Its id and status stay, so that it never runs again
+    """Drops the job's graph and details, but not its id and status: it never runs again
     (invariant 1).
     """
 

@@ -146,6 +146,7 @@ def test_changes_are_told_and_an_orderly_end_is_silent(dispatcher: Dispatcher) -
         assert dispatcher.process.wait(PATIENCE_S) == 0
     assert "Traceback" not in dispatcher.log.read_text()
     assert "CancelledError" not in dispatcher.log.read_text()
+    assert "Task was destroyed" not in dispatcher.log.read_text()
 
 
 def test_a_dead_job_master_fails_its_job_with_exit_code_and_log(dispatcher: Dispatcher) -> None:
