@@ -34,9 +34,10 @@ sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED
 sim-long: $(READY) ## the same for 5000 seeds, about an hour
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),5000)
 
-lint: $(READY) ## ruff, and strict mypy
+lint: $(READY) ## ruff, import contracts, strict mypy
 	@$(PYTHON_IN_VENV) -m ruff check .
 	@$(PYTHON_IN_VENV) -m ruff format --check .
+	@.venv/bin/lint-imports --no-cache
 	@$(PYTHON_IN_VENV) -m mypy
 
 lock: ## resolve the dependencies anew into requirements.lock
