@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.common.ids import AttemptId
 from firesteel.common.rpc.convert import error_to_proto
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.plan.fusion import fused
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
@@ -34,8 +34,8 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
     )
 
 
-def number(state: Enum) -> Any:
-    """The wire's number of a job or task state."""
+def number(state: JobStatus | ExecutionState) -> Any:
+    """The state's number on the wire. (Stubs take no int for an enum, so it is Any.)"""
     return state.value
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 import structlog
 
-from firesteel._proto import job_master_pb2, job_master_pb2_grpc, tasks_pb2
+from firesteel._proto import common_pb2, job_master_pb2, job_master_pb2_grpc, tasks_pb2
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.link import EOF
@@ -22,6 +22,8 @@ from jobmaster import convert
 from jobmaster.core import events
 
 log = structlog.get_logger(__name__)
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Job(Protocol):
@@ -92,7 +94,9 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         self.open_streams = 0
 
     async def ConnectTaskExecutor(
-        self, request_iterator: AsyncIterator[job_master_pb2.TaskExecutorToJobMaster], context: Any
+        self,
+        request_iterator: AsyncIterator[job_master_pb2.TaskExecutorToJobMaster],
+        context: _Context,
     ) -> None:
         first = await context.read()
         if first is EOF:
@@ -129,7 +133,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             )
 
     async def _serve(
-        self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: Any
+        self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: _Context
     ) -> None:
         """Reads and writes until the peer closes the stream or the session is ended from here."""
         reader = asyncio.create_task(self._read(job, task_executor_id, context))
@@ -143,7 +147,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             writer.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
-    async def _read(self, job: Job, task_executor_id: TaskExecutorId, context: Any) -> None:
+    async def _read(self, job: Job, task_executor_id: TaskExecutorId, context: _Context) -> None:
         while True:
             message = await context.read()
             if message is EOF:
@@ -163,18 +167,18 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         return False
 
     async def CancelJob(
-        self, request: job_master_pb2.CancelJobRequest, context: Any
+        self, request: job_master_pb2.CancelJobRequest, context: _Context
     ) -> job_master_pb2.CancelJobResponse:
         job = await self._job(request.job_id, context)
         job.post(events.CancelRequested())
         return job_master_pb2.CancelJobResponse()
 
     async def GetJobDetails(
-        self, request: job_master_pb2.JobDetailsRequest, context: Any
+        self, request: job_master_pb2.JobDetailsRequest, context: _Context
     ) -> job_master_pb2.JobDetails:
         return (await self._job(request.job_id, context)).details()
 
-    async def _job(self, job_id: str, context: Any) -> Job:
+    async def _job(self, job_id: str, context: _Context) -> Job:
         if self.job is None or self.job.job_id != job_id:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"this JobMaster does not run job {job_id}"
@@ -183,7 +187,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         return self.job
 
 
-async def _write(session: Session, context: Any) -> None:
+async def _write(session: Session, context: _Context) -> None:
     while True:
         message = await session.outbox.get()
         if message is None:
@@ -191,7 +195,7 @@ async def _write(session: Session, context: Any) -> None:
         await context.write(message)
 
 
-def metrics_in(message: job_master_pb2.TaskExecutorToJobMaster) -> list[Any]:
+def metrics_in(message: job_master_pb2.TaskExecutorToJobMaster) -> list[common_pb2.TaskMetrics]:
     """The TaskMetrics that a message carries."""
     if message.HasField("report"):
         return list(message.report.metrics)

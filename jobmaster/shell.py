@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple, assert_never
+from typing import NamedTuple, Never, assert_never
 
 import structlog
 
@@ -83,7 +83,7 @@ class RunningJob:
             now=platform.clock.monotonic(),
             now_ms=int(platform.clock.time() * 1000),
         )
-        self.driver: Driver[events.Event, Any, commands.Command] = Driver(
+        self.driver: Driver[events.Event, Never, commands.Command] = Driver(
             self.core,
             execute=self.execute,
             clock=platform.clock.monotonic,
@@ -219,15 +219,26 @@ class RunningJob:
             self.post(events.PathsMissing(operator_id=command.operator_id, problem=str(error)))
 
     def _spooled(self, command: commands.SpoolChunk, problem: str) -> None:
-        chunk: dict[str, Any] = {
-            "operator_id": command.operator_id,
-            "attempt_id": command.attempt_id,
-            "sequence": command.sequence,
-        }
+        operator_id, attempt_id, sequence = (
+            command.operator_id,
+            command.attempt_id,
+            command.sequence,
+        )
         if problem:
-            self.post(events.ChunkNotSpooled(**chunk, problem=problem))
+            self.post(
+                events.ChunkNotSpooled(
+                    operator_id=operator_id,
+                    attempt_id=attempt_id,
+                    sequence=sequence,
+                    problem=problem,
+                )
+            )
         else:
-            self.post(events.ChunkSpooled(**chunk))
+            self.post(
+                events.ChunkSpooled(
+                    operator_id=operator_id, attempt_id=attempt_id, sequence=sequence
+                )
+            )
 
     # ---- the Dispatcher
 

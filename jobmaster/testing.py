@@ -22,6 +22,7 @@ from firesteel.common.ids import (
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState
+from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution
@@ -185,7 +186,10 @@ class World:
         )
 
     def report(
-        self, executions: Sequence[Execution], *states: ExecutionState, error: Any = None
+        self,
+        executions: Sequence[Execution],
+        *states: ExecutionState,
+        error: ErrorInfo | None = None,
     ) -> list[commands.Command]:
         """The TaskExecutors of these executions report the states, one after the other."""
         out = []
