@@ -36,7 +36,7 @@ from taskexecutor.executor.operators.aggregation.merge_values import ranks
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundles import BundleWay
+from taskexecutor.executor.spark.bundles import BundleLoader
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 
@@ -162,7 +162,9 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 def outputs(
     engine: SparkEngine, items: tuple[AggregateExpression, ...], window: WindowSpec | None
 ) -> pa.Schema:
-    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(table([]).to_batches()) as frame:
+    with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
+        table([]).to_batches()
+    ) as frame:
         exprs = [f"{item.whole} AS {item.name}" for item in items]
         from pyspark.sql import functions as sql
 
@@ -198,7 +200,7 @@ def by_spark(
         if window
         else []
     )
-    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(
+    with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
         table(rows).to_batches()
     ) as frame:
         grouped = frame.groupBy("key", "part", *columns).agg(
@@ -233,7 +235,7 @@ def partials(
         time_column="at" if window else "",
         aggregates=items,
     )
-    with BundleWay(engine.session, engine.bundles, ROWS).dataframe(
+    with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
         table(rows).to_batches()
     ) as frame:
         made = plans.partial_window_aggregate(frame, spec, cores=1)
@@ -592,7 +594,7 @@ def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[
     batch = pa.record_batch(
         [pa.array(values, NESTED), pa.array(range(len(values)))], names=["value", "number"]
     )
-    with BundleWay(engine.session, engine.bundles, batch.schema).dataframe([batch]) as frame:
+    with BundleLoader(engine.session, engine.bundles, batch.schema).dataframe([batch]) as frame:
         ranked = (
             frame.selectExpr("number", "dense_rank() OVER (ORDER BY value) - 1 AS rank")
             .orderBy("number")

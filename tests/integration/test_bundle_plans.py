@@ -23,8 +23,8 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundle_plan import BundlePlans
-from taskexecutor.executor.spark.bundles import BundleWay, collect
+from taskexecutor.executor.spark.bundle_plans import BundlePlans
+from taskexecutor.executor.spark.bundles import BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -78,7 +78,7 @@ def planned(
     engine: SparkEngine, specs: list[Spec], rows: list[dict[str, Any]]
 ) -> tuple[pa.Schema, list[dict[str, Any]]]:
     """The oracle: by a plan of its own."""
-    with BundleWay(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
+    with BundleLoader(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
         result = plans.apply(frame, specs, cores=engine.cores)
         schema = to_arrow(result.schema)
         return schema, [row for each in collect(result, schema) for row in each.to_pylist()]
@@ -146,7 +146,7 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
 def test_many_rows_and_many_batches(
     engine: SparkEngine, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.bundle_plan._PART_BYTES", part_bytes)
+    monkeypatch.setattr("taskexecutor.executor.spark.bundle_plans._PART_BYTES", part_bytes)
     specs = transforms(
         lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text")
     )

@@ -28,7 +28,7 @@ from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -83,7 +83,7 @@ def stage(
 @pytest.mark.parametrize("copies", [1, LOCAL_ROWS])
 def test_schemas_and_values_survive_the_round_trip(engine: SparkEngine, copies: int) -> None:
     table = pa.Table.from_pylist(ROWS * copies, schema=RICH)
-    way = BundleWay(engine.session, engine.bundles, RICH)
+    way = BundleLoader(engine.session, engine.bundles, RICH)
     with way.dataframe(table.to_batches()) as frame:
         batches = list(collect(frame, to_arrow(frame.schema)))
     assert to_arrow(to_spark(RICH)).equals(RICH)

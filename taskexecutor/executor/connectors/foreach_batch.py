@@ -14,7 +14,7 @@ from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.connectors.runtime import SinkRuntime
-from taskexecutor.executor.spark.bundles import BundleWay
+from taskexecutor.executor.spark.bundles import BundleLoader
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.schemas import to_spark
 
@@ -32,7 +32,7 @@ class ForeachBatch(StreamOperator):
         self._sink = sink
         self._rows: list[pa.RecordBatch] = []
         self._size_bytes = 0
-        self._way: BundleWay | None = None
+        self._way: BundleLoader | None = None
         self._next: list[int] = []  # operator list state: how many batches this subtask has had
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -59,7 +59,7 @@ class ForeachBatch(StreamOperator):
             return
         rows, self._rows, self._size_bytes = self._rows, [], 0
         if self._way is None:
-            self._way = BundleWay(
+            self._way = BundleLoader(
                 self._engine.session,
                 self._engine.bundles,
                 self.context.input_schemas[0] or rows[0].schema,

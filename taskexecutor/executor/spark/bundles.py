@@ -1,8 +1,8 @@
-"""Bundles: rows on their way into and out of the JVM, by the way that is cheapest for their size.
+"""Bundles of rows on their way into and out of the JVM, by the cheapest way for their size.
 
-In: a few rows as a local relation (no Spark job is needed to read it back); more as uncompressed
-Parquet in shared memory. Out: Spark's Arrow collect, read as a stream, so that a large result is
-never whole in this process.
+In: a few rows as a local relation, which Spark reads without a job; more as uncompressed Parquet in
+shared memory. Out: Spark's Arrow collect, read as a stream, so that this process never holds a
+large result as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_ROWS = 65_536  # of results, at most
 
 
 class BundleStore:
-    """This process' folder in shared memory. Its TaskExecutor removes it if this process cannot
+    """This process' folder in shared memory. The TaskExecutor removes it if this process dies
     (`temporary.sweep`).
     """
 
@@ -48,8 +48,8 @@ class BundleStore:
         temporary.remove(self.folder)
 
 
-class BundleWay:
-    """Takes batches of one schema to Spark. One per operator; `schema` is converted here, once."""
+class BundleLoader:
+    """Loads batches of one schema into Spark. One per operator: it converts the schema once."""
 
     def __init__(self, session: SparkSession, store: BundleStore, schema: pa.Schema) -> None:
         self._session = session
@@ -65,7 +65,7 @@ class BundleWay:
 
     @contextlib.contextmanager
     def dataframe(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFrame]:
-        """The rows as a DataFrame, which may be used inside the `with` only."""
+        """The rows as a DataFrame, for use inside the `with` only."""
         rows = sum(batch.num_rows for batch in batches)
         size_bytes = sum(batch.nbytes for batch in batches)
         table = pa.Table.from_batches(
@@ -98,7 +98,7 @@ class BundleWay:
 
 
 def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: str) -> DataFrame:
-    """As PySpark's createDataFrame, but without asking the JVM for settings every time."""
+    """Like PySpark's createDataFrame, but does not ask the JVM for settings each time."""
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
@@ -116,7 +116,7 @@ def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: 
 
 @contextlib.contextmanager
 def writing(path: Path, size_bytes: int) -> Iterator[None]:
-    """What the operating system has against it becomes FiresteelError."""
+    """Turns the operating system's errors into FiresteelError."""
     try:
         yield
     except OSError as error:
@@ -126,13 +126,12 @@ def writing(path: Path, size_bytes: int) -> Iterator[None]:
 
 
 def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-    """Runs the plan and yields its rows in their order, each batch with exactly `schema`; batches
-    without rows are left out.
+    """Runs the plan and yields its rows in order, in batches of exactly `schema`, none of them
+    empty. Closing the generator abandons the rest.
 
-    Partition by partition, each when it is asked for, while Spark is at the next one. So Spark
-    never has more than two of them for whoever reads slowly; and it does not wait for him with a
-    result half written, which would stop all jobs of the slot, those of the reader's consumers too.
-    Close the generator to give the rest up.
+    It fetches one partition at a time while Spark computes the next. So Spark holds at most two
+    partitions for a slow reader, and never blocks in the middle of writing one, which would stop
+    all jobs of the slot, including those that the reader's consumers wait for.
     """
     from pyspark.util import _create_local_socket  # as PySpark's own toLocalIterator
 
@@ -160,7 +159,7 @@ _END_OF_PARTITION = -1
 
 
 def _next_partition(file: Any) -> bool:
-    """Asks for it. False: there is none, or the plan has failed."""
+    """Requests the next partition. False if there is none, or the plan has failed."""
     file.write((1).to_bytes(4, "big"))
     file.flush()
     return _read_int(file) == 1
@@ -179,7 +178,7 @@ def _read(file: Any, size: int) -> bytes:
 
 @contextlib.contextmanager
 def _unwrapped() -> Iterator[None]:
-    """What a task of the plan raised, without what the threads that waited for it have put around
+    """Raises the error of the plan's task itself, without the wrappers of threads that waited for
     it.
     """
     from py4j.protocol import Py4JJavaError

@@ -1,9 +1,8 @@
-"""How FileSource reads its files on Spark: partition columns in their paths, and what becomes of
-malformed rows.
+"""How FileSource reads its files on Spark: partition columns in their paths, and malformed rows.
 
-Malformed is a row that does not fit the schema, in any of its columns. Spark by itself only looks
-at the columns that the plan needs, so what counts as malformed would depend on what follows; here
-all columns are always looked at.
+A row is malformed if any of its columns does not fit the schema. Spark by itself only parses the
+columns that the plan needs, so whether a row is malformed would depend on the operators that
+follow; here all columns are parsed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from taskexecutor.executor.spark.plans import observed
+from taskexecutor.executor.spark.observations import observed
+from taskexecutor.executor.spark.plans import column
 from taskexecutor.executor.spark.schemas import from_ddl, to_spark
 
 if TYPE_CHECKING:
@@ -27,16 +27,14 @@ if TYPE_CHECKING:
 
 _MALFORMED = "_malformed"
 DROPPED_COUNTER = "numMalformedRecordsDropped"
-# Of the side output: the row as it stands in the file, and the file.
+# Of the side output: the row's text and its file.
 MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string())])
 
 
 def read_files(
     session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None
 ) -> DataFrame:
-    """The files' rows. Without `schema`, Spark finds it in the files; for CSV and JSON that takes
-    reading them.
-    """
+    """The rows of the files. Spark infers a missing `schema`; for CSV and JSON, that reads them."""
     reader = file_reader(session, source)
     if schema is None:
         schema = declared_schema(source)
@@ -45,16 +43,15 @@ def read_files(
     elif source.format == "csv":
         reader = reader.option("inferSchema", "true")
     elif source.format == "json" and source.malformed is not None:
-        reader = reader.option(
-            "mode", "DROPMALFORMED"
-        )  # else what is malformed makes a column of its own
+        # Otherwise malformed rows add a column to the inferred schema.
+        reader = reader.option("mode", "DROPMALFORMED")
     if isinstance(paths, str) and (base := partition_base(source, paths)):
         reader = reader.option("basePath", base)
     return reader.options(**source.options).load(paths)
 
 
 def declared_schema(source: FileSource) -> StructType | None:
-    """Raises FiresteelError, or Spark's ParseException, for one that is none."""
+    """Raises FiresteelError, or Spark's ParseException, if the schema is invalid."""
     from pyspark.sql.types import StructType
 
     match source.schema:
@@ -66,21 +63,20 @@ def declared_schema(source: FileSource) -> StructType | None:
             return to_spark(schema)
         case other:
             raise FiresteelError(
-                f"FileSource: a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(other).__name__}"
+                "FileSource: a schema is a DDL string, a StructType or a pyarrow.Schema, "
+                f"not {type(other).__name__}"
             )
 
 
 def file_reader(session: SparkSession, source: FileSource) -> DataFrameReader:
-    """Paths are taken as they are: they have been found by their globs, and names may look like
-    others.
-    """
+    """Takes paths literally: globs are expanded already, and file names may look like globs."""
     return session.read.format(source.format).option("__globPaths__", "false")
 
 
 def partition_base(source: FileSource, path: str) -> str:
-    """Where `key=value` folders above the file begin to be columns of it; empty if there are none.
+    """The folder below which `key=value` folders are columns of the file; "" if there are none.
 
-    Spark finds that out when it reads a whole directory, but here each file is read by itself.
+    Spark finds it when it reads a whole directory, but here each file is read by itself.
     """
     folder = os.path.dirname(path)
     if "=" not in folder or "basePath" in source.options:
@@ -93,7 +89,7 @@ def partition_base(source: FileSource, path: str) -> str:
 
 
 def _fixed_part(path: str) -> str:
-    """Of a path or glob: the folders above the first that varies or is a partition's."""
+    """The part of a path or glob above the first folder that varies or is a partition."""
     while glob.has_magic(path) or "=" in os.path.basename(path):
         path = os.path.dirname(path)
     return path.rstrip(os.sep)
@@ -102,7 +98,7 @@ def _fixed_part(path: str) -> str:
 class CheckedRows:
     """One split of a source with `malformed`.
 
-    `frame` has its good rows; after they were read, `account` does what is wanted with the others.
+    `frame` has the good rows; when they have been read, `account` handles the malformed ones.
     """
 
     def __init__(
@@ -114,7 +110,7 @@ class CheckedRows:
         self._path = path
         self._schema = schema
         self._session = session
-        corrupt = _column(CORRUPT_RECORD)
+        corrupt = column(CORRUPT_RECORD)
         rows = self._rows().observe(
             _MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns()
         )
@@ -123,7 +119,7 @@ class CheckedRows:
         ).drop(CORRUPT_RECORD)
 
     def account(self, done: DataFrame, context: RuntimeContext, output: Output) -> None:
-        """After `done`, the plan that `frame` has become, has run."""
+        """Called when `done`, a frame built on `frame`, has run."""
         malformed, _ = observed(done, _MALFORMED) or (0, None)
         if not malformed:
             return
@@ -148,13 +144,13 @@ class CheckedRows:
         )
 
     def _all_columns(self) -> Column:
-        """Something about every column, so that Spark parses them all; nulls are cheap to tell."""
+        """An expression of all columns, so that Spark parses them; checking for null is cheap."""
         from functools import reduce
 
         from pyspark.sql import functions as sql
 
         return sql.bool_and(
-            reduce(lambda a, b: a & b, (_column(name).isNull() for name in self._schema.names))
+            reduce(lambda a, b: a & b, (column(name).isNull() for name in self._schema.names))
         )
 
     def _failing(self, corrupt: Column) -> Column:
@@ -173,23 +169,17 @@ class CheckedRows:
         )
 
     def _emit(self, output: Output) -> None:
-        """The file is read once more, for these rows only: there are few, or somebody is about to
-        mend the source.
+        """Reads the file once more, for the malformed rows only. They are rare, or the source is
+        about to be fixed.
         """
         from taskexecutor.executor.spark.bundles import collect
         from taskexecutor.executor.spark.schemas import to_arrow
 
         rows = self._rows()
-        rows = rows.where(_column(CORRUPT_RECORD).isNotNull())
+        rows = rows.where(column(CORRUPT_RECORD).isNotNull())
         for batch in collect(rows, to_arrow(rows.schema)):
             records = batch.column(batch.schema.get_field_index(CORRUPT_RECORD))
             paths = pa.array([self._path] * batch.num_rows, pa.string())
             output.emit_side(
                 MALFORMED_TAG, pa.RecordBatch.from_arrays([records, paths], schema=MALFORMED_SCHEMA)
             )
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as sql
-
-    return sql.col("`" + name.replace("`", "``") + "`")

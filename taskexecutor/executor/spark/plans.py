@@ -1,6 +1,4 @@
-"""Spark plans of the fused operators: how sources are read, transforms composed, windows aggregated
-in part.
-"""
+"""Spark plans of fused operators: transforms composed, windows partially aggregated."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from firesteel.plan.specs import (
     Spec,
     TransformSpec,
     TumblingSpec,
-    WatermarkSpec,
     WindowApplySpec,
 )
 
@@ -32,7 +29,7 @@ _START_US = "_window_start_us"
 
 
 def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
-    """The frame after every operator of the group, as one plan."""
+    """Applies the operators of a group to the frame, as one plan."""
     for spec in specs:
         match spec:
             case TransformSpec():
@@ -65,8 +62,8 @@ def transform(frame: DataFrame, spec: TransformSpec, what: str = "transform") ->
 def partial_window_aggregate(
     frame: DataFrame, spec: PartialWindowAggregateSpec, *, cores: int
 ) -> DataFrame:
-    """Rows to one partial row per key and pane or session: assignment, grouping and aggregation in
-    one generated loop.
+    """One partial row per key and pane or session. Assignment, grouping and aggregation are one
+    generated loop.
 
     Panes are computed on integers, which Spark compiles to two operations per row, unlike its
     `window()`.
@@ -79,14 +76,13 @@ def partial_window_aggregate(
     keys = [quoted(key) for key in spec.key_columns]
     grouping = [column(key) for key in spec.key_columns]
     if cores == 1:
-        frame = frame.coalesce(
-            1
-        )  # one partition: no shuffle between the halves of Spark's own aggregation
+        # With one partition, there is no shuffle between the halves of Spark's own aggregation.
+        frame = frame.coalesce(1)
     times: list[str] = []
     match spec.window:
         case TumblingSpec() | SlidingSpec() if spec.in_event_time:
             size_us, offset_us = spec.window.pane_us, spec.window.offset_us
-            time_us = _time_us(spec.time_column, spec.time_shift_us)
+            time_us = event_time_us(spec.time_column, spec.time_shift_us)
             grouping.append(
                 sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)").alias(_START_US)
             )
@@ -95,12 +91,13 @@ def partial_window_aggregate(
                 f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
             ]
         case SessionSpec() if spec.in_event_time:
-            # session_window() silently leaves out rows without a time.
+            # session_window() silently drops rows without a time.
             missing = sql.raise_error(
                 f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}"
             )
             present_us = sql.coalesce(
-                sql.expr(_time_us(spec.time_column, spec.time_shift_us)), missing.cast("bigint")
+                sql.expr(event_time_us(spec.time_column, spec.time_shift_us)),
+                missing.cast("bigint"),
             )
             session = sql.session_window(
                 sql.timestamp_micros(present_us), f"{spec.window.gap_us} microseconds"
@@ -111,7 +108,7 @@ def partial_window_aggregate(
 
 
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
-    """SQL of each partial column."""
+    """The SQL of each partial column."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import DayTimeIntervalType, DecimalType
 
@@ -128,7 +125,7 @@ def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> di
 
 
 def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
-    """What the rows of fired windows, with the columns `window_start` and `window_end`, become."""
+    """The results of fired windows. `frame`: their rows, with `window_start` and `window_end`."""
     if spec.function is not None:
         return transform(frame, TransformSpec(function=spec.function), "apply")
     from pyspark.sql import functions as sql
@@ -143,62 +140,14 @@ _DROP_THEM = "drop them or give them a time before the window"
 _SESSION = "_session"
 
 
-def _time_us(name: str, shift_us: int) -> str:
-    """SQL of a row's event time."""
+def event_time_us(name: str, shift_us: int) -> str:
+    """The SQL of a row's event time in microseconds."""
     time_us = f"unix_micros(CAST({quoted(name)} AS TIMESTAMP))"
     return f"({time_us} + {shift_us}L)" if shift_us else time_us
 
 
-def observe_time(frame: DataFrame, spec: WatermarkSpec) -> DataFrame:
-    """A frame that takes note of its rows' number and latest event time as they pass, at no extra
-    pass over them.
-    """
-    from pyspark.sql import functions as sql
-
-    return frame.observe(_TIMES, sql.expr(f"max({_time_us(spec.column, 0)})"), sql.expr("count(1)"))
-
-
-def observed_times(frame: DataFrame) -> tuple[int | None, int]:
-    """After the plan has run: the latest event time (None if no row had one) and the number of
-    rows.
-    """
-    latest_us, rows = observed(frame, _TIMES) or (None, 0)
-    return latest_us, rows
-
-
-def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
-    """After the plan has run: what `DataFrame.observe(name, ...)` has found. None if Spark saw that
-    no row is needed.
-    """
-    found = frame._jdf.queryExecution().observedMetrics().get(name)
-    if not found.isDefined():
-        return None
-    row = found.get()
-    return tuple(row.get(index) for index in range(row.length()))
-
-
-_TIMES = "_times"
-
-
-def scanned_rows(frame: DataFrame, path: str) -> int:
-    """After the plan has run: how many rows Spark has read of the file, by the scan's own account.
-    Rows that the file's reader
-    itself could leave out, because a filter was pushed down to it, are not among them; 0 where no
-    scan of `path` is found."""
-    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() != "FileSourceScanExec":
-            continue
-        roots = leaf.relation().location().rootPaths()
-        rows = leaf.metrics().get("numOutputRows")
-        if roots.size() == 1 and roots.head().toUri().getPath() == path and rows.isDefined():
-            return int(rows.get().value())
-    return 0
-
-
 def column(name: str) -> Column:
-    """A column by its literal name, whatever is in it."""
+    """A column by its literal name, whatever characters it has."""
     from pyspark.sql import functions as sql
 
     return sql.col(quoted(name))

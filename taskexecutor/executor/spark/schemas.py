@@ -1,7 +1,7 @@
-"""Between Arrow's schemas and Spark's, once per operator, never per batch.
+"""Converts schemas between Arrow and Spark: once per operator, never per batch.
 
-Canonical Arrow schemas, the ones that travel between tasks: what Spark's own `to_arrow_schema`
-gives, timestamps with zone as timestamp[us, UTC], every top-level field nullable, no metadata.
+Tasks exchange canonical Arrow schemas: those of Spark's own `to_arrow_schema`, with timestamps with
+a zone as timestamp[us, UTC], all top-level fields nullable, and no metadata.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def to_arrow(schema: StructType) -> pa.Schema:
             )
         except Exception as error:
             raise FiresteelError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which cannot travel between tasks; cast or drop it"
+                f"column {field.name!r} is {field.dataType.simpleString()}, "
+                "which cannot travel between tasks; cast or drop it"
             ) from error
     return pa.schema(fields)
 
@@ -51,7 +52,8 @@ def to_spark(schema: pa.Schema) -> StructType:
             )
         except Exception as error:
             raise FiresteelError(
-                f"column {field.name!r} is {field.type}, which Spark has no type for; cast or drop it"
+                f"column {field.name!r} is {field.type}, which Spark has no type for; "
+                "cast or drop it"
             ) from error
     return StructType(fields)
 
@@ -60,8 +62,8 @@ def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
     """The Arrow schema that a program declares: a DDL string, a StructType, an Arrow schema, or
     None for `otherwise`.
 
-    Columns with dictionaries are declared as what they stand for. Parsing DDL needs a Spark session
-    in this process.
+    Dictionary columns are declared with their value types. Parsing DDL needs a Spark session in
+    this process.
     """
     from pyspark.sql.types import StructType
 
@@ -79,7 +81,7 @@ def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
 
 
 def decoded(kind: pa.DataType) -> pa.DataType:
-    """Without dictionaries, at any depth: Spark has no type for them."""
+    """The type without dictionaries at any depth: Spark has no type for them."""
     if pa.types.is_dictionary(kind):
         return decoded(kind.value_type)
     if pa.types.is_struct(kind):
@@ -99,22 +101,23 @@ def decoded(kind: pa.DataType) -> pa.DataType:
 
 
 def from_ddl(text: str) -> StructType:
-    """Raises FiresteelError for a text that names a type but no columns; Spark's ParseException for
-    one that does not parse.
+    """Raises FiresteelError for text that names a type but no columns, and Spark's ParseException
+    for text that does not parse.
     """
     from pyspark.sql.types import StructType
 
     schema = StructType.fromDDL(text)
     if not isinstance(schema, StructType):
         raise FiresteelError(
-            f'schema {text!r} names no columns; write, for example, "origin STRING, dep_delay DOUBLE"'
+            f"schema {text!r} names no columns; "
+            'write, for example, "origin STRING, dep_delay DOUBLE"'
         )
     return schema
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns by position, cast where only the representation
-    differs.
+    """`batch` with exactly `schema`: columns matched by position, and cast if only the
+    representation differs.
     """
     if batch.schema == schema:
         return batch
@@ -128,7 +131,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def shown(schema: pa.Schema | None, limit: int = 40) -> str:
-    """For people: `origin string, dep_delay double`."""
+    """For messages: `origin string, dep_delay double`."""
     if schema is None:
         return "(unknown)"
     words = [f"{field.name} {field.type}" for field in list(schema)[:limit]]
@@ -143,7 +146,7 @@ def spark_name(kind: pa.DataType) -> str:
 
 
 def fits_parquet(schema: pa.Schema) -> bool:
-    """Whether uncompressed Parquet carries `schema` to Spark and means the same there."""
+    """Whether a Parquet file can carry rows of this schema to Spark unchanged."""
     return all(_fits_parquet(field.type) for field in schema) and len(schema) > 0
 
 

@@ -1,6 +1,4 @@
-"""The operators that run on Spark: a maximal run of them in a chain is one operator here, and one
-Catalyst plan.
-"""
+"""Operators that run on Spark: each maximal run of them in a chain is a stage, with one plan."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SparkStage(StreamOperator):
-    """What both kinds share: the group as a plan, and running it under the task's name."""
+    """A group of operators as one plan, run in the task's job group."""
 
     _engine: SparkEngine
 
@@ -50,7 +48,7 @@ class SparkStage(StreamOperator):
             yield
 
     def _run(self, frame: DataFrame) -> DataFrame:
-        """Applies the group to `frame`, runs the plan and emits its rows; returns what was run."""
+        """Applies the group to `frame`, runs the plan, emits its rows, and returns its frame."""
         frame = plans.apply(frame, self._specs, cores=self._engine.cores)
         self._check_schema(frame)
         assert self._output_schema is not None
@@ -64,12 +62,12 @@ class SparkStage(StreamOperator):
                 self.output.emit(batch)
 
     def _show_plan(self, frame: DataFrame) -> None:
-        if self.context.task.subtask == 0:  # one of them is enough
+        if self.context.task.subtask == 0:  # one subtask is enough
             self.context.show_plan(lambda: plans.optimized_plan(frame))
 
     def _check_schema(self, frame: DataFrame) -> None:
-        """A transform may build its plan from the data it sees; its columns must stay what they
-        were found to be.
+        """A transform may build its plan from the data that it sees, but its columns must not
+        change.
         """
         dtypes = frame.dtypes
         if dtypes == self._dtypes:
@@ -77,7 +75,7 @@ class SparkStage(StreamOperator):
         found = to_arrow(frame.schema)
         if self._output_schema is None:
             self._output_schema = found
-        # As Spark's types: whether parts of nested types may be null is no difference.
+        # Compared as Spark types, which ignore whether parts of nested types may be null.
         elif to_spark(found).simpleString() != to_spark(self._output_schema).simpleString():
             raise FiresteelError(
                 f"{self.context.operator_name}: the transform's columns changed between bundles: "
@@ -93,5 +91,6 @@ class SparkStage(StreamOperator):
         if starts.null_count:
             name = last.time_column
             raise FiresteelError(
-                f"event time column {name!r} is null in some rows; drop them or give them a time before the window"
+                f"event time column {name!r} is null in some rows; "
+                "drop them or give them a time before the window"
             )

@@ -1,8 +1,8 @@
-"""Spark operators behind a task's input or a Python operator.
+"""Spark operators after a task's input or a Python operator.
 
-What the input brings is gathered into bundles: as much as came while Spark was busy, up to a limit.
-The task flushes before watermarks and at the end, and when its input runs dry: nothing waits for
-more to come, and no watermark overtakes a row.
+Input is gathered into bundles: whatever arrives while Spark is busy, up to a limit. The task
+flushes before watermarks, at the end, and when its input runs dry: no row waits for others to come,
+and no watermark overtakes a row.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import pyarrow as pa
 from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.spark.bundle_plan import BundlePlans
-from taskexecutor.executor.spark.bundles import BundleWay
+from taskexecutor.executor.spark.bundle_plans import BundlePlans
+from taskexecutor.executor.spark.bundles import BundleLoader
 from taskexecutor.executor.spark.stage import SparkStage
 
 
 class SparkTransformStage(SparkStage):
-    """One Catalyst plan, kept from bundle to bundle where that is sound."""
+    """One Catalyst plan, kept from bundle to bundle if that is sound."""
 
     def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
         super().__init__(specs, output_schema)
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
-        self._way: BundleWay | None = None
+        self._loader: BundleLoader | None = None
         self._plans: BundlePlans | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -50,7 +50,7 @@ class SparkTransformStage(SparkStage):
         schema = self.context.input_schemas[0] or bundle[0].schema
         if self._plans is None:
             self._plans = BundlePlans(self._engine, schema, self._specs)
-            self._way = BundleWay(self._engine.session, self._engine.bundles, schema)
+            self._loader = BundleLoader(self._engine.session, self._engine.bundles, schema)
         suited = self._plans.suits(rows)
         if suited and self._plans.undecided:
             with self._on_spark():
@@ -62,8 +62,8 @@ class SparkTransformStage(SparkStage):
                 self._emit(self._plans.run(bundle, self._output_schema, self._group))
                 self._show_plan(self._plans.frame)
         else:
-            assert self._way is not None
-            with self._on_spark(), self._way.dataframe(bundle) as frame:
+            assert self._loader is not None
+            with self._on_spark(), self._loader.dataframe(bundle) as frame:
                 self._show_plan(self._run(frame))
 
     def close(self) -> None:

@@ -22,9 +22,9 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WatermarkSpec,
 )
-from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundle_plan import BundlePlans
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleWay, collect
+from taskexecutor.executor.spark import observations, plans
+from taskexecutor.executor.spark.bundle_plans import BundlePlans
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.files import read_files
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -77,7 +77,7 @@ def warm_up(engine: SparkEngine) -> None:
     path.write_text("key,time,number\na,2013-01-01T05:00:00Z,1.5\nb,2013-01-01T05:00:00Z,\n")
     # Given Python or NumPy values, pyarrow would import pandas, which an idle slot does not need.
     table = csv.read_csv(path, csv.ReadOptions(use_threads=False, block_size=4096)).cast(_SCHEMA)
-    way = BundleWay(engine.session, engine.bundles, _SCHEMA)
+    loader = BundleLoader(engine.session, engine.bundles, _SCHEMA)
 
     # Small bundles: by a kept plan, and as a local relation.
     bundles = BundlePlans(engine, _SCHEMA, [TransformSpec(function=_filter_and_project)])
@@ -85,14 +85,14 @@ def warm_up(engine: SparkEngine) -> None:
     for _ in bundles.run(table.to_batches(), _SCHEMA, "warm-up"):
         pass
     bundles.close()
-    with way.dataframe(table.to_batches()) as frame:
+    with loader.dataframe(table.to_batches()) as frame:
         _run(_filter_and_project(frame))
     if not engine.is_local:
         return
     _read_file(engine, path)
     # Large bundles: Parquet in shared memory.
     large = pa.concat_tables([table] * (LOCAL_ROWS // 2 + 1)).combine_chunks()
-    with way.dataframe(large.to_batches()) as frame:
+    with loader.dataframe(large.to_batches()) as frame:
         _run(_aggregated(frame, engine.cores))
 
 
@@ -102,10 +102,12 @@ def _read_file(engine: SparkEngine, path: Path) -> None:
         str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True
     )
     frame = read_files(engine.session, source, str(path), None)
-    frame = plans.observe_time(frame, WatermarkSpec(column="time", max_out_of_orderness_us=0))
+    frame = observations.observe_time(
+        frame, WatermarkSpec(column="time", max_out_of_orderness_us=0)
+    )
     frame = _aggregated(frame, engine.cores)
     _run(frame)
-    plans.observed_times(frame)
+    observations.observed_times(frame)
 
 
 def _filter_and_project(frame: DataFrame) -> DataFrame:

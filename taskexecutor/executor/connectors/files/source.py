@@ -19,7 +19,7 @@ from firesteel.plan.specs import SourceSpec, Spec
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark import observations
 from taskexecutor.executor.spark.files import (
     MALFORMED_SCHEMA,
     CheckedRows,
@@ -80,15 +80,15 @@ class FileStage(SparkSourceStage):
             checked = self._checked_rows(path)
             frame = self._frame(path) if checked is None else checked.frame
             if self._watermarks is not None:
-                frame = plans.observe_time(frame, self._watermarks)
+                frame = observations.observe_time(frame, self._watermarks)
             done = self._run(frame)
             self._show_plan(done)
             if self._watermarks is not None:
-                latest_us, rows = plans.observed_times(done)
+                latest_us, rows = observations.observed_times(done)
             if checked is not None:
                 checked.account(done, self.context, self.output)
         if self._watermarks is None:
-            rows = plans.scanned_rows(done, path)
+            rows = observations.scanned_rows(done, path)
         if latest_us is not None:
             self._advance(latest_us)
         return rows

@@ -18,7 +18,7 @@ import pyarrow as pa
 from firesteel.connectors import SequenceSource
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
+from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from taskexecutor.executor.operators.windows.contents import (
     event_times,
 )
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundles import BundleWay, collect
+from taskexecutor.executor.spark.bundles import BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.schemas import to_arrow
 
@@ -46,7 +46,7 @@ class RowContents:
         self._spec = spec
         self.key_columns = spec.key_columns
         self.one_window_at_a_time = spec.function is not None
-        self._way: BundleWay | None = None
+        self._way: BundleLoader | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         self._context = context
@@ -84,7 +84,7 @@ class RowContents:
                 table = table.drop_columns([name])
             table = table.append_column(pa.field(name, TIME), as_timestamps(times))
         if self._way is None:
-            self._way = BundleWay(self._engine.session, self._engine.bundles, table.schema)
+            self._way = BundleLoader(self._engine.session, self._engine.bundles, table.schema)
         group = f"firesteel-{self._context.task.attempt_id}"
         with (
             self._context.time("spark"),

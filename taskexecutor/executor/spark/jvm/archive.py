@@ -35,8 +35,8 @@ _RECORDER = "taskexecutor.executor.spark.record_archive"
 _WARM_UP = Path(__file__).parents[1] / "warm_up.py"
 _UNUSED_S = 30 * 86_400  # since the last read, as far as the file system records that
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-# Otherwise the JVM relocates the archive to a random address, which dirties nearly all of its pages:
-# none would be shared.
+# Otherwise the JVM relocates the archive to a random address, which dirties nearly all of its
+# pages: none would be shared.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
 
@@ -46,7 +46,9 @@ _ARCHIVE = "classes.jsa"
 _LEFT_OUT = {
     "janino-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
     "commons-compiler-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
-    "spark-mllib_*.jar": r"META-INF/services/org\.apache\.spark\.sql\.SparkSessionExtensionsProvider",
+    "spark-mllib_*.jar": (
+        r"META-INF/services/org\.apache\.spark\.sql\.SparkSessionExtensionsProvider"
+    ),
 }
 
 

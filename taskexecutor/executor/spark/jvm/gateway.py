@@ -47,7 +47,7 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
 
 
 def forget(gateway: Any) -> None:
-    """Makes PySpark drop its gateway, or a second engine in this process (in tests) would reuse it."""
+    """Makes PySpark drop its gateway, which a second engine in this process would reuse."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -1,9 +1,8 @@
-"""Tasks of Spark's that no scheduler has made: RDDs computed on the calling thread, or rather its
-thread in the JVM.
+"""Spark tasks without a scheduler: RDDs computed on the calling thread, or rather its thread in the
+JVM.
 
-What code of Spark's expects of the task that it runs in is given here: memory to account for, the
-session's values, an end at which everything is freed, and interruption. No public API of Spark's
-has this.
+They have what Spark's code expects of the task it runs in: memory accounting, the session's
+settings, a completion that frees everything, and interruption. Spark has no public API for this.
 """
 
 from __future__ import annotations
@@ -15,35 +14,34 @@ from typing import Any
 
 
 class LocalTasks:
-    """Those of one session."""
+    """The local tasks of one session."""
 
     def __init__(self, session: Any) -> None:
         jvm = session._jvm
         self._of_thread = singleton(jvm, "org.apache.spark.TaskContext")
         self._none = singleton(jvm, "scala.None")
         self._memory_manager_of_task = jvm.org.apache.spark.memory.TaskMemoryManager
-        # By their fields: SparkEnv's methods have types that PySpark's jars leave out, so it cannot
-        # be asked for any of them.
+        # Through fields: SparkEnv's methods use types that PySpark's jars lack, so reflection on
+        # them fails.
         environment = _field(jvm, "org.apache.spark.SparkContext", "_env").get(session._jsc.sc())
         self._memory = _field(jvm, "org.apache.spark.SparkEnv", "_memoryManager").get(environment)
         self._memory_of = _field(jvm, "org.apache.spark.TaskContextImpl", "taskMemoryManager")
-        self._values_of = _field(jvm, "org.apache.spark.TaskContextImpl", "localProperties")
+        self._properties_of = _field(jvm, "org.apache.spark.TaskContextImpl", "localProperties")
         self._ids = itertools.count(-2, -1)  # the scheduler's are not negative
         self._running: dict[str, LocalTask] = {}
 
     @contextmanager
-    def task(self, group: str, values: Any) -> Iterator[LocalTask]:
-        """A task of this group's, which may be interrupted by it. `values`: the session's
-        (`SparkEngine.session_properties`).
+    def task(self, group: str, properties: Any) -> Iterator[LocalTask]:
+        """A task of the group, which `interrupt` addresses. `properties`: see
+        `SparkEngine.session_properties`.
         """
         memory = self._memory_manager_of_task(self._memory, next(self._ids))
         context = self._of_thread.empty()
         self._memory_of.set(context, memory)
-        self._values_of.set(context, values)
+        self._properties_of.set(context, properties)
         task = LocalTask(self._of_thread, context)
-        outer = self._running.get(
-            group
-        )  # what is emitted meanwhile may go through another plan of the same task
+        # The rows it emits may go through another plan of the same task.
+        outer = self._running.get(group)
         self._running[group] = task
         try:
             yield task
@@ -52,14 +50,12 @@ class LocalTasks:
                 self._running[group] = outer
             else:
                 del self._running[group]
-            with task:  # what is called at the end asks for it
+            with task:  # completion listeners ask for the current task
                 context.markTaskCompleted(self._none)
             memory.cleanUpAllAllocatedMemory()
 
     def interrupt(self, group: str) -> bool:
-        """From any thread: the group's task, if it has one, ends with an error when it takes up its
-        next rows.
-        """
+        """From any thread: makes the group's task fail at its next rows. False if it has none."""
         task = self._running.get(group)
         if task is None:
             return False
@@ -68,8 +64,8 @@ class LocalTasks:
 
 
 class LocalTask:
-    """In a `with`: the calling thread is in the task. Only while Spark computes, because other
-    plans may be run in between.
+    """Inside a `with`, the calling thread runs in the task. Only while Spark computes: the thread
+    may run other plans in between.
     """
 
     def __init__(self, of_thread: Any, context: Any) -> None:

@@ -1,8 +1,8 @@
-"""MLlib's own SQL functions (`vector_to_array`, `array_to_vector`), registered when Python imports
+"""Registers MLlib's own SQL functions (`vector_to_array`, `array_to_vector`) when Python imports
 pyspark.ml.
 
-MLlib does so in every new session, wanted or not, which takes Scala's reflection: some 15 % of a
-start. The copy of its jar that slots start with (see `archive`) leaves that out.
+MLlib itself does so in every new session by means of Scala's reflection, some 15 % of a start. The
+copy of its jar that slots use (see `archive`) omits that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REGISTRATION = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
 
 
 class _OnImport(MetaPathFinder):
-    """Finds nothing; calls `then` once, before `package` is first imported."""
+    """Finds no modules; calls `then` once, before `package` is first imported."""
 
     def __init__(self, package: str, then: Callable[[], None]) -> None:
         self._package = package
@@ -36,7 +36,7 @@ class _OnImport(MetaPathFinder):
 
 
 def register_when_imported(jvm: Any) -> MetaPathFinder | None:
-    """Returns what `forget` takes. The JVM registers the functions once, however often it is asked."""
+    """Returns the hook, for `forget`. The JVM registers the functions once only."""
 
     def register() -> None:
         jvm.java.lang.Class.forName(

@@ -1,17 +1,16 @@
-"""When a plan may be kept for rows that it was not made for.
+"""Keeps a plan for rows that it was not made for, if that is sound.
 
-A new plan is analysed, optimised and compiled, and the JVM begins again with interpreting it, which
-takes longer than the rows of a bundle or of a split. So a plan is kept where that is sound, and
-only where
+A new plan is analysed, optimised and compiled, and the JVM interprets it at first, all of which
+takes longer than the rows of a bundle or a split. A plan is kept if
 
-* the functions of the program do not look at the rows while they make their plan (no Spark job runs
+* the functions of the program do not look at the rows when they build the plan (no Spark job runs
   meanwhile),
-* they make the same plan when they are called again, and it does not contain the time of day, and
-* every operator of the plan works on each partition for itself. The exchange between the halves of
-  the partial aggregate, the plan's last step, is taken out, and the halves become one: what several
-  partitions have of one key is merged later, like everything partial.
+* they build the same plan when they are called again, and it does not contain the time of day, and
+* every operator of the plan handles each partition independently. The exchange between the halves
+  of the partial aggregate, the plan's last step, is removed and the halves become one: rows of one
+  key in several partitions are merged later, like all partial results.
 
-Anything else is planned each time.
+Any other plan is made anew each time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from taskexecutor.executor.spark.jvm.local_tasks import singleton
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ATTEMPTS = 3  # other tasks' jobs may be taken for the function's own
+ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
 
 ROW_BY_ROW = frozenset(
     {
@@ -44,27 +43,25 @@ _AGGREGATION = frozenset(
     {"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"}
 )
 _EXCHANGE = "ShuffleExchangeExec"
-_GENERATED = frozenset(
-    {"WholeStageCodegenExec", "InputAdapter"}
-)  # what one generated loop is made of, and what it reads
-_CHANGING_SETTINGS = (
-    threading.Lock()
-)  # one task at a time, or one would put back what another has set
+_GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # a generated loop, and its input
+# One task at a time, or one would restore values over those that another has just set.
+_CONF_LOCK = threading.Lock()
 _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
 class KeptPlan(NamedTuple):
     frame: DataFrame
-    physical: Any  # the SparkPlan, without exchange
+    physical: Any  # the SparkPlan, without an exchange
 
 
 def keep(
     session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]
 ) -> KeptPlan | None:
-    """The group's plan over `leaf`, if it may be kept. Calls the functions of the program, on a
-    leaf without rows first.
+    """The group's plan over `leaf`; None if it must not be kept. Calls the functions of the
+    program, first on `empty`, a leaf without rows.
 
-    `allowed`: the classes of the physical plan's nodes, those of the partial aggregate apart.
+    `allowed`: the classes of nodes that the physical plan may have, except those of the partial
+    aggregate.
     """
     scheduler = session._jsc.sc().dagScheduler()
     jobs_before = scheduler.numTotalJobs()
@@ -85,19 +82,18 @@ def keep(
     if frame is not rows:
         if not _all_in(plan, allowed | _AGGREGATION | {_EXCHANGE}):
             return None
-        session._jvm.SparkSession.setActiveSession(
-            session._jsparkSession
-        )  # of this thread: new nodes ask for it
+        # Of this thread; new nodes ask for it.
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
     return KeptPlan(frame, plan)
 
 
 @contextmanager
 def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session. Plans that other tasks make meanwhile may get them, too: they must
-    do no harm there.
+    """Changes settings of the session inside the `with`. Plans that other tasks make meanwhile may
+    see them, too, so they must be harmless.
     """
-    with _CHANGING_SETTINGS:
+    with _CONF_LOCK:
         before = {key: session.conf.get(key) for key in values}
         try:
             for key, value in values.items():
@@ -109,7 +105,7 @@ def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFrame]:
-    """The rows as the functions leave them; then what the whole group makes of them, the same if
+    """The frame after the functions, and the frame after the whole group, which is the same if
     nothing is aggregated.
     """
     last = specs[-1] if specs else None
@@ -126,7 +122,7 @@ def _children(plan: Any) -> list[Any]:
 
 
 def _all_in(plan: Any, allowed: frozenset[str]) -> bool:
-    """Whether the plan has nodes of these classes only, and no subqueries."""
+    """Whether the plan has only nodes of these classes, and no subqueries."""
     if not plan.subqueriesAll().isEmpty():
         return False
     return plan.getClass().getSimpleName() in allowed and all(
@@ -135,10 +131,10 @@ def _all_in(plan: Any, allowed: frozenset[str]) -> bool:
 
 
 def _aggregated_once(session: Any, plan: Any) -> Any:
-    """Without the exchange, the halves of an aggregation are neighbours, which rules of Spark's own
-    make one.
+    """The plan without its exchange. The halves of the aggregation are then neighbours, which
+    Spark's own rules combine.
 
-    Two would look up each key twice and keep all of them in memory twice.
+    Two halves would look up each key twice and hold all of them in memory twice.
     """
     jvm = session._jvm
     plan = _without(jvm, plan, _GENERATED | {_EXCHANGE})
@@ -153,13 +149,13 @@ def _aggregated_once(session: Any, plan: Any) -> Any:
 
 
 def _without(jvm: Any, plan: Any, left_out: frozenset[str]) -> Any:
-    """The plan without its nodes of these classes, which have one child each."""
+    """The plan without its nodes of these classes, each of which has one child."""
     children = [_without(jvm, child, left_out) for child in _children(plan)]
     if plan.getClass().getSimpleName() in left_out:
         return children[0]
     if not children:
         return plan
-    instead = jvm.java.util.ArrayList()
+    replaced = jvm.java.util.ArrayList()
     for child in children:
-        instead.append(child)
-    return plan.withNewChildren(jvm.PythonUtils.toSeq(instead))
+        replaced.append(child)
+    return plan.withNewChildren(jvm.PythonUtils.toSeq(replaced))

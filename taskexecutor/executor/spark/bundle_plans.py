@@ -1,8 +1,8 @@
-"""Bundles by a plan that is kept: rows enter the generated code, and leave it, without a Spark job
-or a plan of their own.
+"""Runs bundles by a kept plan: rows enter and leave the generated code without a Spark job and
+without a plan of their own.
 
-The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (its
-thread in the JVM, that is) for a partition that holds another list: a bundle. See
+The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (or
+rather its thread in the JVM) for a partition that holds another list: the bundle. See
 docs/decisions/0009.
 """
 
@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
+from firesteel.common.units import MIB
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundles import local_frame, writing
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
+from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BUNDLE_ROWS = 100_000  # where a slot has several cores, more go to all of them, by a job
-_PART_BYTES = 16 * 2**20  # of a bundle that are in the JVM at a time, unless a row has more
-_SLICE_ROWS = 1_000  # whether the task is cancelled is looked at so often
+BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores go to all of them, as a job
+_PART_BYTES = 16 * MIB  # of a bundle in the JVM at a time, unless a single row has more
+_SLICE_ROWS = 1_000  # between checks for cancellation
 _LEAF = frozenset({"RDDScanExec"})
-_LENGTH_BYTES = 4  # before each batch
+_LENGTH_BYTES = 4  # the prefix of each batch
 _LOCAL_RELATION_LIMIT = "spark.sql.execution.arrow.localRelationThreshold"
 
 _log = structlog.get_logger(__name__)
@@ -36,15 +37,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What is kept, with the JVM's classes and methods that are used for each bundle, because
-    finding them takes round trips.
+    """A kept plan, with the JVM's classes and methods that each bundle needs: looking them up takes
+    round trips.
     """
 
     frame: DataFrame
-    schema: pa.Schema  # of what comes out
+    schema: pa.Schema  # of the result
     rdd: Any  # of Arrow batches
-    root: int  # the id of the RDD over the list of batches that come in
-    values: Any  # the session's, for tasks
+    root: int  # the id of the RDD over the list of input batches
+    properties: Any  # the session's settings, for tasks
     bytes: Any  # the class tag of byte[]
     partition: Any
     read_arrow: Any
@@ -54,7 +55,7 @@ class _Plan:
 
 
 class BundlePlans:
-    """The kept plan of one operator's bundles, made with the first of them if it can be."""
+    """The kept plan of one operator's bundles, made with the first bundle if that is sound."""
 
     def __init__(self, engine: SparkEngine, schema: pa.Schema, specs: Sequence[Spec]) -> None:
         self._engine = engine
@@ -68,33 +69,32 @@ class BundlePlans:
         self._paths = (engine.bundles.path(), engine.bundles.path())
 
     def suits(self, rows: int) -> bool:
-        """Whether a bundle of so many is quicker by a kept plan."""
+        """Whether a kept plan is the fastest way for a bundle of this size."""
         return rows <= BUNDLE_ROWS or self._engine.cores == 1
 
     @property
     def frame(self) -> DataFrame | None:
-        """Of the kept plan."""
+        """The kept plan's frame; None if there is no kept plan."""
         return self._plan.frame if self._plan is not None else None
 
     @property
     def undecided(self) -> bool:
-        """There is no plan yet, and it is worth while to try to make one."""
+        """There is no plan yet, but another attempt to make one is worth it."""
         return self._plan is None and self._attempts > 0
 
     def make(self) -> None:
-        """Makes the plan if that can be done: `frame` tells. Calls the functions of the program."""
+        """Tries to make the plan, which sets `frame`. Calls the functions of the program."""
         self._attempts -= 1
         try:
             self._plan = self._made()
-        except Exception as error:  # if it is the program's, it shows again, and is told, when it is planned the usual way
+        except Exception as error:
+            # If it is the program's error, planning the bundle in the usual way raises it again.
             _log.info("the plan is not kept", error=repr(error))
 
     def run(
         self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """What becomes of the rows, batches of exactly `schema`, each computed when it is asked
-        for.
-        """
+        """The results in batches of exactly `schema`, each computed on demand."""
         table = pa.Table.from_batches(
             [conform(batch, self._schema) for batch in batches], self._schema
         ).cast(self._canonical)
@@ -115,7 +115,7 @@ class BundlePlans:
         plan = self._plan
         assert plan is not None
         slices = plan.read_arrow(str(into)).toSeq()
-        with self._engine.local_tasks.task(group, plan.values) as task:
+        with self._engine.local_tasks.task(group, plan.properties) as task:
             with task:
                 rows = plan.rdd.iterator(
                     plan.partition(plan.root, 0, slices, plan.bytes), task.context
@@ -156,7 +156,7 @@ class BundlePlans:
             schema=to_arrow(kept.frame.schema),
             rdd=rdd,
             root=root.id(),
-            values=self._engine.session_properties(),
+            properties=self._engine.session_properties(),
             bytes=jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B")),
             partition=jvm.org.apache.spark.rdd.ParallelCollectionPartition,
             read_arrow=jvm.PythonSQLUtils.readArrowStreamFromFile,
@@ -166,11 +166,10 @@ class BundlePlans:
         )
 
     def _leaf(self) -> DataFrame:
-        """Rows from Arrow batches, of which there are none yet."""
+        """A frame over no Arrow batches yet."""
         nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical
         )
-        with temporary_conf(
-            self._session, {_LOCAL_RELATION_LIMIT: "0b"}
-        ):  # or its rows would be part of the plan
+        # Otherwise its rows would be part of the plan.
+        with temporary_conf(self._session, {_LOCAL_RELATION_LIMIT: "0b"}):
             return local_frame(self._session, [nothing], self._spark_schema.json())

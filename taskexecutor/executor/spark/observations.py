@@ -1,0 +1,61 @@
+"""What Spark observes of a plan's rows while it runs: their number, event times, rows scanned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from firesteel.plan.specs import WatermarkSpec
+from taskexecutor.executor.spark.plans import event_time_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TIMES = "_times"
+
+
+def observe_time(frame: DataFrame, spec: WatermarkSpec) -> DataFrame:
+    """A frame that observes the number of its rows and their latest event time while it runs."""
+    from pyspark.sql import functions as sql
+
+    return frame.observe(
+        _TIMES, sql.expr(f"max({event_time_us(spec.column, 0)})"), sql.expr("count(1)")
+    )
+
+
+class ObservedTimes(NamedTuple):
+    latest_us: int | None  # None if no row has an event time
+    rows: int
+
+
+def observed_times(frame: DataFrame) -> ObservedTimes:
+    """After the plan has run."""
+    return ObservedTimes(*(observed(frame, _TIMES) or (None, 0)))
+
+
+def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
+    """After the plan has run: the values of `DataFrame.observe(name, ...)`. None if Spark has found
+    that no rows are needed.
+    """
+    found = frame._jdf.queryExecution().observedMetrics().get(name)
+    if not found.isDefined():
+        return None
+    row = found.get()
+    return tuple(row.get(index) for index in range(row.length()))
+
+
+def scanned_rows(frame: DataFrame, path: str) -> int:
+    """After the plan has run: how many rows Spark has read from the file, by the scan's metrics.
+
+    Rows that the file's reader skips, because a filter was pushed down to it, do not count. 0 if
+    the plan has no scan of `path`.
+    """
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() != "FileSourceScanExec":
+            continue
+        roots = leaf.relation().location().rootPaths()
+        rows = leaf.metrics().get("numOutputRows")
+        if roots.size() == 1 and roots.head().toUri().getPath() == path and rows.isDefined():
+            return int(rows.get().value())
+    return 0
