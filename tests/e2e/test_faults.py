@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -93,6 +94,22 @@ def test_the_death_of_a_slots_process_fails_its_job_and_is_mended(session: Sessi
     env = Environment(parallelism=SLOTS)
     env.from_sequence(0, 1_000).rebalance().map_in_arrow(nothing_left).print()
     assert session.run(env).status is JobStatus.FINISHED
+
+
+def test_native_code_that_keeps_the_interpreter_fails_its_job(session: Session) -> None:
+    """Its process answers nothing more, though gRPC's threads in it live on."""
+
+    def stuck(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            ctypes.PyDLL(None).sleep(3600)  # unlike CDLL, it does not release the lock
+
+    env = Environment(parallelism=1)
+    env.from_sequence(0, 1_000).rebalance().map_in_arrow(stuck).print()
+    job_id = session.submit(env)
+    with pytest.raises(JobFailed, match=r"has not answered for \d+ s \(heartbeat.timeout\)"):
+        session.client.wait(job_id)
+    session.wait_until_all_slots_are_free()
 
 
 def jvm_of(slot: psutil.Process) -> psutil.Process:
