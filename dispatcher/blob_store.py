@@ -57,7 +57,7 @@ class BlobStore:
         return [blob_hash for blob_hash in hashes if not self._keep(self.path(blob_hash))]
 
     def drop_unneeded(self, needed: Collection[str], now: float) -> list[str]:
-        """Deletes files that are not `needed` and that no client has asked for lately. Returns their
+        """Deletes files that are not `needed` and that no client asked for lately. Returns their
         hashes. `now`: seconds since 1970.
         """
         dropped = []

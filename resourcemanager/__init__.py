@@ -1,7 +1,6 @@
-"""The ResourceManager: knows every TaskExecutor and slot, matches what jobs need to what is free
+"""The ResourceManager: knows every TaskExecutor and slot, and matches free slots with jobs' needs
 (spec 003).
 
-`slot_manager.py` decides (a pure core); `service.py` carries it to and fro over gRPC; `driver.py`
-is how TaskExecutors are started. The way of a declaration: service -> convert -> events ->
-slot_manager (jobs, slots, matching, workers) -> commands -> service.
+The path of a declaration: servicer -> convert -> events -> core (jobs, slots, matching, workers) ->
+commands -> shell -> peers. `driver.py` says how TaskExecutors are started.
 """

@@ -1,6 +1,7 @@
-"""Between the messages of proto/resource_manager.proto and the SlotManager's events and commands.
+"""Converts between the messages of proto/resource_manager.proto and the SlotManager's events and
+commands.
 
-Everything a peer sends is checked here; what is wrong is the peer's fault and raises RemoteProtocolError.
+Checks everything that a peer sends; faults raise RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
             register = message.register
             if (register.job_id, register.job_master_epoch) != (job_id, epoch):
                 raise RemoteProtocolError(
-                    "JobMasterRegistration: its job and epoch differ from those of the message around it"
+                    "JobMasterRegistration: its job and epoch differ from its envelope's"
                 )
             return events.JobMasterRegistered(
                 connection=connection,
@@ -126,7 +127,8 @@ def _requirements_declared(
         requirements[profile] = requirements.get(profile, 0) + requirement.count
     if sum(requirements.values()) > REQUIRED_MAX:
         raise RemoteProtocolError(
-            f"DeclareRequirements: {sum(requirements.values())} slots, more than {REQUIRED_MAX} are not allowed"
+            f"DeclareRequirements: {sum(requirements.values())} slots,"
+            f" more than {REQUIRED_MAX} are not allowed"
         )
     return events.RequirementsDeclared(
         connection=connection,

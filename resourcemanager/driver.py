@@ -1,14 +1,14 @@
-"""How TaskExecutors come to be: the interface between the SlotManager's decisions and whatever
-starts processes.
+"""Drivers start and stop TaskExecutors, as the SlotManager decides.
 
-A driver starts and stops workers; it decides nothing. A worker is one TaskExecutor with a name of
-our choosing, which it tells when it registers. Each driver is one module beside this one:
+A worker is a TaskExecutor that a driver starts, under an id that it registers with. Each driver is
+a module beside this one:
 
-    none         no worker is ever started: TaskExecutors are started by hand and register (standalone)
+    none         starts nothing: TaskExecutors are started by hand and register (standalone)
     local        processes on this machine (`local_driver.py`)
-    kubernetes   pods named <cluster id>-taskmanager-<worker id>, owned by the Deployment (`kubernetes_driver.py`,
-                 to come: request creates the pod, release deletes it, a watch posts WorkerStarted
-                 and WorkerExited, and pods found at start are the previous workers)
+
+To come: a Kubernetes driver, whose request creates a pod named <cluster id>-taskmanager-<worker id>
+and owned by the Deployment, whose release deletes it, whose watch posts WorkerStarted and
+WorkerExited, and for which the pods found at its start are the previous workers.
 """
 
 from __future__ import annotations
@@ -20,32 +20,28 @@ from resourcemanager.core.events import WorkerEvent, WorkerId
 
 
 class WorkerDriver(Protocol):
-    """Nothing here blocks or raises: results come as events, posted on the loop that calls these
-    methods.
-    """
+    """No method blocks or raises: results are posted as events, on the loop of the caller."""
 
     def start(
         self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
     ) -> Sequence[WorkerId]:
         """Called once, when TaskExecutors can register at this address.
 
-        Returns the workers that an earlier ResourceManager had started and that still live.
+        Returns the workers of an earlier ResourceManager that still live.
         """
 
     def request_worker(self, worker_id: WorkerId) -> None:
-        """Answered by WorkerStarted or WorkerStartFailed, later by WorkerExited, once each."""
+        """Posts WorkerStarted and later WorkerExited, or WorkerStartFailed."""
 
     def release_worker(self, worker_id: WorkerId, cause: str) -> None:
-        """Ends it, politely first; also while it is starting, and nothing happens if it is gone."""
+        """Stops it, with SIGTERM first, also while it starts. Does nothing if it has ended."""
 
     async def stop(self) -> None:
-        """Ends all workers and returns when they are gone; posts nothing any more."""
+        """Stops all workers and waits for their end; posts nothing from now on."""
 
 
 class NoDriver:
-    """Standalone: there is nobody to ask for more TaskExecutors, and nobody asks (`Settings.worker`
-    is None).
-    """
+    """Standalone: the SlotManager requests no workers (`Settings.worker` is None)."""
 
     def start(
         self, resource_manager_address: str, post: Callable[[WorkerEvent], None]

@@ -29,7 +29,8 @@ class EpochFile:
             return self._next(first)
         except (OSError, ValueError) as error:
             raise FiresteelError(
-                f"the ResourceManager's epoch in {self._path} cannot be raised: {error}; check --dir"
+                f"the ResourceManager's epoch in {self._path} cannot be raised: {error};"
+                " check --dir"
             ) from error
 
     def _next(self, first: int) -> Epoch:

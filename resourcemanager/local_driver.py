@@ -1,6 +1,4 @@
-"""Workers as processes on this machine: `python -m taskexecutor`, each with its folder and its log
-file.
-"""
+"""Workers as processes on this machine: `python -m taskexecutor`, each with a folder and a log."""
 
 from __future__ import annotations
 
@@ -28,14 +26,12 @@ from resourcemanager.core.events import (
 
 log = structlog.get_logger(__name__)
 
-READY_TIMEOUT_S = (
-    110.0  # shorter than the SlotManager's own, so that the reason is the process' log
-)
+READY_TIMEOUT_S = 110.0  # shorter than the SlotManager's: then the reason has the process's log
 STOP_GRACE_S = 5.0
 
 
 class Signalled(Protocol):
-    """A process as psutil has it."""
+    """A process that can be signalled, like psutil's."""
 
     def send_signal(self, sig: int, /) -> None: ...
 
@@ -51,8 +47,8 @@ class LocalDriver:
         find_workers: Callable[[Path], dict[WorkerId, Signalled]] | None = None,
     ) -> None:
         """`arguments` configure every worker (`-D key=value` ...); `command` replaces
-        `python -m taskexecutor`; `find_workers` finds the live workers of a directory, whoever
-        started them.
+        `python -m taskexecutor`; `find_workers` finds the live workers of a directory, also those
+        of an earlier ResourceManager.
         """
         self._find_workers = find_workers or _workers_in
         self._platform = platform
@@ -61,9 +57,7 @@ class LocalDriver:
         self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
-        self._previous: dict[
-            WorkerId, Signalled
-        ] = {}  # started by an earlier ResourceManager: no children of ours
+        self._previous: dict[WorkerId, Signalled] = {}  # of an earlier ResourceManager
         self._address = ""
         self._post: Callable[[WorkerEvent], None] = lambda event: None
 
@@ -103,7 +97,7 @@ class LocalDriver:
         starting = asyncio.create_task(self._spawn(worker_id))
         try:
             await asyncio.wait((starting, released), return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():  # released while it starts: `spawn` kills it when cancelled
+            if not starting.done():  # released while it starts: cancelling `spawn` kills it
                 starting.cancel()
                 await asyncio.wait((starting,))
                 self._post(
@@ -143,12 +137,12 @@ class LocalDriver:
                 *self._arguments,
             ],
             log_path=logs / f"taskexecutor-{worker_id}.log",
-            lifeline="inherit",  # it ends with the cluster, not with a ResourceManager that is replaced
+            lifeline="inherit",  # it ends with the cluster, not with this ResourceManager
             ready_timeout_s=READY_TIMEOUT_S,
         )
 
     async def _watch(self, child: Process, released: asyncio.Task[bool]) -> int:
-        """Returns the process' exit code, once it has ended."""
+        """Waits for the process's end, stops it once it is released; returns the exit code."""
         exited = asyncio.create_task(child.wait())
         await asyncio.wait((exited, released), return_when=asyncio.FIRST_COMPLETED)
         if not exited.done():
@@ -161,7 +155,7 @@ class LocalDriver:
 
 
 def _workers_in(directory: Path) -> dict[WorkerId, Signalled]:
-    """The live workers whose folders are in there, whoever started them."""
+    """The live workers whose folders are in `directory`, also those of other parents."""
     found: dict[WorkerId, Signalled] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -175,4 +169,4 @@ def _workers_in(directory: Path) -> dict[WorkerId, Signalled]:
 
 def _signal(process: Signalled, number: int) -> None:
     with contextlib.suppress(psutil.Error):
-        process.send_signal(number)  # not if its pid is another process' by now
+        process.send_signal(number)  # psutil checks that the pid was not reused

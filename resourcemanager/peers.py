@@ -20,7 +20,7 @@ OUTGOING_MAX = (
 
 
 class Peer:
-    """One stream, seen from the side that writes to it."""
+    """One stream."""
 
     def __init__(self, connection: Connection, name: str, encode: Callable[[Any], Any]) -> None:
         self.connection = connection
@@ -39,7 +39,7 @@ class Peer:
             self._outgoing.put_nowait(self._encode(command))
 
     def close(self, code: grpc.StatusCode, cause: str) -> None:
-        """Ends the stream after what already waits."""
+        """Ends the stream after the messages that wait."""
         if self.closing is None:
             self.closing = (code, cause)
             self._outgoing.put_nowait(None)

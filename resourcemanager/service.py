@@ -37,8 +37,8 @@ class ResourceManager:
     ) -> None:
         """Without `workers`, TaskExecutors are started by hand."""
         settings = Settings(
-            # A new directory may replace that of an earlier ResourceManager: the clock comes after
-            # whatever epochs that one had, as far as clocks go.
+            # The clock gives the first epoch, so a ResourceManager that starts in a new directory
+            # is likely to come after one that ran in another.
             epoch=epochs.next(first=round(platform.clock.time() * 1000)),
             heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),

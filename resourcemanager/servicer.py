@@ -80,9 +80,8 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             reading.cancel()
             del self._shell.peers[peer.connection]
             cause = peer.closing[1] if peer.closing is not None else "the connection was lost"
-            self._shell.post(
-                events.ConnectionBroken(connection=peer.connection, cause=cause)
-            )  # no news if it was closed in order
+            # Without effect after ConnectionClosed.
+            self._shell.post(events.ConnectionBroken(connection=peer.connection, cause=cause))
 
     async def _read(
         self, peer: Peer, requests: AsyncIterator[Any], decode: Callable[[Connection, Any], Event]
@@ -95,15 +94,13 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             peer.close(grpc.StatusCode.OK, "closed by the peer")
         except RemoteProtocolError as error:
             log.warning(
-                "a peer breaks the protocol; its connection is closed",
+                "a peer breaks the protocol; closing its connection",
                 peer=peer.name,
                 fault=str(error),
             )
             peer.close(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except MailboxFull as error:
             peer.close(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except (
-            Exception
-        ) as error:  # a fault of ours or of gRPC's must not leave a stream that nobody reads
+        except Exception as error:  # a bug here must not leave a stream that nobody reads
             log.error("reading from a peer failed", peer=peer.name, exc_info=True)
             peer.close(grpc.StatusCode.INTERNAL, repr(error))

@@ -52,7 +52,7 @@ class Shell:
         """After `run`: ends the workers and the streams."""
         await self._workers.stop()
         for peer in self.peers.values():
-            peer.close(grpc.StatusCode.UNAVAILABLE, "the ResourceManager stops")
+            peer.close(grpc.StatusCode.UNAVAILABLE, "the ResourceManager is stopping")
 
     def post(self, event: Event) -> None:
         _log_event(event)

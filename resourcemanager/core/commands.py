@@ -23,9 +23,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSlot:
-    """To a TaskExecutor: give this slot to that job. Sent again unchanged (same allocation id)
-    while unanswered.
-    """
+    """To a TaskExecutor: allocate this slot to that job. Repeated unchanged while unanswered."""
 
     connection: Connection
     allocation_id: AllocationId
@@ -39,7 +37,7 @@ class RequestSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSlot:
-    """To a TaskExecutor: drop this allocation, should you have it."""
+    """To a TaskExecutor: drop this allocation, if it exists."""
 
     connection: Connection
     allocation_id: AllocationId
@@ -48,7 +46,7 @@ class FreeSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
-    """To a TaskExecutor: end."""
+    """To a TaskExecutor: exit."""
 
     connection: Connection
     cause: str
@@ -60,14 +58,14 @@ class NotEnoughResources:
 
     connection: Connection
     sequence: int  # of the declaration judged
-    missing: int  # slots that nothing free can give now
-    growing: int  # how many of them the driver is bringing up
+    missing: int  # slots that no free slot can provide now
+    growing: int  # how many of them are starting
     explanation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorLost:
-    """To every JobMaster: the one verdict on a dead TaskExecutor (invariant 22)."""
+    """To every JobMaster: this TaskExecutor is declared dead (invariant 22)."""
 
     connection: Connection
     task_executor_id: TaskExecutorId
@@ -76,7 +74,7 @@ class TaskExecutorLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConnection:
-    """This peer was superseded, or is taken for dead."""
+    """The peer was superseded, or is declared dead."""
 
     connection: Connection
     cause: str

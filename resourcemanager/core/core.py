@@ -42,16 +42,14 @@ class SlotManager:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.table = SlotTable()
-        self.jobs: dict[
-            JobId, Job
-        ] = {}  # in the order they came: that is the order they are served
+        self.jobs: dict[JobId, Job] = {}  # served in this order, which is that of registration
         self.workers = Workers(
             initial=settings.initial_workers,
             max_slots=settings.max_slots,
             spec=settings.worker,
             ids=ids,
         )
-        self.missing = 0  # slots required that nothing free can give
+        self.missing = 0  # slots required that no free slot can provide
         self.fence = Fence(settings.epoch)
         self._ids = ids
         self._timers: Timers[Timer] = Timers()
@@ -110,7 +108,7 @@ class SlotManager:
             case events.ConnectionBroken(connection=connection, cause=cause):
                 self._connection_ended(connection, cause)
             case events.WorkerStarted():
-                pass  # what counts is that its TaskExecutor registers
+                pass  # its TaskExecutor's registration is what counts
             case (
                 events.WorkerStartFailed(worker_id=worker_id, cause=cause)
                 | events.WorkerExited(worker_id=worker_id, cause=cause)
@@ -155,13 +153,13 @@ class SlotManager:
             self.workers.registered(executor.worker_id, spec, self._now)
             self._cancel(Deadline.WORKER_START, executor.worker_id)
         self._commands.append(commands.Welcome(connection=event.connection))
-        if executor.leaving:  # the old connection may have taken it with it
+        if executor.leaving:  # the message may have been lost with the old connection
             self._commands.append(
                 commands.Shutdown(connection=event.connection, cause="it was given up before")
             )
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
-            if slot.state is SlotState.PENDING:  # asked on the old connection, and not seen
+            if slot.state is SlotState.PENDING:  # the request was lost with the old connection
                 self._requests.send(slot, self._now)
         self._unsettled = True
 
@@ -231,7 +229,7 @@ class SlotManager:
             self._commands.append(commands.CloseConnection(connection=connection, cause=cause))
 
     def _lose_executor(self, executor: TaskExecutor, cause: str) -> None:
-        """The one verdict: dead, for everybody, whatever may still be running there."""
+        """Declares it dead, for all JobMasters, whatever may still run there."""
         self._close(executor, cause)
         self.table.remove(executor)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
@@ -310,9 +308,7 @@ class SlotManager:
                 assert_never(event)
 
     def _lose_job(self, job: Job, cause: str) -> None:
-        """Its requirements vanish. The slots it holds come back when their TaskExecutors report
-        them free.
-        """
+        """Drops its requirements. Its slots are free again once their TaskExecutors report that."""
         self._close(job, cause)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
         self._requests.give_up_all(job, cause, self._now)
@@ -322,7 +318,7 @@ class SlotManager:
     # ------------------------------------------------------------ streams and workers that end
 
     def _connection_ended(self, connection: Connection, broken: str | None) -> None:
-        """`broken`: why it broke; None: its peer closed it and does not come back."""
+        """`broken`: why it broke; None: its peer closed it in order, and does not come back."""
         if (task_executor_id := self.fence.executor_on.get(connection)) is not None:
             executor = self.table.executors[task_executor_id]
             self.fence.disconnect(executor)
@@ -349,7 +345,7 @@ class SlotManager:
     # ------------------------------------------------------------ match, scale, notify
 
     def _settle(self) -> None:
-        """What follows from the facts as they are now; run after every change of them."""
+        """Acts on the facts as they are now; runs after every change of them."""
         self._unsettled = False
         plan = self._match()
         self.missing = plan.missing
@@ -464,7 +460,7 @@ class SlotManager:
     def _heartbeat(self) -> None:
         self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
         silent_since = self._now - self.settings.heartbeat_timeout_s
-        cause = f"nothing was heard from it for {self.settings.heartbeat_timeout_s:g} s"
+        cause = f"it has been silent for {self.settings.heartbeat_timeout_s:g} s"
         for executor in list(self.table.executors.values()):
             if executor.connection is not None and executor.heard_at < silent_since:
                 self._lose_executor(executor, cause)
@@ -501,20 +497,20 @@ class SlotManager:
                 Deadline.EXECUTOR_GRACE, executor.task_executor_id
             ):
                 found.append(
-                    f"TaskExecutor {executor.task_executor_id}: disconnected, and nothing will end that"
+                    f"TaskExecutor {executor.task_executor_id}: disconnected, and no timer ends that"
                 )
             for slot in executor.slots.values():
                 if slot.state is SlotState.PENDING and not self._armed(
                     Deadline.REQUEST, str(slot.allocation_id)
                 ):
-                    found.append(f"{slot}: nothing will end its waiting")
+                    found.append(f"{slot}: no timer ends its wait")
                 if slot.state is SlotState.UNCLEAR and not self._armed(
                     Deadline.UNCLEAR, executor.task_executor_id, slot.index
                 ):
-                    found.append(f"{slot}: nothing will clear it")
+                    found.append(f"{slot}: no timer clears it")
         for job in self.jobs.values():
             if job.connection is None and not self._armed(Deadline.JOB_GRACE, job.job_id):
-                found.append(f"job {job.job_id}: disconnected, and nothing will end that")
+                found.append(f"job {job.job_id}: disconnected, and no timer ends that")
         if found:
             story = "\n".join(f"  {at:.3f} {event}" for at, event in list(self._history)[-30:])
             raise AssertionError("\n".join([*found, "after", story]))

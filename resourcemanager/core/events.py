@@ -1,4 +1,4 @@
-"""What happens to the ResourceManager: the SlotManager's events, and the types that they share with its commands.
+"""What happens to the ResourceManager: the SlotManager's events, and types that its commands share.
 
 Every event from a peer carries the connection that it came on; every command to a peer carries the
 connection that it goes to. A connection is one gRPC stream, numbered by the shell and never
@@ -15,29 +15,25 @@ from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile, SlotStatus
 
 Connection = NewType("Connection", int)
-WorkerId = NewType(
-    "WorkerId", str
-)  # a TaskExecutor as its driver names it, before it has registered
+WorkerId = NewType("WorkerId", str)  # of a TaskExecutor, by its driver
 
 
-Environment = tuple[
-    tuple[str, str], ...
-]  # what a job's processes are started with; passed on to TaskExecutors unread
+# What a job's processes are started with; only passed on to TaskExecutors.
+Environment = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    profile: ResourceProfile  # UNKNOWN: decided when allocated
+    profile: ResourceProfile  # UNKNOWN: the size is decided with the allocation
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The shell serves: bring up the initial workers."""
+    """The shell serves: TaskExecutors can register."""
 
-    previous_workers: tuple[
-        WorkerId, ...
-    ] = ()  # of an earlier ResourceManager, still alive: they will register
+    # Of an earlier ResourceManager and still alive: they will register.
+    previous_workers: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +94,7 @@ class JobMasterRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementsDeclared:
-    """All that the job needs, held slots included."""
+    """All slots that the job needs, those that it holds included."""
 
     connection: Connection
     job_id: JobId
@@ -117,7 +113,7 @@ class JobMasterHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
-    """A peer ended its stream in order: it does not mean to come back."""
+    """A peer ended its stream in order: it does not come back."""
 
     connection: Connection
 
@@ -132,7 +128,7 @@ class ConnectionBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted:
-    """The driver has it running; its TaskExecutor registers by itself."""
+    """Its process runs; its TaskExecutor registers by itself."""
 
     worker_id: WorkerId
 

@@ -1,7 +1,7 @@
-"""The fence: which connection speaks for which peer, and whether what it says is still of interest.
+"""The fence: which connection belongs to which peer, and which messages on it are stale.
 
-Every stale message stops here and is counted, by reason, in `dropped`; nothing behind the fence
-checks epochs, sequences or connections again.
+Stale messages stop here and are counted, by reason, in `dropped`; nothing behind the fence checks
+epochs, sequences or connections again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class Fence:
         self.executor_on: dict[Connection, TaskExecutorId] = {}
         self.job_on: dict[Connection, JobId] = {}
         self._epoch = epoch
-        self._newest_epoch: dict[
-            JobId, Epoch
-        ] = {}  # of its JobMaster, also after its end; the oldest are forgotten
+        # Of each job's JobMasters, also after their end; the oldest jobs are dropped.
+        self._newest_epoch: dict[JobId, Epoch] = {}
 
     def drop(self, why: str) -> None:
         self.dropped[why] += 1
@@ -41,9 +40,7 @@ class Fence:
     # ------------------------------------------------------------ registrations
 
     def repeats(self, event: TaskExecutorRegistered | JobMasterRegistered) -> bool:
-        """This peer is registered on this very connection: what it says of itself may be older than
-        what we know.
-        """
+        """Whether this peer is registered on this connection already: the event may be stale."""
         if isinstance(event, TaskExecutorRegistered):
             same = self.executor_on.get(event.connection) == event.task_executor_id
         else:
@@ -54,8 +51,8 @@ class Fence:
         return True
 
     def superseded(self, event: JobMasterRegistered) -> bool:
-        """A JobMaster with a higher epoch has registered for this job; else this one is the newest
-        now.
+        """Whether a JobMaster with a higher epoch has registered for this job. If not, this is the
+        newest one now.
         """
         if event.epoch < self._newest_epoch.get(event.job_id, 0):
             self.drop("epoch of another JobMaster")
@@ -75,10 +72,8 @@ class Fence:
         if task_executor_id is None:
             self.drop("TaskExecutor's connection is superseded or not registered")
             return None
-        if event.epoch not in (
-            0,
-            self._epoch,
-        ):  # 0: sent before our welcome was read; the connection vouches for it
+        # 0: sent before our welcome was read.
+        if event.epoch not in (0, self._epoch):
             self.drop("epoch of another ResourceManager")
             return None
         executor = executors[task_executor_id]
@@ -114,8 +109,8 @@ class Fence:
         self.job_on[connection] = job.job_id
 
     def disconnect(self, peer: TaskExecutor | Job) -> Connection | None:
-        """From now on nothing that comes on its connection is admitted. Returns that connection,
-        None if it had none.
+        """Nothing that comes on its connection is admitted from now on. Returns that connection, if
+        it had one.
         """
         connection, peer.connection = peer.connection, None
         if connection is not None:

@@ -45,8 +45,8 @@ def unmet(
 ) -> tuple[Requirement, ...]:
     """What of `requirements` is not met by slots of the `held` profiles.
 
-    A slot meets one requirement: one of exactly its size, else an UNKNOWN one, else the largest that
-    fits in it. JobMasters assign their slots in the same order.
+    A slot meets one requirement: one of exactly its size, else an UNKNOWN one, else the largest
+    that fits in it. JobMasters assign their slots in the same order.
     """
     lacking = [r.count for r in requirements]
     if sum(lacking) == 0:

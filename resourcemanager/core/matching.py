@@ -1,10 +1,10 @@
-"""Which free slot goes to which job: one pure function, run after every change from current facts.
+"""Which free slot each job gets: one pure function, run from current facts after every change.
 
 Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
 
 * Jobs are served in the order they came, so that two large jobs do not block each other with half
   of their slots each.
-* Within a job the requirements of known size go first, the largest before the smaller; UNKNOWN ones
+* Within a job, requirements of known size come first, the largest before the smaller; UNKNOWN ones
   take what is left.
 * A requirement of UNKNOWN size gets the default slot of the TaskExecutor it lands on: the size is
   decided here.
@@ -26,18 +26,18 @@ from resourcemanager.core.events import Requirement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one TaskExecutor has to give."""
+    """The slots that one TaskExecutor has free."""
 
     task_executor_id: TaskExecutorId
     free_slots: tuple[int, ...]  # in the order in which they are to be given
     slots_total: int
-    remaining: ResourceProfile  # its total without what its taken slots have
+    remaining: ResourceProfile  # its total less the profiles of its taken slots
     default_slot: ResourceProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one job lacks; no requirement of it is met by a slot it holds or is about to get."""
+    """What one job lacks, beyond the slots that it holds or has requested."""
 
     job_id: JobId
     requirements: tuple[Requirement, ...]
@@ -62,8 +62,7 @@ class Plan:
 
 
 def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool) -> Plan:
-    """Gives slots of `offers` to `needs`. What it leaves unmet fits nowhere: no single further slot
-    could be given.
+    """Assigns slots of `offers` to `needs`. What it leaves unmet fits in no slot that is left.
 
     Work is O((needs + executors) log executors) per distinct profile of a job.
     """
@@ -85,7 +84,7 @@ def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool)
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    """An offer while it is being used up."""
+    """An offer, and how much of it is left."""
 
     offer: Offer
     order: int
@@ -116,7 +115,7 @@ def _place(
     assignments: list[Assignment],
     spread: bool,
 ) -> int:
-    """How many slots of this requirement were given."""
+    """Returns how many slots this requirement got."""
 
     def decided(room: _Room) -> ResourceProfile:
         return room.offer.default_slot if requirement.profile.unknown else requirement.profile

@@ -1,5 +1,5 @@
-"""Why a job does not get its slots, in one sentence for people. No times in it: it is told again
-when it changes.
+"""Why a job does not get its slots, in one sentence. It has no times in it: every change of it is
+sent.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ def _slots(need: Need, table: SlotTable) -> str:
     unusable = table.unusable()
     free = table.count(SlotState.FREE) - sum(slot.state is SlotState.FREE for slot in unusable)
     taken = total - free - len(unusable)
-    text = f"{_number(total, 'slot')} {'exists' if total == 1 else 'exist'}, {taken} {_are(taken)} taken"
+    text = f"{_number(total, 'slot')} {'exists' if total == 1 else 'exist'}"
+    text += f", {taken} {_are(taken)} taken"
     if free:
         sizes = sorted({str(r.profile) for r in need.requirements if not r.profile.unknown})
-        text += f", {free} {_are(free)} free but not large enough{' for ' if sizes else ''}{' and '.join(sizes)}"
+        text += f", {free} {_are(free)} free but not large enough"
+        text += f" for {' and '.join(sizes)}" if sizes else ""
     if unusable:
         reason = unusable[0].problem.splitlines()[0]
-        text += f", {len(unusable)} cannot start {'its process' if len(unusable) == 1 else 'their processes'} ({reason})"
+        processes = "its process" if len(unusable) == 1 else "their processes"
+        text += f", {len(unusable)} cannot start {processes} ({reason})"
     return text
 
 
@@ -43,9 +46,8 @@ def _prospects(need: Need, workers: Workers, growth: Growth) -> list[str]:
             f"{_number(workers.starting, 'TaskExecutor')} {_are(workers.starting)} starting"
         )
     if workers.last_failure:
-        parts.append(
-            f"the last TaskExecutor did not start ({workers.last_failure.splitlines()[0]}) and is tried again"
-        )
+        failure = workers.last_failure.splitlines()[0]
+        parts.append(f"the last TaskExecutor did not start ({failure}) and is tried again")
     elif growing < lacking and not growth.limited:
         parts.append(f"a TaskExecutor of this cluster offers {workers.spec.total} at most")
     if growth.limited:

@@ -1,9 +1,8 @@
-"""Slot requests under way to TaskExecutors: sent, sent again when nothing is heard, and at last
-given up.
+"""Slot requests to TaskExecutors: sent, repeated while unanswered, and given up in the end.
 
-Every PENDING slot has one deadline. A slot whose request failed is UNCLEAR for a pause, so that it
-is not asked for again at once; it is matched again when a report, or the pause, clears it. Methods
-that change what can be matched return True.
+Every PENDING slot has one deadline. A slot whose request failed is UNCLEAR for a while, so that it
+is not requested again at once; it is matched again once a report, or the end of the pause, clears
+it. Methods that change what can be matched return True.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ class SlotRequests:
     def __init__(
         self, table: SlotTable, jobs: Mapping[JobId, Job], timers: Timers[Timer], out: list[Command]
     ) -> None:
-        """All four are the SlotManager's own; `out` is what it wants done about the event it
-        handles.
-        """
+        """All four are the SlotManager's own; `out` collects its commands."""
         self._table = table
         self._jobs = jobs
         self._timers = timers
@@ -68,17 +65,17 @@ class SlotRequests:
         return True
 
     def overdue(self, allocation_id: AllocationId, now: float) -> bool:
-        """Nothing was heard of the request in time."""
+        """The request was not answered in time."""
         slot = self._table.slot_of(allocation_id)
         if slot is None or slot.job_id is None or slot.state is not SlotState.PENDING:
             return False
         job = self._jobs.get(slot.job_id)
         if job is None or len(self._table.held_by(job.job_id)) > job.required:
-            return self._give_up(slot, "the job needs it no more", now)
+            return self._give_up(slot, "the job no longer needs it", now)
         if slot.requests_sent >= REQUESTS_MAX:
             return self._give_up(
                 slot,
-                f"the slot request was not answered, though sent {slot.requests_sent} times",
+                f"the slot request was sent {slot.requests_sent} times without an answer",
                 now,
             )
         slot.requests_sent += 1
@@ -91,7 +88,7 @@ class SlotRequests:
                 self._give_up(slot, cause, now)
 
     def pause(self, slot: Slot, now: float) -> None:
-        """It is UNCLEAR what became of the slot."""
+        """The slot is not requested again for a while."""
         self._timers.set(
             Timer(Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index),
             now + UNCLEAR_PAUSE_S,

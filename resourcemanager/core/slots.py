@@ -118,7 +118,7 @@ class TaskExecutor:
     total: ResourceProfile
     default_slot: ResourceProfile
     metrics_address: str
-    connection: Connection | None = None  # None: its stream broke, it may yet come back
+    connection: Connection | None = None  # None: broken, perhaps back soon
     heard_at: float = 0.0
     report_sequence: int = 0  # of the newest report of this registration
     leaving: bool = False  # it is to shut down: its slots are not given any more
@@ -186,7 +186,7 @@ class SlotTable:
         return self._by_allocation.get(allocation_id)
 
     def held_by(self, job_id: JobId) -> list[ResourceProfile]:
-        """Profiles of the slots the job has or is about to get."""
+        """Profiles of the slots that the job holds or has requested."""
         return [slot.profile for slot in self._by_job.get(job_id, {}).values()]
 
     def slots_of(self, job_id: JobId) -> list[Slot]:
@@ -237,7 +237,7 @@ class SlotTable:
         for status in sorted(statuses, key=lambda s: s.allocation_id is not None):
             slot = executor.slots.get(status.slot_index)
             if slot is None:
-                continue  # its number of slots is fixed by its registration
+                continue  # its registration fixed the number of slots
             changed |= slot.problem != status.problem
             slot.warm, slot.problem = status.warm, status.problem
             if status.allocation_id is None:
@@ -312,7 +312,7 @@ class SlotTable:
     # ------------------------------------------------------------ invariants
 
     def violations(self) -> list[str]:
-        """Everything that must hold and does not (invariant 19)."""
+        """The invariants that do not hold (invariant 19)."""
         found: list[str] = []
         seen: dict[AllocationId, Slot] = {}
         counts = dict.fromkeys(SlotState, 0)
@@ -324,26 +324,25 @@ class SlotTable:
                 if holds != (slot.allocation_id is not None) or holds != (slot.job_id is not None):
                     found.append(f"{slot}: state and allocation disagree")
                 if holds == slot.profile.unknown:
-                    found.append(
-                        f"{slot}: a held slot has a decided size, no other has; it has {slot.profile}"
-                    )
+                    found.append(f"{slot}: exactly held slots have a size; it has {slot.profile}")
                 if slot.allocation_id is None:
                     continue
                 left = left - slot.profile
                 if slot.allocation_id in seen:
-                    found.append(
-                        f"allocation {slot.allocation_id} is on {seen[slot.allocation_id]} and on {slot}"
-                    )
+                    first = seen[slot.allocation_id]
+                    found.append(f"allocation {slot.allocation_id} is on {first} and on {slot}")
                 seen[slot.allocation_id] = slot
                 if self._by_allocation.get(slot.allocation_id) is not slot:
                     found.append(f"{slot}: the index of allocations does not lead to it")
             if not (left.fits_in(executor.remaining) and executor.remaining.fits_in(left)):
                 found.append(
-                    f"TaskExecutor {executor.task_executor_id}: {executor.remaining} remain, counted {left}"
+                    f"TaskExecutor {executor.task_executor_id}: {executor.remaining} remain,"
+                    f" counted {left}"
                 )
             if executor.taken != len(executor.slots) - len(executor.free_slots()):
                 found.append(
-                    f"TaskExecutor {executor.task_executor_id}: {executor.taken} slots taken is miscounted"
+                    f"TaskExecutor {executor.task_executor_id}: {executor.taken} slots taken"
+                    " is miscounted"
                 )
         if seen.keys() != self._by_allocation.keys():
             found.append(

@@ -1,4 +1,4 @@
-"""All deadlines of a core in one heap, so that the shell re-arms a single timer."""
+"""All deadlines of a core in one heap."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ class Timers(Generic[Key]):
 
     def __init__(self) -> None:
         self._at: dict[Key, tuple[float, int]] = {}
-        self._heap: list[
-            tuple[float, int, Key]
-        ] = []  # entries that differ from _at are void, dropped when met
-        self._count = 0  # breaks ties in the order of setting, so that runs repeat
+        self._heap: list[tuple[float, int, Key]] = []  # entries that differ from _at are void
+        self._count = 0  # breaks ties in the order of setting, so that runs are repeatable
 
     def set(self, key: Key, at: float) -> None:
         self._count += 1
@@ -40,7 +38,7 @@ class Timers(Generic[Key]):
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> Iterator[Key]:
-        """Takes out, one by one, what was set for `now` or before."""
+        """Removes and yields, one by one, the keys set for `now` or before."""
         while True:
             self._drop_void()
             if not self._heap or self._heap[0][0] > now:

@@ -1,19 +1,19 @@
-"""TaskExecutors that a driver starts and stops for us: how many, and when.
+"""The TaskExecutors that a driver starts and stops: how many, and when.
 
     STARTING ──registered──▶ RUNNING
        │ failed, too late       │ exited, lost, or released as idle
        ▼                        ▼
-     (gone; a new worker takes its place while one is wanted)
+     (gone; replaced while it is needed)
 
-Wanted are always the initial workers, and as many more as unmet requirements would fill, up to the
-limit on slots. How many that is, is found by matching the unmet requirements against slots of
-workers that do not exist yet: no second arithmetic that could disagree with `match_slots`.
+The initial workers are always needed, and as many more as unmet requirements would fill, up to the
+limit on slots. Their number comes from matching the unmet requirements with the slots of workers
+that do not exist yet, so there is no second arithmetic that could disagree with `match_slots`.
 
-Workers of an earlier ResourceManager that still live are waited for, but not long: until they have
-registered, nobody knows which slots are taken, so nothing is matched and nothing started.
+Workers of an earlier ResourceManager that still live get a short time to register. Until then it is
+unknown which slots are taken, so nothing is matched or started.
 
-A worker that fails to start, or dies young, delays the next start: at once, then 0.5 s, doubling up
-to 30 s. One that has run for a while ends the row of failures.
+Workers that fail to start, or die young, delay the next start: by 0.5 s, doubling up to 30 s. One
+that dies young after others that did not is replaced at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WorkerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What every worker of the driver brings, by configuration."""
+    """The slots of every worker that the driver starts."""
 
     slots: int
     total: ResourceProfile
@@ -65,10 +65,10 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What the workers that start now will bring, and how many more are wanted."""
+    """How many workers to start, and what the starting ones will provide."""
 
-    workers_wanted: int  # to be requested now
-    growing: dict[JobId, int]  # per job: slots that starting workers will give it
+    workers_wanted: int  # to request now
+    growing: dict[JobId, int]  # per job: slots that it will get from starting workers
     limited: bool  # more would help, but the limit on slots is reached
 
 
@@ -79,17 +79,11 @@ class Workers:
         self, *, initial: int, max_slots: int, spec: WorkerSpec | None, ids: IdSource
     ) -> None:
         self.initial = initial
-        self.max_slots = (
-            max_slots  # of all TaskExecutors together; 0: the initial workers and no more
-        )
+        self.max_slots = max_slots  # of all TaskExecutors together; 0: no more than the initial
         self.spec = spec  # None: no driver, TaskExecutors are started by hand
         self.known: dict[WorkerId, Worker] = {}
-        self.recovering: set[WorkerId] = (
-            set()
-        )  # of an earlier ResourceManager: alive, but not registered here yet
-        self.ending: set[WorkerId] = (
-            set()
-        )  # given up, but the driver has not yet said that they are gone
+        self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager, not registered yet
+        self.ending: set[WorkerId] = set()  # given up, but not known to have ended
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.not_before = 0.0  # no start before that
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
@@ -138,7 +132,7 @@ class Workers:
         return worker
 
     def recover(self, worker_ids: Sequence[WorkerId], now: float) -> None:
-        """These were started by an earlier ResourceManager and live."""
+        """Adds workers of an earlier ResourceManager that still live."""
         for worker_id in worker_ids:
             self.known[worker_id] = Worker(
                 worker_id=worker_id, state=WorkerState.STARTING, since=now
@@ -146,9 +140,9 @@ class Workers:
         self.recovering.update(worker_ids)
 
     def registered(self, worker_id: WorkerId, brought: WorkerSpec, now: float) -> None:
-        """Its TaskExecutor is here. A worker of an earlier ResourceManager is taken over."""
+        """Its TaskExecutor has registered. A worker of an earlier ResourceManager is adopted."""
         if self.spec is not None:
-            self.spec = brought  # better than what was derived from the configuration: the next will be like it
+            self.spec = brought  # more exact than what was derived from the configuration
         self.recovering.discard(worker_id)
         worker = self.known.get(worker_id)
         if worker is None:
@@ -160,20 +154,20 @@ class Workers:
         self.last_failure = ""
 
     def released(self, worker_id: WorkerId) -> None:
-        """It is no longer wanted; its end is no failure. Should its TaskExecutor register once
-        more, it is turned away.
+        """It is no longer needed, and its end is no failure. If its TaskExecutor registers again,
+        it is shut down.
         """
         self.known.pop(worker_id, None)
         self.ending.add(worker_id)
 
     def failed(self, worker_id: WorkerId, cause: str, now: float) -> bool:
-        """It did not start, or it is gone unasked. False: it was not expected to live any more."""
+        """It did not start, or ended by itself. False if it was released before."""
         worker = self.known.pop(worker_id, None)
         if worker is None:
             return False
         if worker_id in self.recovering:
             self.recovering.remove(worker_id)
-            return True  # nothing that starting another one would meet again
+            return True  # starting another one need not fail in the same way
         started = worker.state is WorkerState.RUNNING
         if started and now - worker.since >= YOUNG_S:
             self._backoff.reset()

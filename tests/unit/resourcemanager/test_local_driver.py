@@ -17,7 +17,10 @@ from resourcemanager.core.events import (
 )
 from resourcemanager.local_driver import LocalDriver
 
-STUB = "import time; from firesteel.common.process import *; watch_lifeline(); announce_ready(); time.sleep(60)"
+STUB = (
+    "import time; from firesteel.common.process import *;"
+    " watch_lifeline(); announce_ready(); time.sleep(60)"
+)
 PATIENCE_S = 20.0
 
 

@@ -71,9 +71,8 @@ def test_a_known_size_is_given_exactly() -> None:
     rm.submit("other", 1)  # what remains is less than a default slot
     [told] = rm.told(commands.NotEnoughResources)
     assert told.missing == 1
-    assert (
-        told.explanation
-        == "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
+    assert told.explanation == (
+        "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
     )
 
 

@@ -77,7 +77,8 @@ def test_no_more_than_the_initial_workers_without_a_limit() -> None:
         (
             1,
             0,
-            "2 slots exist, 2 are taken; no TaskExecutor may be added (slotmanager.number-of-slots.max=0)",
+            "2 slots exist, 2 are taken;"
+            " no TaskExecutor may be added (slotmanager.number-of-slots.max=0)",
         )
     ]
 
@@ -90,7 +91,8 @@ def test_on_demand_up_to_the_limit() -> None:
         (
             7,
             4,
-            "2 slots exist, 2 are taken; 2 TaskExecutors are starting; the limit slotmanager.number-of-slots.max=7 is reached",
+            "2 slots exist, 2 are taken; 2 TaskExecutors are starting;"
+            " the limit slotmanager.number-of-slots.max=7 is reached",
         )
     ]
     rm.register(extra, worker_id=extra)
