@@ -13,6 +13,7 @@ import pyarrow as pa
 from firesteel import stateful
 from firesteel.common.job_graph import Partitioner
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
+from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
 from firesteel.latest_operator import LatestOperator
@@ -34,7 +35,7 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.windowed_stream import WindowedStream, running_aggregate
-from firesteel.windows import Duration, Watermarks, Window
+from firesteel.windows import Watermarks, Window
 
 if TYPE_CHECKING:
     import pandas as pd

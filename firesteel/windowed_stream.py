@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from firesteel.durations import Duration, duration_us
 from firesteel.errors import InvalidProgram
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.specs import (
@@ -16,7 +17,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowSpec,
 )
-from firesteel.windows import Duration, Session, Sliding, Tumbling, Window, duration_us
+from firesteel.windows import Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

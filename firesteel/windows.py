@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from firesteel.common.units import parse_duration_s
+from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
@@ -20,21 +19,6 @@ from firesteel.plan.specs import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Duration = str | timedelta
-
-
-def duration_us(duration: Duration, what: str) -> int:
-    """A duration in microseconds. Raises InvalidProgram, naming `what`, if it is invalid."""
-    if isinstance(duration, timedelta):
-        return duration // timedelta(microseconds=1)
-    try:
-        return round(parse_duration_s(duration) * 1_000_000)
-    except (ValueError, TypeError):
-        raise InvalidProgram(
-            f"{what} is {duration!r};"
-            " give a duration such as '1 day', '90 s' or '250 ms', or a timedelta"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +91,7 @@ class Watermarks:
         """
         if not isinstance(group, str) or not group:
             raise InvalidProgram(f"with_alignment() takes the name of a group, not {group!r}")
-        max_drift_us = _positive_us(max_drift, "max_drift of with_alignment()")
+        max_drift_us = positive_us(max_drift, "max_drift of with_alignment()")
         update_interval_us = duration_us(update_interval, "update_interval of with_alignment()")
         if update_interval_us < 1000:
             raise InvalidProgram(
@@ -155,7 +139,7 @@ class Tumbling:
 
     def spec(self) -> TumblingSpec:
         _check_time(self)
-        size_us = _positive_us(self.size, "the size of a Tumbling window")
+        size_us = positive_us(self.size, "the size of a Tumbling window")
         offset_us = duration_us(self.offset, "the offset of a Tumbling window") % size_us
         return TumblingSpec(
             size_us=size_us, offset_us=offset_us, processing_time=self.processing_time
@@ -180,8 +164,8 @@ class Sliding:
 
     def spec(self) -> SlidingSpec:
         _check_time(self)
-        size_us = _positive_us(self.size, "the size of a Sliding window")
-        slide_us = _positive_us(self.slide, "the slide of a Sliding window")
+        size_us = positive_us(self.size, "the size of a Sliding window")
+        slide_us = positive_us(self.slide, "the slide of a Sliding window")
         offset_us = duration_us(self.offset, "the offset of a Sliding window") % slide_us
         spec = SlidingSpec(
             size_us=size_us,
@@ -216,7 +200,7 @@ class Session:
     def spec(self) -> SessionSpec:
         _check_time(self)
         return SessionSpec(
-            gap_us=_positive_us(self.gap, "the gap of a Session window"),
+            gap_us=positive_us(self.gap, "the gap of a Session window"),
             processing_time=self.processing_time,
         )
 
@@ -227,13 +211,6 @@ class Session:
 Window = Tumbling | Sliding | Session
 
 _MOST_PANES = 10_000
-
-
-def _positive_us(duration: Duration, what: str) -> int:
-    value_us = duration_us(duration, what)
-    if value_us <= 0:
-        raise InvalidProgram(f"{what} is {duration!r}; it must be positive")
-    return value_us
 
 
 def _check_time(window: Window) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from datetime import timedelta
 
-from firesteel.common.units import parse_duration_s, parse_size_bytes
+from firesteel.common.units import parse_size_bytes
+from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
 
 
@@ -28,17 +28,9 @@ def check_at_least_one(what: str, value: int) -> None:
         raise InvalidProgram(f"{what} is {value!r}; it must be at least 1")
 
 
-def duration_s(what: str, value: str | timedelta) -> float:
+def duration_s(what: str, value: Duration) -> float:
     """A positive duration, such as "1 s" or a timedelta, in seconds."""
-    try:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else parse_duration_s(value)
-    except (ValueError, TypeError, AttributeError):
-        raise InvalidProgram(
-            f"{what} is {value!r}; give a duration such as '1 day', '90 s' or '250 ms', "
-            "or a timedelta"
-        ) from None
-    _check_positive(what, value, seconds)
-    return seconds
+    return positive_us(value, what) / 1_000_000
 
 
 def size_bytes(what: str, value: str | int) -> int:
@@ -47,13 +39,9 @@ def size_bytes(what: str, value: str | int) -> int:
         size = parse_size_bytes(str(value))
     except ValueError:
         raise InvalidProgram(f"{what} is {value!r}; give a size such as '128m', or bytes") from None
-    _check_positive(what, value, size)
-    return size
-
-
-def _check_positive(what: str, value: object, number: float) -> None:
-    if number <= 0:
+    if size <= 0:
         raise InvalidProgram(f"{what} is {value!r}; it must be positive")
+    return size
 
 
 def absolute_path(path: str) -> str:

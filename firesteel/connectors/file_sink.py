@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import ClassVar
 
 from firesteel.connectors.checks import absolute_path, duration_s, option_texts, size_bytes
 from firesteel.connectors.sink import Sink
+from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 
 
@@ -40,7 +40,7 @@ class FileSink(Sink):
     format: str = "parquet"
     options: dict[str, str] = field(default_factory=dict)
     rolling_size: str | int | None = None
-    rolling_interval: str | timedelta | None = None
+    rolling_interval: Duration | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.removeprefix("file://"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from firesteel.connectors.checks import absolute_path, check_choice, duration_s, option_texts
 from firesteel.connectors.source import CoordinatorOptions, Source, SparkRead
+from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class FileSource(Source):
         *paths: str,
         format: str,
         schema: str | StructType | pa.Schema | None = None,
-        watch: str | timedelta | None = None,
+        watch: Duration | None = None,
         malformed: Malformed | None = None,
         **options: object,
     ) -> None:

@@ -7,12 +7,12 @@ messages a PythonCommit in one subtask commits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from firesteel.connectors.checks import duration_s, option_texts
 from firesteel.connectors.python_data_source import check_data_source, overrides
 from firesteel.connectors.sink import Sink
+from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class PythonSink(Sink):
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
     overwrite: bool = False
-    commit_interval: str | timedelta | None = None
+    commit_interval: Duration | None = None
 
     def __post_init__(self) -> None:
         check_data_source("PythonSink", self.data_source)

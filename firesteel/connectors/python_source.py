@@ -7,12 +7,12 @@ in one subtask plans the partitions that the subtasks of the PythonSource read.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from firesteel.connectors.checks import duration_s, option_texts
 from firesteel.connectors.python_data_source import check_data_source, overrides
 from firesteel.connectors.source import Source
+from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class PythonSource(Source):
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
     schema: str | StructType | pa.Schema | None = None
-    poll_interval: str | timedelta = "100 ms"
+    poll_interval: Duration = "100 ms"
 
     def __post_init__(self) -> None:
         check_data_source("PythonSource", self.data_source)
