@@ -5,7 +5,6 @@ The link and the exchange come up while Spark does; the process is ready when it
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -13,11 +12,15 @@ import signal
 import threading
 import traceback
 
-from firesteel.common import logs
+import click
+import structlog
+
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
-from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.service import ServiceProcess, service_main
 from taskexecutor.executor import CONFIG_VARIABLE
+
+log = structlog.get_logger(__name__)
 
 FLUSH_TIMEOUT_S = 2.0
 # Stateful processors create tens of thousands of Python objects per batch. Collecting garbage after
@@ -25,13 +28,31 @@ FLUSH_TIMEOUT_S = 2.0
 NEW_OBJECTS_PER_COLLECTION = 50_000
 
 
-def main() -> None:
-    watch_lifeline()
-    arguments = _arguments()
+def _configuration() -> Configuration:
+    return Configuration(json.loads(os.environ.pop(CONFIG_VARIABLE, "{}")))
+
+
+@service_main("slot-{slot}", configuration=_configuration)
+@click.option("--link", required=True, help="The TaskExecutor's socket, unix:PATH.")
+@click.option("--executor-id", required=True)
+@click.option("--task-executor-id", required=True)
+@click.option("--slot", type=int, required=True)
+@click.option("--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM.")
+@click.option("--cores", type=int, required=True, help="Threads of the slot's Spark.")
+def main(
+    process: ServiceProcess,
+    *,
+    link: str,
+    executor_id: str,
+    task_executor_id: str,
+    slot: int,
+    heap: int,
+    cores: int,
+) -> None:
+    """The PySpark executor of one slot, started by its TaskExecutor."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
-    log = logs.configure(f"slot-{arguments.slot}")
-    conf = Configuration(json.loads(os.environ.pop(CONFIG_VARIABLE, "{}")))
+    conf = process.conf
 
     from taskexecutor.executor.spark.jvm.engine import SparkEngine
     from taskexecutor.executor.spark.warm_up import start_warm
@@ -41,7 +62,7 @@ def main() -> None:
 
     def start_engine() -> None:
         try:
-            start_warm(engine, conf.spark(), cores=arguments.cores, heap_bytes=arguments.heap)
+            start_warm(engine, conf.spark(), cores=cores, heap_bytes=heap)
         except BaseException as error:
             failures.append(error)
 
@@ -55,26 +76,24 @@ def main() -> None:
     from taskexecutor.executor.link import Link
     from taskexecutor.executor.operators.registry import create_operator
 
-    link = Link(
-        arguments.link,
-        arguments.executor_id,
+    connection = Link(
+        link,
+        executor_id,
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
     )
     exchange = Exchange(
-        host=arguments.host,
+        host=process.host,
         window_bytes=conf.get(options.CHANNEL_WINDOW),
         batch_rows=conf.get(options.BATCH_ROWS),
         partition_timeout_s=conf.get(options.PARTITION_TIMEOUT),
     )
     host = Host(
-        link=link,
+        link=connection,
         exchange=exchange,
         engine=engine,
         create_operator=create_operator,
-        slot=arguments.slot,
-        location=(
-            f"{arguments.host}, TaskExecutor {arguments.task_executor_id}, slot {arguments.slot}"
-        ),
+        slot=slot,
+        location=f"{process.host}, TaskExecutor {task_executor_id}, slot {slot}",
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
     )
     gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 10, 10)
@@ -82,19 +101,18 @@ def main() -> None:
     if failures:
         reason = _reason(failures[0])
         log.error("Spark could not be started", reason=reason)
-        link.send(convert.ending(reason))
-        link.flush(FLUSH_TIMEOUT_S)
+        connection.send(convert.ending(reason))
+        connection.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
-    link.send(
+    connection.send(
         convert.ready(
-            executor_id=arguments.executor_id,
+            executor_id=executor_id,
             data_address=exchange.address,
             pid=os.getpid(),
             jvm_pid=engine.jvm_pid,
         )
     )
-    announce_ready(data_address=exchange.address)
-    log.info("ready", data_address=exchange.address, jvm_pid=engine.jvm_pid)
+    process.announce_ready(data_address=exchange.address, jvm_pid=str(engine.jvm_pid))
     host.serve()
     # The link is gone, and with it the TaskExecutor: nothing can use this process any more.
     os._exit(0)
@@ -106,20 +124,6 @@ def _reason(failure: BaseException) -> str:
         return summary_of(failure)
     except Exception:  # Py4J asks the JVM for an error's text, and that may be gone
         return f"Spark's JVM failed ({type(failure).__name__}); the slot's log says why"
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m taskexecutor.executor", description=__doc__)
-    parser.add_argument("--link", required=True, help="the TaskExecutor's socket, unix:<path>")
-    parser.add_argument("--executor-id", required=True)
-    parser.add_argument("--task-executor-id", required=True)
-    parser.add_argument("--slot", type=int, required=True)
-    parser.add_argument(
-        "--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM"
-    )
-    parser.add_argument("--cores", type=int, required=True, help="threads of the slot's Spark")
-    parser.add_argument("--host", default="127.0.0.1", help="interface of the exchange")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

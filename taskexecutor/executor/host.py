@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -29,17 +29,16 @@ from firesteel.errors import ErrorInfo
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
+from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.job_threads import JobThreads
 from taskexecutor.executor.jvm_status import await_end, status_samples
 from taskexecutor.executor.link import Link
 from taskexecutor.executor.metrics_reporter import MetricsReporter
 from taskexecutor.executor.operator_factory import CreateOperator
+from taskexecutor.executor.preload import import_pandas
 from taskexecutor.executor.running_tasks import RunningTasks
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskMetrics, TaskServices
-
-if TYPE_CHECKING:  # not needed to import the host while Spark starts
-    from taskexecutor.executor.exchange import Exchange
-    from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +110,7 @@ class Host:
     def _assign(self, assign: executor_pb2.AssignSlot) -> None:
         self._leave()
         if assign.python_paths:
-            _import_pandas()  # before the job's files can hide it
+            import_pandas()  # before the job's files can hide it
         self._job_id = assign.job_id
         self._job_threads = JobThreads()
         self._user_roots = tuple(path for path in (assign.job_dir, *assign.python_paths) if path)
@@ -126,10 +125,10 @@ class Host:
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         left = self._tasks.clear()
-        for task, _ in left:
-            task.cancel()
-        for _, thread in left:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for running in left:
+            running.task.cancel()
+        for running in left:
+            running.thread.join(max(0.0, deadline - time.monotonic()))
         if self._job_id:
             self._exchange.release_job(self._job_id)
         surroundings, self._surroundings = self._surroundings, None
@@ -176,7 +175,7 @@ class Host:
         )
         for config in configs:
             self._start_task(config, services)
-        self._start(_import_pandas, name="pandas")
+        self._start(import_pandas, name="pandas")
         self._metrics.wake()
 
     def _start_task(self, config: TaskConfig, services: TaskServices) -> None:
@@ -273,10 +272,3 @@ def _log_context(config: TaskConfig) -> AbstractContextManager[None]:
         subtask=config.subtask,
         attempt=config.attempt,
     )
-
-
-def _import_pandas() -> None:
-    """pyarrow imports it at the first Python value that it converts: better before records wait for
-    it. A slot that has not had a job does without.
-    """
-    import pandas  # noqa: F401

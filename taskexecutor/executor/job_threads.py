@@ -13,10 +13,12 @@ import traceback
 from types import FrameType
 from typing import NamedTuple
 
-# Threads that begin in these packages serve the process, not the job: Flight's streams, the
-# cancellation of Spark jobs, gRPC, and the JVM's calls into Python, whose connections Py4J keeps.
+# Threads that begin in these packages serve the process, not the job: Flight's streams, imports,
+# the cancellation of Spark jobs, gRPC, and the JVM's calls into Python, whose connections Py4J
+# keeps.
 RUNTIME_PACKAGES = (
     "taskexecutor.executor.exchange",
+    "taskexecutor.executor.preload",
     "taskexecutor.executor.spark",
     "grpc",
     "py4j",

@@ -1,5 +1,5 @@
-"""The process' link to its TaskExecutor: one stream over a Unix socket, open for as long as the
-process lives.
+"""The link between the process and its TaskExecutor: one stream over a Unix socket, open as long as
+the process lives.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Link:
             self._ended.set()
 
     def flush(self, timeout_s: float) -> None:
-        """As `close`, where nobody iterates `received`."""
+        """As `close`, for when no other thread iterates `received`."""
         threading.Thread(
             target=lambda: list(self.received()), name="link-flush", daemon=True
         ).start()
         self.close(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """What was sent before reaches the TaskExecutor, which then ends the stream, or `timeout_s`
-        passes.
+        """Waits until the TaskExecutor has everything that was sent and ends the stream, at most
+        `timeout_s`.
         """
         self._outgoing.put(None)
         self._ended.wait(timeout_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firesteel.common.states import ExecutionState
@@ -11,7 +10,7 @@ from taskexecutor.executor.task import StreamTask
 
 
 @dataclass(slots=True)
-class _Running:
+class RunningTask:
     task: StreamTask
     thread: threading.Thread
     ended: bool = False  # its terminal state is reported
@@ -20,11 +19,11 @@ class _Running:
 class RunningTasks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tasks: dict[str, _Running] = {}
+        self._tasks: dict[str, RunningTask] = {}
 
     def add(self, task: StreamTask, thread: threading.Thread) -> None:
         with self._lock:
-            self._tasks[task.info.attempt_id] = _Running(task, thread)
+            self._tasks[task.info.attempt_id] = RunningTask(task, thread)
 
     def remove(self, task: StreamTask) -> None:
         with self._lock:
@@ -53,9 +52,9 @@ class RunningTasks:
         with self._lock:
             return [running.task for running in self._tasks.values() if not running.ended]
 
-    def clear(self) -> Sequence[tuple[StreamTask, threading.Thread]]:
-        """Forgets every task; returns them with their threads."""
+    def clear(self) -> list[RunningTask]:
+        """Forgets every task; returns them."""
         with self._lock:
-            left = [(running.task, running.thread) for running in self._tasks.values()]
+            left = list(self._tasks.values())
             self._tasks.clear()
         return left

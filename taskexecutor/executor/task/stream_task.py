@@ -51,7 +51,7 @@ from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
 
 # A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the
-# JobMaster, which then cancels this task. The symptom is reported only if nobody does.
+# JobMaster, which then cancels this task. The symptom is reported only if that fails.
 NEIGHBOUR_FAILURE_GRACE_S = 1.0
 
 _log = structlog.get_logger("task")

@@ -8,6 +8,7 @@ operator that ends finds them still there (spec 000).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from firesteel.common.job_graph import JobEdge
 from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
@@ -15,6 +16,11 @@ from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorSt
 from taskexecutor.executor.task.chain.node import ChainNode
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.interfaces import ResultPartition
+
+
+class ChainEntry(NamedTuple):
+    node: ChainNode
+    input_index: int
 
 
 class OperatorChain:
@@ -31,9 +37,9 @@ class OperatorChain:
         ]
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
-    def entry(self, edge: JobEdge) -> tuple[ChainNode, int]:
-        """The node and input that an in_edge feeds."""
-        return self._node_of_index[edge.target_operator], edge.target_input
+    def entry(self, edge: JobEdge) -> ChainEntry:
+        """Where an in_edge enters the chain."""
+        return ChainEntry(self._node_of_index[edge.target_operator], edge.target_input)
 
     @property
     def stopped(self) -> bool:
