@@ -1,5 +1,5 @@
-"""A ResourceManager and a JobMaster in one server, as small as can be: they record what they hear
-and say what a test wants.
+"""A minimal ResourceManager and JobMaster in one server. They record what they receive and send
+what a test asks for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""One real TaskExecutor with real slots, between a ResourceManager and a JobMaster that do what the
-test says.
-"""
+"""A real TaskExecutor with real slots. The test plays its ResourceManager and its JobMaster."""
 
 from __future__ import annotations
 
@@ -135,7 +133,7 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     assert not (cluster.directory / "tmp" / first.executor_id).exists()
     assert third.executor_id != first.executor_id
 
-    # kill -9 of its JVM: the process says so before it goes.
+    # kill -9 of its JVM: the process reports it before it ends.
     python, jvm = cluster.named("python"), cluster.named("java")
     jvm.kill()
     lost = await masters.job_master.next("slot_lost", timeout_s=5)
@@ -187,7 +185,7 @@ async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_n
     masters = cluster.masters
     await cluster.take_slot("1")
 
-    # A file nobody can deliver.
+    # A file that cannot be downloaded.
     blob = common_pb2.BlobRef(hash="0" * 32, name="lib.py", kind=common_pb2.BLOB_FILE, size_bytes=1)
     graph = job_graph_pb2.JobGraph(job_id=JOB, blobs=[blob])
     analyze = tasks_pb2.Analyze(

@@ -1,5 +1,5 @@
-"""A slot table with a clock of its own, and short words for what happens to it. Invariants are
-checked after every event.
+"""A TaskExecutor's core with a clock of its own, and short names for events. Invariants are checked
+after every event.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class World:
             IdSource(b"seed"),
         )
         self.commands: list[commands.Command] = []  # of the last event
-        self.tell(events.ReportDue())
+        self.handle(events.ReportDue())
 
-    # -- telling
+    # -- events
 
-    def tell(self, event: events.Event) -> list[commands.Command]:
+    def handle(self, event: events.Event) -> list[commands.Command]:
         self.commands = list(self.core.handle(event, self.now).commands)
         self.core.validate()
         deadline = self.core.next_deadline()
@@ -75,12 +75,12 @@ class World:
             next_heartbeat = min(until, self.now + HEARTBEAT_INTERVAL_S)
             while (at := self.core.next_deadline()) is not None and at <= next_heartbeat:
                 self.now = max(self.now, at)
-                given += self.tell(Tick())
+                given += self.handle(Tick())
             self.now = next_heartbeat
             for slot in self.core.table.slots:
                 if slot.process and slot.index not in self.hung:
                     heartbeat = events.ProcessHeartbeat(executor_id=slot.process.executor_id)
-                    given += self.tell(heartbeat)
+                    given += self.handle(heartbeat)
         self.commands = given
         return given
 
@@ -97,7 +97,7 @@ class World:
             "job_master_epoch": Epoch(1),
             **more,
         }
-        self.tell(events.SlotRequested(**values))
+        self.handle(events.SlotRequested(**values))
         return self.only(commands.AnswerSlotRequest)
 
     def start_all(self) -> None:
@@ -107,24 +107,24 @@ class World:
                 self.ready(slot.index)
 
     def ready(self, index: int = 0) -> list[commands.Command]:
-        return self.tell(
+        return self.handle(
             events.ProcessReady(
                 executor_id=self.executor(index), pid=1000 + index, data_address=f"flight:{index}"
             )
         )
 
     def die(self, index: int = 0, cause: str = "killed by SIGKILL") -> list[commands.Command]:
-        return self.tell(events.ProcessDied(executor_id=self.executor(index), cause=cause))
+        return self.handle(events.ProcessDied(executor_id=self.executor(index), cause=cause))
 
     def connect(self) -> list[commands.Command]:
-        return self.tell(events.JobMasterConnected(job_id=JOB))
+        return self.handle(events.JobMasterConnected(job_id=JOB))
 
     def give(self, allocation: str = "a", index: int = 0, **more: Any) -> None:
         """A slot, all the way to an accepted offer."""
         assert self.request(allocation, index, **more).accepted
         if not self.core.table.jobs[JOB].connected:
             self.connect()
-        self.tell(events.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
+        self.handle(events.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
 
     def submit(
         self, *attempts: str, allocation: str = "a", blobs: tuple[Any, ...] = ()
@@ -134,7 +134,7 @@ class World:
             attempt_ids=tuple(map(AttemptId, attempts)),
             message=f"deploy {attempts}",
         )
-        return self.tell(
+        return self.handle(
             events.TasksSubmitted(
                 parts=(part,),
                 blobs=blobs,
@@ -145,10 +145,10 @@ class World:
         )
 
     def cancel(self, *attempts: str) -> list[commands.Command]:
-        return self.tell(events.TasksCancelled(attempt_ids=tuple(map(AttemptId, attempts)), **JM))
+        return self.handle(events.TasksCancelled(attempt_ids=tuple(map(AttemptId, attempts)), **JM))
 
     def states(self, index: int = 0, **states: ExecutionState) -> list[commands.Command]:
-        return self.tell(
+        return self.handle(
             events.TaskStatesReported(
                 executor_id=self.executor(index),
                 job_id=JOB,
@@ -160,20 +160,20 @@ class World:
         )
 
     def free(self, *allocations: str) -> list[commands.Command]:
-        return self.tell(
+        return self.handle(
             events.SlotsFreed(
                 allocation_ids=tuple(map(AllocationId, allocations)), cause="done", **JM
             )
         )
 
     def clean(self, allocation: str = "a", index: int = 0) -> list[commands.Command]:
-        return self.tell(
+        return self.handle(
             events.ProcessCleaned(
                 executor_id=self.executor(index), allocation_id=AllocationId(allocation)
             )
         )
 
-    # -- asking
+    # -- what came of them
 
     def all(self, kind: type[C]) -> list[C]:
         return [command for command in self.commands if isinstance(command, kind)]

@@ -101,12 +101,12 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 
 async def _prepared(tmp_path: Path, *blobs: Blob) -> events.Event:
-    told: list[events.Event] = []
-    files = JobFiles(tmp_path, python=sys.executable, post=told.append, platform=SYSTEM)
+    posted: list[events.Event] = []
+    files = JobFiles(tmp_path, python=sys.executable, post=posted.append, platform=SYSTEM)
     files.start()
     files.prepare(commands.PrepareJobFiles(job_id="a" * 32, blobs=blobs, dispatcher_address=""))  # type: ignore[arg-type]
     await files._preparing["a" * 32]  # type: ignore[index]
-    return told[0]
+    return posted[0]
 
 
 async def test_files_in_the_cache_need_no_dispatcher(tmp_path):

@@ -1,6 +1,4 @@
-"""Any order of events, lost, doubled and late ones included: the invariants hold, and everything
-comes to rest.
-"""
+"""Events in any order, some lost, repeated or late: the invariants hold, and all comes to rest."""
 
 from __future__ import annotations
 
@@ -40,8 +38,8 @@ class Chaos:
             elif isinstance(command, commands.KillProcess):
                 self.killed.add(command.executor_id)
 
-    def tell(self, event: events.Event) -> None:
-        self._follow(self.world.tell(event))
+    def handle(self, event: events.Event) -> None:
+        self._follow(self.world.handle(event))
 
     def step(self) -> None:
         r = self.random
@@ -50,10 +48,10 @@ class Chaos:
         if r.random() < 0.2:
             self._follow(self.world.pass_time(r.choice([0.01, 0.01, 0.5, 0.5, 3, 12, 40])))
             return
-        self.tell(self.event())
+        self.handle(self.event())
         for executor_id in [e for e in self.killed if r.random() < 0.7]:
             self.killed.discard(executor_id)
-            self.tell(events.ProcessDied(executor_id=executor_id, cause="killed"))
+            self.handle(events.ProcessDied(executor_id=executor_id, cause="killed"))
 
     def event(self) -> events.Event:
         r = self.random
@@ -132,19 +130,17 @@ class Chaos:
         )
 
     def rest(self) -> None:
-        """Everybody goes away; processes do as they are told. All slots must be free and warm in
-        the end.
-        """
+        """JobMasters leave and processes obey: in the end all slots are free and warm."""
         self.world.hung = set()
         for job in JOBS:
-            self.tell(events.JobMasterLeft(job_id=job, job_master_epoch=Epoch(9), cause="end"))
+            self.handle(events.JobMasterLeft(job_id=job, job_master_epoch=Epoch(9), cause="end"))
         for _ in range(100):
             for executor_id in list(self.killed):
                 self.killed.discard(executor_id)
-                self.tell(events.ProcessDied(executor_id=executor_id, cause="killed"))
+                self.handle(events.ProcessDied(executor_id=executor_id, cause="killed"))
             for slot in self.world.core.table.slots:
                 if slot.process is not None:
-                    self.tell(
+                    self.handle(
                         events.ProcessReady(
                             executor_id=slot.process.executor_id, pid=1, data_address="x"
                         )
