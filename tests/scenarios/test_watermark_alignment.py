@@ -78,7 +78,7 @@ class Reader:
             self, WatermarkReported(watermark_us=report.watermark_us, idle=report.idle)
         )
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         limit_us = self.incoming.popleft()
         if limit_us is None:
             self.alignment.report()
@@ -141,7 +141,7 @@ class World:
             if reader.out:
                 actions.append(reader.report)
             if reader.incoming:
-                actions.append(reader.hear)
+                actions.append(reader.receive)
             if reader.timers and min(reader.timers) <= self.now_ms:
                 actions.append(reader.on_timer)
         deadline = self.alignment.next_deadline()
@@ -177,7 +177,7 @@ with_pauses = st.lists(st.one_of(st.integers(0, 3_000), st.none()), max_size=12)
     st.lists(ahead, min_size=1, max_size=2),
     st.randoms(use_true_random=False),
 )
-def test_nobody_reads_who_is_ahead_of_the_slowest_and_all_come_to_their_end(
+def test_readers_ahead_of_the_slowest_stop_and_all_reach_their_end(
     fast: list[list[int | None]], slow: list[list[int | None]], chance: random.Random
 ) -> None:
     world = World({"fast": fast, "slow": slow}, chance)
@@ -186,7 +186,7 @@ def test_nobody_reads_who_is_ahead_of_the_slowest_and_all_come_to_their_end(
         slowest_us = min(other.watermark_us for other in world.readers if not other.ended)
         if slowest_us == MIN_TIMESTAMP_US:
             assert reader.watermark_us == MIN_TIMESTAMP_US, (
-                "behind its first watermark, and somebody has none yet"
+                "behind its first watermark, and one source has none yet"
             )
         else:
             assert reader.watermark_us <= slowest_us + DRIFT_US[reader.name]
@@ -200,7 +200,7 @@ def test_nobody_reads_who_is_ahead_of_the_slowest_and_all_come_to_their_end(
     st.lists(with_pauses, min_size=1, max_size=2),
     st.randoms(use_true_random=False),
 )
-def test_whoever_is_idle_meanwhile_all_come_to_their_end(
+def test_all_reach_their_end_however_many_are_idle(
     fast: list[list[int | None]], slow: list[list[int | None]], chance: random.Random
 ) -> None:
     World({"fast": fast, "slow": slow}, chance).run()

@@ -36,11 +36,11 @@ def source(
 
 
 class Groups:
-    """An alignment with somebody who writes down what is told to whom."""
+    """A watermark alignment, and the limits that it has announced."""
 
     def __init__(self, *sources: JobVertex) -> None:
         self.alignment = WatermarkAlignment.of(job(*sources, edges=False))
-        self.told: dict[str, int] = {}
+        self.announced: dict[str, int] = {}
 
     def report(
         self, name: str, subtask: int, watermark_us: int, now: float = 0.0, *, idle: bool = False
@@ -55,8 +55,8 @@ class Groups:
         new = {
             announcement.attempt_id: announcement.limit.limit_us for announcement in announcements
         }
-        assert len(new) == len(announcements), "nobody is told twice"
-        self.told.update(new)
+        assert len(new) == len(announcements), "no reader gets the same limit twice"
+        self.announced.update(new)
         return dict(new)
 
 
@@ -69,7 +69,7 @@ def test_all_wait_for_those_that_have_no_event_time_yet() -> None:
     )
     assert groups.alignment.next_deadline() == 1.0
     assert groups.note(groups.alignment.tick(1.0)) == {"fast0": 50}, (
-        "it is told all the same, but not in a hurry"
+        "it is announced all the same, but later"
     )
     assert groups.alignment.next_deadline() is None
 
@@ -80,14 +80,14 @@ def test_who_stopped_and_may_go_on_is_told_at_once_the_others_once_per_interval(
     assert groups.report("fast", 0, 5) == {"fast0": 10, "slow0": 30}
     assert groups.report("slow", 0, 3, now=0.1) == {}
     assert groups.report("fast", 0, 12, now=0.2) == {"fast0": 13}
-    assert groups.report("slow", 0, 4, now=0.3) == {}, "12 is within what it was told"
+    assert groups.report("slow", 0, 4, now=0.3) == {}, "12 is within its limit"
     assert groups.alignment.next_deadline() == pytest.approx(1.0)
     assert groups.note(groups.alignment.tick(0.9)) == {}
     assert groups.note(groups.alignment.tick(1.0)) == {"slow0": 34}
     assert groups.note(groups.alignment.tick(1.2)) == {"fast0": 14}
 
 
-def test_a_limit_falls_at_once_when_somebody_comes_back_from_idleness() -> None:
+def test_a_limit_falls_at_once_when_a_reader_is_idle_no_longer() -> None:
     groups = Groups(source("fast", 1), source("slow", 1))
     groups.report("slow", 0, 7, idle=True)
     assert groups.report("fast", 0, 100) == {"fast0": 110, "slow0": 110}
@@ -104,10 +104,10 @@ def test_the_last_one_that_counts_goes_on_and_without_any_there_is_no_limit() ->
     groups = Groups(source("fast", 1), source("slow", 2))
     groups.report("fast", 0, 100)
     groups.report("slow", 0, 1, idle=True)
-    assert groups.told["fast0"] == MIN_TIMESTAMP_US
+    assert groups.announced["fast0"] == MIN_TIMESTAMP_US
     assert groups.note(groups.alignment.finished(SLOW, 1, 0.0))["fast0"] == 110
     assert groups.report("fast", 0, MAX_TIMESTAMP_US) == {"fast0": MAX_TIMESTAMP_US}, (
-        "its end; slow0 hears of it later"
+        "its end; slow0 gets it later"
     )
     assert groups.note(groups.alignment.tick(9.0)) == {"slow0": MAX_TIMESTAMP_US}
 
@@ -176,7 +176,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_everybody_knows_it(
+def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_all_readers_have_it(
     story: list[tuple],
 ) -> None:  # type: ignore[type-arg]
     groups = Groups(
@@ -215,12 +215,12 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
         check(told)
         for (name, index), other in readers.items():
             key = f"{name}{index}"
-            if other.heard_of and groups.told[key] < other.watermark_us <= allowed_us(name):
+            if other.heard_of and groups.announced[key] < other.watermark_us <= allowed_us(name):
                 raise AssertionError(
-                    f"{key} is at {other.watermark_us} and its limit is {groups.told[key]}; "
+                    f"{key} is at {other.watermark_us} and its limit is {groups.announced[key]}; "
                     "it may go on"
                 )
-            assert not other.heard_of or groups.told[key] <= allowed_us(name), (
+            assert not other.heard_of or groups.announced[key] <= allowed_us(name), (
                 "no reader keeps a limit that has fallen"
             )
 
@@ -237,7 +237,7 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
                 groups.alignment.attempt_ended(operator_id(name), index)
             case "reconnected", [(name, index)] if readers[(name, index)].heard_of:
                 groups.alignment.reconnected(operator_id(name), index)
-                del groups.told[f"{name}{index}"]
+                del groups.announced[f"{name}{index}"]
                 report((name, index))
             case "pass", [seconds]:
                 now = pass_until(now + seconds)
@@ -245,15 +245,16 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
         report(subtask)
     pass_until(now + 10.0)
     for (name, index), reader in readers.items():
-        assert not reader.heard_of or groups.told[f"{name}{index}"] == allowed_us(name)
+        assert not reader.heard_of or groups.announced[f"{name}{index}"] == allowed_us(name)
     counting = [subtask for subtask, reader in readers.items() if reader.counts and reader.heard_of]
     if counting and allowed_us("fast") != MIN_TIMESTAMP_US:
         assert any(
-            groups.told[f"{name}{i}"] >= readers[(name, i)].watermark_us for name, i in counting
-        ), "somebody goes on"
+            groups.announced[f"{name}{i}"] >= readers[(name, i)].watermark_us
+            for name, i in counting
+        ), "one reader goes on"
 
 
-def say(
+def report(
     world: World, vertex_name: str, subtask: int, watermark_us: int, *, idle: bool = False
 ) -> list[commands.Command]:
     execution = world.executions(vertex_name)[subtask]
@@ -268,7 +269,7 @@ def say(
     )
 
 
-def told(world: World, among: list[commands.Command]) -> dict[tuple[str, int], int]:
+def announced(world: World, among: list[commands.Command]) -> dict[tuple[str, int], int]:
     names = {operator_id(name): name for name in ("fast", "slow")}
     return {
         (names[sent.operator_id], sent.subtask): sent.message.limit_us
@@ -280,24 +281,24 @@ def told(world: World, among: list[commands.Command]) -> dict[tuple[str, int], i
 def test_a_job_from_reports_to_limits_over_vertices_and_their_ends() -> None:
     world = World(job(source("fast", 2), source("slow", 1), edges=False))
     world.run(("te", 2))
-    assert told(world, say(world, "fast", 0, 100)) == {("fast", 0): MIN_TIMESTAMP_US}
-    assert told(world, say(world, "fast", 1, 40)) == {("fast", 1): MIN_TIMESTAMP_US}
-    assert told(world, say(world, "slow", 0, 35)) == {("fast", 1): 45, ("slow", 0): 45}
-    assert told(world, world.pass_time(1.0)) == {("fast", 0): 45}
-    assert told(world, world.report(world.executions("slow"), ExecutionState.FINISHED)) == {}, (
-        "nobody is in a hurry"
-    )
-    assert told(world, world.pass_time(1.0)) == {("fast", 0): 50, ("fast", 1): 50}
-    assert told(world, world.report(world.executions("fast")[1:], ExecutionState.FINISHED)) == {
-        ("fast", 0): 110
-    }
+    assert announced(world, report(world, "fast", 0, 100)) == {("fast", 0): MIN_TIMESTAMP_US}
+    assert announced(world, report(world, "fast", 1, 40)) == {("fast", 1): MIN_TIMESTAMP_US}
+    assert announced(world, report(world, "slow", 0, 35)) == {("fast", 1): 45, ("slow", 0): 45}
+    assert announced(world, world.pass_time(1.0)) == {("fast", 0): 45}
+    assert (
+        announced(world, world.report(world.executions("slow"), ExecutionState.FINISHED)) == {}
+    ), "none of them waits for it"
+    assert announced(world, world.pass_time(1.0)) == {("fast", 0): 50, ("fast", 1): 50}
+    assert announced(
+        world, world.report(world.executions("fast")[1:], ExecutionState.FINISHED)
+    ) == {("fast", 0): 110}
 
 
 def test_after_a_lost_connection_limits_are_said_again() -> None:
     world = World(job(source("fast", 1), source("slow", 1), edges=False))
     world.run(("te", 2))
-    say(world, "slow", 0, 0)
-    say(world, "fast", 0, 5)
+    report(world, "slow", 0, 0)
+    report(world, "fast", 0, 5)
     tasks = [events.TaskUpdate(e.attempt_id, ExecutionState.RUNNING) for e in world.executions()]
     offers = [offer(number, slot_index=number) for number in range(2)]
     resent = world.of(commands.SendOperatorMessage, world.connect("te", offers, tasks))
@@ -305,8 +306,8 @@ def test_after_a_lost_connection_limits_are_said_again() -> None:
         (FAST, Resend()),
         (SLOW, Resend()),
     }
-    assert told(world, say(world, "fast", 0, 5)) == {("fast", 0): 10}, "once more"
-    assert told(world, say(world, "slow", 0, 0)) == {("slow", 0): 10}
+    assert announced(world, report(world, "fast", 0, 5)) == {("fast", 0): 10}, "once more"
+    assert announced(world, report(world, "slow", 0, 0)) == {("slow", 0): 10}
 
 
 def test_a_restarted_job_has_no_event_time_yet() -> None:
@@ -315,12 +316,12 @@ def test_a_restarted_job_has_no_event_time_yet() -> None:
         JobSettings(restart_strategy="fixed-delay", restart_attempts=1, restart_delay_s=1.0),
     )
     world.run(("te", 2))
-    say(world, "slow", 0, 0)
-    say(world, "fast", 0, 5)
+    report(world, "slow", 0, 0)
+    report(world, "fast", 0, 5)
     first, second = world.executions()
     world.report([first], ExecutionState.FAILED, error=ErrorInfo(summary="broken"))
     world.report([second], ExecutionState.CANCELED)
     world.pass_time(1.0)
     world.report(world.executions(), ExecutionState.INITIALIZING, ExecutionState.RUNNING)
-    assert told(world, say(world, "fast", 0, 3)) == {("fast", 0): MIN_TIMESTAMP_US}
-    assert told(world, say(world, "slow", 0, 1)) == {("fast", 0): 11, ("slow", 0): 11}
+    assert announced(world, report(world, "fast", 0, 3)) == {("fast", 0): MIN_TIMESTAMP_US}
+    assert announced(world, report(world, "slow", 0, 1)) == {("fast", 0): 11, ("slow", 0): 11}

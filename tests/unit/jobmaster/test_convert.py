@@ -1,4 +1,4 @@
-"""What the JobMaster tells its peers about a job's configuration, and its operators about their
+"""What the JobMaster sends its peers about a job's configuration, and its operators about their
 alignment group.
 """
 

@@ -111,7 +111,7 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
         "as listed: by time"
     )
     assert enumerator.receive(A, 0, SplitRequested(received=1)) == ()
-    assert enumerator.receive(A, 0, SplitRequested(received=1)) == (), "said again, it waits once"
+    assert enumerator.receive(A, 0, SplitRequested(received=1)) == (), "sent again, it waits once"
     assert enumerator.receive(B, 1, SplitRequested(received=1)) == ()
     assert enumerator.next_deadline() == 11.0
     assert not enumerator.tick(10.5)
@@ -131,7 +131,7 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     )
 
 
-def test_splits_of_an_ended_attempt_go_to_whoever_waits() -> None:
+def test_splits_of_an_ended_attempt_go_to_those_that_wait() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     enumerator.paths_listed(["/x/a"], 0.0)
     ask(enumerator, A)
@@ -190,9 +190,9 @@ def test_chunks_are_kept_once_and_acknowledged_when_they_are() -> None:
     collect = CollectCoordinator()
     chunk = ChunkCollected(sequence=0, ipc_stream=b"rows")
     assert collect.receive(A, 0, chunk) == (Spool(sequence=0, ipc_stream=b"rows"),)
-    assert collect.receive(A, 0, chunk) == ()  # said again while it is being written
+    assert collect.receive(A, 0, chunk) == ()  # sent again while it is being written
     assert collect.spooled(A, 0, "") == (ChunkAcknowledged(sequence=0),)
-    assert collect.receive(A, 0, chunk) == (ChunkAcknowledged(sequence=0),)  # said again afterwards
+    assert collect.receive(A, 0, chunk) == (ChunkAcknowledged(sequence=0),)  # sent again afterwards
     assert collect.receive(B, 1, chunk) == (Spool(sequence=0, ipc_stream=b"rows"),)
 
 
@@ -204,10 +204,10 @@ def test_a_missing_chunk_is_an_error() -> None:
 def test_a_chunk_that_cannot_be_kept_is_answered_with_the_problem() -> None:
     collect = CollectCoordinator()
     collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows"))
-    told = (ChunkAcknowledged(sequence=0, error="the disk is full"),)
-    assert collect.spooled(A, 0, "the disk is full") == told
+    refused = (ChunkAcknowledged(sequence=0, error="the disk is full"),)
+    assert collect.spooled(A, 0, "the disk is full") == refused
     assert (
-        collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows")) == told
+        collect.receive(A, 0, ChunkCollected(sequence=0, ipc_stream=b"rows")) == refused
     )  # the answer was lost
 
 

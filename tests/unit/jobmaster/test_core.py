@@ -167,7 +167,7 @@ def test_a_surplus_slot_is_rejected() -> None:
     assert len(world.of(commands.AnswerSlots)[-1].rejected) == 1
 
 
-def test_a_reconnected_resource_manager_hears_the_requirements_again() -> None:
+def test_requirements_are_declared_again_to_a_reconnected_resource_manager() -> None:
     world = two_by_two()
     world.start()
     declared = world.one(
@@ -415,7 +415,7 @@ def test_a_silent_task_executor_is_dead_after_the_heartbeat_timeout() -> None:
     world.pass_time(19.0)
     assert status(world) is JobStatus.RUNNING
     world.pass_time(3.0)
-    assert status(world) is JobStatus.FAILED  # nobody is left to cancel
+    assert status(world) is JobStatus.FAILED  # no task is left to cancel
     assert "no heartbeat" in world.core.exceptions.newest_first()[0].summary
 
 
@@ -536,7 +536,7 @@ def test_a_cancelled_task_whose_slot_dies_is_canceled() -> None:
     assert status(world) is JobStatus.CANCELED
 
 
-def test_whoever_comes_after_the_end_is_sent_away() -> None:
+def test_task_executors_that_connect_after_the_end_are_dismissed() -> None:
     world = two_by_two()
     world.start()
     world.post(events.CancelRequested())
@@ -560,7 +560,7 @@ def test_without_its_dispatcher_the_job_is_suspended() -> None:
 # ---- operators
 
 
-def test_splits_go_to_whoever_asks_and_not_to_the_dead() -> None:
+def test_splits_go_to_live_attempts_that_request_them() -> None:
     world = World(
         job(
             vertex(

@@ -33,7 +33,7 @@ def test_every_subtask_has_a_vertex_and_a_first_execution() -> None:
     assert [e.name for e in graph.executions()][:2] == ["a (1/3)#0", "a (2/3)#0"]
 
 
-def test_all_to_all_results_join_everybody_without_storing_edges() -> None:
+def test_all_to_all_results_connect_all_subtasks_without_storing_edges() -> None:
     result = built(job(vertex("a", 3), vertex("b", 2))).results[0]
     assert len(result.partitions) == 3
     assert result.consumers_of(1) == range(2)

@@ -89,7 +89,7 @@ class Peers:
             restart_delay_s=r.choice([0.0, 1.0]),
         )
 
-    # ---- what the core says
+    # ---- what the core commands
 
     def post(self, event: events.Event | Tick) -> None:
         self.did.append(f"{self.world.now:.1f} {event}")
@@ -186,7 +186,7 @@ class Peers:
                 self.break_stream,
                 self.kill,
                 self.ask_split,
-                self.say_twice,
+                self.repeat_messages,
                 self.fail_task,
             ]
         self.random.choice(actions)()
@@ -351,7 +351,7 @@ class Peers:
                 )
             )
 
-    def say_twice(self) -> None:
+    def repeat_messages(self) -> None:
         """A message arrives a second time, or is about what is no more."""
         executor = self._any()
         if executor is not None:

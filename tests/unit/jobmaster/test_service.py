@@ -90,19 +90,19 @@ class StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
 
 
 class StubTaskExecutor:
-    """One stream to the JobMaster; says what the test tells it to."""
+    """One stream to the JobMaster; the test decides what it sends."""
 
     def __init__(self, channel: grpc.aio.Channel, job_id: str, epoch: int = EPOCH) -> None:
         self._job_id, self._epoch = job_id, epoch
         self.stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()
 
-    async def say(self, **fields: Any) -> None:
+    async def send(self, **fields: Any) -> None:
         message = job_master_pb2.TaskExecutorToJobMaster(
             job_id=self._job_id, job_master_epoch=self._epoch, **fields
         )
         await self.stream.write(message)
 
-    async def hear(self, kind: str) -> Any:
+    async def receive(self, kind: str) -> Any:
         """The next message of this kind."""
         while True:
             message = await asyncio.wait_for(self.stream.read(), TIMEOUT_S)
@@ -111,7 +111,7 @@ class StubTaskExecutor:
                 return getattr(message, kind)
 
     async def bring_slots(self, count: int) -> None:
-        await self.say(
+        await self.send(
             hello=job_master_pb2.TaskExecutorHello(
                 task_executor_id="te-1", address="te-1", host="localhost"
             )
@@ -126,18 +126,20 @@ class StubTaskExecutor:
             )
             for number in range(count)
         ]
-        await self.say(offer_slots=job_master_pb2.OfferSlots(slots=self.slots))
-        answer = await self.hear("slots_answer")
+        await self.send(offer_slots=job_master_pb2.OfferSlots(slots=self.slots))
+        answer = await self.receive("slots_answer")
         assert len(answer.accepted) == count
 
     async def analyze(self) -> tasks_pb2.Analyze:
-        request: tasks_pb2.Analyze = await self.hear("analyze")
+        request: tasks_pb2.Analyze = await self.receive("analyze")
         schemas = [
             tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema", plan="Scan")
             for v in request.job_graph.vertices
             for o in v.operators
         ]
-        await self.say(analyze_result=tasks_pb2.AnalyzeResult(job_id=self._job_id, schemas=schemas))
+        await self.send(
+            analyze_result=tasks_pb2.AnalyzeResult(job_id=self._job_id, schemas=schemas)
+        )
         return request
 
     async def report(self, submit: tasks_pb2.SubmitTasks, *states: Any, **fields: Any) -> None:
@@ -146,7 +148,7 @@ class StubTaskExecutor:
                 tasks_pb2.TaskStateChange(attempt_id=t.attempt_id, state=state, **fields)
                 for t in submit.tasks
             ]
-            await self.say(
+            await self.send(
                 task_states=tasks_pb2.TaskStateChanges(job_id=self._job_id, changes=changes)
             )
 
@@ -218,7 +220,7 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         await executor.bring_slots(2)
         request = await executor.analyze()
         assert request.dispatcher_address == cluster.address
-        submit = await executor.hear("submit")
+        submit = await executor.receive("submit")
         assert len(submit.tasks) == 4
         assert submit.dispatcher_address == cluster.address
         assert [list(v.output_schemas) for v in submit.vertices] == [[b"schema"], [b"schema"]]
@@ -240,8 +242,8 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
             attempt_id=sink.attempt_id,
             collect_chunk=tasks_pb2.CollectChunk(sequence=0, ipc_stream=b"rows"),
         )
-        await executor.say(operator_event=chunk)
-        assert (await executor.hear("operator_event")).collect_ack == tasks_pb2.CollectAck(
+        await executor.send(operator_event=chunk)
+        assert (await executor.receive("operator_event")).collect_ack == tasks_pb2.CollectAck(
             sequence=0
         )
         begun, appended = cluster.dispatcher.appended
@@ -266,8 +268,8 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         final = await cluster.dispatcher.until(common_pb2.JOB_FINISHED)
         assert final.tasks_by_state == {"FINISHED": 4}
         assert final.final_details.vertices[1].subtasks[0].attempts[0].metrics.records_in == 5
-        await executor.hear("free_slots")
-        await executor.hear("goodbye")
+        await executor.receive("free_slots")
+        await executor.receive("goodbye")
         assert await executor.stream.read() is grpc.aio.EOF  # type: ignore[attr-defined]
     while await cluster.resource_manager.declared() != []:
         pass
@@ -304,16 +306,16 @@ async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cl
     await cluster.resource_manager.declared()  # it has the job
     async with cluster.channel() as channel:
         stale = StubTaskExecutor(channel, graph.job_id, epoch=EPOCH - 1)
-        await stale.say(hello=job_master_pb2.TaskExecutorHello(task_executor_id="old"))
+        await stale.send(hello=job_master_pb2.TaskExecutorHello(task_executor_id="old"))
         assert await stale.stream.code() is grpc.StatusCode.NOT_FOUND
         executor = StubTaskExecutor(channel, graph.job_id)
         await executor.bring_slots(1)
         await executor.analyze()
-        submit = await executor.hear("submit")
+        submit = await executor.receive("submit")
         await job_master_pb2_grpc.JobMasterStub(channel).CancelJob(
             job_master_pb2.CancelJobRequest(job_id=graph.job_id)
         )
-        assert list((await executor.hear("cancel")).attempt_ids) == [submit.tasks[0].attempt_id]
+        assert list((await executor.receive("cancel")).attempt_ids) == [submit.tasks[0].attempt_id]
         await executor.report(submit, common_pb2.TASK_CANCELED)
         await cluster.dispatcher.until(common_pb2.JOB_CANCELED)
 
@@ -328,7 +330,7 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
         executor = StubTaskExecutor(channel, graph.job_id)
         await executor.bring_slots(1)
         await executor.analyze()
-        submit = await executor.hear("submit")
+        submit = await executor.receive("submit")
         await executor.report(submit, common_pb2.TASK_INITIALIZING, common_pb2.TASK_RUNNING)
         request = tasks_pb2.OperatorEvent(
             job_id=graph.job_id,
@@ -336,12 +338,12 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
             attempt_id=submit.tasks[0].attempt_id,
             request_split=tasks_pb2.RequestSplit(received=0),
         )
-        await executor.say(operator_event=request)
+        await executor.send(operator_event=request)
         await cluster.dispatcher.until(common_pb2.JOB_RUNNING)
         executor.stream.cancel()  # the answer goes with it
 
         again = StubTaskExecutor(channel, graph.job_id)
-        await again.say(
+        await again.send(
             hello=job_master_pb2.TaskExecutorHello(
                 task_executor_id="te-1",
                 address="te-1",
@@ -354,13 +356,13 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
                 ],
             )
         )
-        assert (await again.hear("operator_event")).WhichOneof("event") == "resend"
-        await again.say(operator_event=request)
-        answer = (await again.hear("operator_event")).assign_split
+        assert (await again.receive("operator_event")).WhichOneof("event") == "resend"
+        await again.send(operator_event=request)
+        answer = (await again.receive("operator_event")).assign_split
         assert (answer.number, json.loads(answer.split_json)) == (0, {"start": 0, "end": 10})
         request.request_split.received = 1
-        await again.say(operator_event=request)
-        assert json.loads((await again.hear("operator_event")).assign_split.split_json) == {
+        await again.send(operator_event=request)
+        assert json.loads((await again.receive("operator_event")).assign_split.split_json) == {
             "start": 10,
             "end": 20,
         }
@@ -374,7 +376,7 @@ async def test_a_task_executor_that_vanishes_fails_the_job(cluster: Cluster) -> 
         executor = StubTaskExecutor(channel, graph.job_id)
         await executor.bring_slots(1)
         await executor.analyze()
-        await executor.hear("submit")
+        await executor.receive("submit")
         executor.stream.cancel()
     final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), TIMEOUT_S)
     assert "te-1 is lost" in final.final_details.exceptions[0].summary
