@@ -21,7 +21,8 @@ from own_connector import GzipSink, SqliteSource, create_table
 folder = Path(sys.argv[1])
 create_table(folder / "stock.db")
 env = Environment(parallelism=2)
-stock = env.from_source(SqliteSource(str(folder / "stock.db"), "stock", "article STRING, quantity LONG"))
+source = SqliteSource(str(folder / "stock.db"), "stock", "article STRING, quantity LONG")
+stock = env.from_source(source)
 stock.filter("quantity % 2 = 1").sink_to(GzipSink(str(folder / "odd")))
 env.execute("shipped connectors")
 """

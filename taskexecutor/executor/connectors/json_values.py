@@ -1,4 +1,4 @@
-"""Arrow's values in JSON, as Spark writes and reads them: maps are objects, decimals texts, bytes
+"""Arrow's values in JSON, as Spark writes and reads them: maps are objects, decimals strings, bytes
 base64, times ISO 8601.
 """
 
@@ -15,8 +15,8 @@ Form = Callable[[Any], Any]
 
 
 def json_form(kind: pa.DataType) -> Form | None:
-    """From Arrow's Python value of the type, which is not None, to one that JSON has; None if they
-    are all the same.
+    """Converts Python values of the type, other than None, to ones that JSON has; None if they need
+    no conversion.
     """
     if pa.types.is_dictionary(kind):
         return json_form(kind.value_type)

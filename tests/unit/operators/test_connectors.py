@@ -28,7 +28,14 @@ from firesteel.common.operator_messages import (
     SplitAssigned,
     SplitsExhausted,
 )
-from firesteel.connectors import CollectSink, FileSink, PrintSink, SequenceSource, Sink
+from firesteel.connectors import (
+    CollectSink,
+    EndOfSplit,
+    FileSink,
+    PrintSink,
+    SequenceSource,
+    Sink,
+)
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.testing import OperatorHarness
@@ -454,6 +461,20 @@ def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_on
     assert not harness.poll()
     assert len(harness.sent) == 4
     assert [row["n"] for row in harness.rows()] == list(range(100))
+
+
+def test_a_reader_of_a_sequence_continues_at_a_position() -> None:
+    context = OperatorHarness(reading(SequenceSource(0, 100_000))).open().operator.context
+    first, second = (SequenceReader(SequenceSource(0, 100_000), context) for _ in range(2))
+    first.begin({"start": 0, "end": 100_000})
+    assert first.poll() is not None
+    second.begin({"start": 0, "end": 100_000})
+    second.restore(first.position())
+    batch = second.poll()
+    assert batch is not None
+    assert batch["value"][0].as_py() == 65_536
+    with pytest.raises(EndOfSplit):
+        second.poll()
 
 
 @given(rate=st.floats(0.5, 1e6), looks=st.lists(st.floats(0.0, 0.3), max_size=50))

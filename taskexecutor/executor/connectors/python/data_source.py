@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WRITER = b"firesteel.writer"
-BATCH_ROWS = 10_000  # rows of a reader go on in batches of so many, as in Spark
-PARTITION_SCHEMA = pa.schema(
-    [("partition", pa.binary())]
-)  # pickled InputPartitions, on their way to the readers
-MESSAGE_SCHEMA = pa.schema(
-    [("subtask", pa.int32()), ("message", pa.binary())]
-)  # pickled WriterCommitMessages
+BATCH_ROWS = 10_000  # of a reader, as in Spark
+# Pickled InputPartitions, on their way to the readers.
+PARTITION_SCHEMA = pa.schema([("partition", pa.binary())])
+# Pickled WriterCommitMessages.
+MESSAGE_SCHEMA = pa.schema([("subtask", pa.int32()), ("message", pa.binary())])
 
 
 def create(source: PythonSource | PythonSink) -> DataSource:
@@ -161,7 +159,7 @@ def offset_text(offset: Any, name: str) -> str:
 
 @contextlib.contextmanager
 def user_code(context: RuntimeContext, *, timed: bool = True) -> Iterator[None]:
-    """Inside, `TaskContext.get()` has the subtask as its partition, as in Spark's Python workers."""
+    """Inside, `TaskContext.get()` has the subtask as its partition, as in Spark's workers."""
     before = getattr(_current, "context", None)
     _current.context = context
     _count_users(1)

@@ -2,18 +2,18 @@
 
     planner (one subtask)  --partitions-->  readers (any number)
 
-The planner holds the offset and asks the DataSourceStreamReader what is new; the partitions that it
-plans travel as rows to the readers, which turn each into its rows. So the plan is part of the
-stream: a barrier that has passed both has the offset in one's state and nothing left between them.
-A SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
+The planner keeps the offset and asks the DataSourceStreamReader for new partitions, which travel as
+rows to the readers; those turn each into its rows. So the plan is part of the stream: when a
+barrier has passed both, the offset is in the planner's state and nothing is left between them. A
+SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
 
-Partitions of one plan may be of the same time, and a reader has several of them before it. So where
-the source has event time, the planner sends a mark, a watermark that counts the plans, behind each
-of them, and the operator that finds event time behind the reader (AssignWatermarks) lets it advance
+Partitions of one plan may cover the same time, and a reader may have several of them queued. So
+where the source has event time, the planner sends a mark behind each plan, a watermark that counts
+the plans, and the operator that finds event time behind the reader (AssignWatermarks) advances it
 only there.
 
-`commit(end)` promises a reader that nothing before `end` will be asked for again, so it is called
-when a completed checkpoint has that offset, and only then.
+`commit(end)` promises a reader that nothing before `end` will be read again, so it is called only
+when a completed checkpoint contains that offset.
 """
 
 from __future__ import annotations
@@ -75,9 +75,8 @@ class _OffsetSource(SourceOperator):
         self._reader: Any = None  # None: not the subtask that reads
         self._offset: Any = None
         self._kept: list[str] = []  # operator list state: the offset, as JSON
-        self._by_checkpoint: dict[
-            int, Any
-        ] = {}  # offsets to commit when their checkpoint is complete
+        # By checkpoint: the offset to commit when it is complete.
+        self._by_checkpoint: dict[int, Any] = {}
         self._ended = False
         self.poll_interval_s = source.poll_interval_s
 
@@ -108,7 +107,7 @@ class _OffsetSource(SourceOperator):
         return not self._ended
 
     def _advance(self) -> Any:
-        """Emits what is new; returns the offset behind it, the same one if there is nothing."""
+        """Emits what is new; returns the offset behind it, or the same one if nothing is."""
         raise NotImplementedError
 
     def _note_end(self) -> None:

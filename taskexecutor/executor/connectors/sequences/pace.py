@@ -1,13 +1,9 @@
-"""How many rows a rate-limited source may emit, and when to look again (pure: time is an argument,
-in seconds).
-"""
+"""How many rows a rate-limited source may emit, and when. Pure: time is an argument, in seconds."""
 
 from __future__ import annotations
 
-INTERVAL_S = 0.01  # rows are let go in groups so far apart: low latency, and no busy loop
-MAX_BEHIND_S = (
-    1.0  # what could not be emitted for longer, because of back-pressure, is not made up for
-)
+INTERVAL_S = 0.01  # between groups of rows: low latency, and no busy loop
+MAX_BEHIND_S = 1.0  # a longer delay, because of back-pressure, is not made up for
 
 
 class Pace:

@@ -1,9 +1,9 @@
 """Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is
-sound (`kept`).
+sound (taskexecutor.executor.spark.kept_plan).
 
-Spark's aggregation looks for a row's group in a small map first, then in a larger one, where that
-takes several times as long. If the first rows alone have more groups than fit into the first map,
-it is made large.
+Spark's aggregation looks a row's group up in a small map first, then in a larger one, which takes
+several times as long. If the first rows alone have more groups than fit into the first map, it is
+enlarged.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPLITS_PER_PLAN = 1024
-PART_BYTES = 32 * 2**20  # of results that the JVM has at a time, as far as the splits before tell
+PART_BYTES = 32 * 2**20  # of results that the JVM holds at a time, estimated from earlier splits
 _MOST_PARTS = 16
-_MAP_BITS = 16  # Spark's own: its quick map holds two to the power of this many groups
-_MAP_SHARE = 8  # the map may take one of so many parts of the JVM's heap
-_LARGE = (
-    8  # splits that have less than so many times the rows that are looked at are not worth the look
-)
+_MAP_BITS = 16  # Spark's default: its fast map holds two to the power of this many groups
+_MAP_SHARE = 8  # the map may take this fraction of the JVM's heap: one eighth
+_LARGE = 8  # counting groups does not pay for splits with fewer than this many times the rows
 _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
 
 
@@ -139,8 +137,8 @@ class RangePlans:
         return True
 
     def _find_map_bits(self, begin: int) -> int:
-        """How large the map is to be. Its columns are allocated in full: it must leave room for
-        everything else.
+        """The size of the map. Its columns are allocated in full, and must leave room for all
+        else.
         """
         assert self._schema is not None
         many = 2 << _MAP_BITS
