@@ -95,7 +95,7 @@ class Joined:
 def test_life_of_a_channel() -> None:
     channel = Joined(opened=False)
     assert channel.sender.offer(numbers(0, 3), 24)
-    assert channel.send() is None, "nobody has asked for it yet"
+    assert channel.send() is None, "it is not opened yet"
     channel.sender.open()
     assert channel.sender.offer_event(Watermark(7))
     assert channel.sender.offer_event(EndOfPartition())
@@ -248,7 +248,7 @@ def test_abort_and_abandon_free_what_waits_and_come_too_late_after_the_end() -> 
         0,
         None,
     )
-    aborted.sender.granted(8, 0)  # was under way: nobody's fault
+    aborted.sender.granted(8, 0)  # was on its way
     aborted.sender.abandon("gone")
     assert (aborted.sender.state, aborted.sender.reason) == (SenderState.ABORTED, "cancelled")
 

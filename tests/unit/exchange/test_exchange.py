@@ -148,11 +148,19 @@ BATCHES = {
         for i in range(5)
     ],
     "nested dictionary": [
-        pa.record_batch({"l": pa.ListArray.from_arrays([0, 1, 2], pa.array(values).dictionary_encode())})
+        pa.record_batch({
+            "l": pa.ListArray.from_arrays([0, 1, 2], pa.array(values).dictionary_encode())
+        })
         for values in (["a", "b"], ["c", "c"])
     ],
-    "no columns": [pa.record_batch({"n": [1, 2, 3]}).select([]), pa.record_batch({"n": [1]}).select([])],
-    "no rows": [pa.record_batch({"n": pa.array([], pa.int64())}), pa.record_batch({"n": pa.array([1])})],
+    "no columns": [
+        pa.record_batch({"n": [1, 2, 3]}).select([]),
+        pa.record_batch({"n": [1]}).select([]),
+    ],
+    "no rows": [
+        pa.record_batch({"n": pa.array([], pa.int64())}),
+        pa.record_batch({"n": pa.array([1])}),
+    ],
     "types": [
         pa.record_batch({
             "decimal": pa.array([None, 1], pa.decimal128(20, 2)),
@@ -161,7 +169,9 @@ BATCHES = {
             "null": pa.nulls(2),
             "view": pa.array(["a" * 20, None], pa.string_view()),
             "union": pa.UnionArray.from_dense(
-                pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["x"])]
+                pa.array([0, 1], pa.int8()),
+                pa.array([0, 0], pa.int32()),
+                [pa.array([1]), pa.array(["x"])],
             ),
         })
     ] * 3,
@@ -374,7 +384,7 @@ def test_a_producer_that_never_comes_is_a_clear_error(
     assert (failed.value.producer, failed.value.address) == (0, producing.address)
 
 
-def test_nobody_at_the_address_is_a_clear_error(network: Any) -> None:
+def test_an_address_without_a_process_is_a_clear_error(network: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -438,7 +448,7 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
     with pytest.raises(ExchangeClosed):
         partition.emit(numbers(0, 1))
     partition.close()
-    with pytest.raises(PartitionFailed, match="boom"):  # who comes later is told at once, too
+    with pytest.raises(PartitionFailed, match="boom"):  # a later consumer fails at once, too
         pair.consumer().next()
 
 
@@ -482,7 +492,7 @@ def test_a_gate_may_be_closed_before_its_producer_appears(
     assert consumer.next() == (0, numbers(0, 1))
 
 
-def test_closing_a_finished_gate_harms_nobody(
+def test_closing_a_finished_gate_harms_no_producer(
     pair: Any, numbers: Numbers, in_thread: InThread
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
@@ -521,7 +531,7 @@ def test_release_job_frees_everything(
     assert reader.next() == (0, numbers(0, 1))
 
 
-def test_close_frees_the_port_and_tells_the_peers(
+def test_close_frees_the_port_and_notifies_the_peers(
     network: Any, numbers: Numbers, wait_until: Any
 ) -> None:
     partition, consumer = network.partition(), network.consumer()
@@ -648,7 +658,8 @@ def _next(reader: Any) -> Any:
     [(b"\xff\x00\x00\x00\x00", False, "unknown type 255"),
      (wire.encode_event(0, 1, Watermark(0)), False, "element 0 was expected, 1 came"),
      (wire.encode_event(9, 0, Watermark(0)), False, "channel 9, which was never opened"),
-     (wire.encode_batch_header(0, 0, 1, 8), False, "header without a batch"), (b"", True, "batch without its header")],
+     (wire.encode_batch_header(0, 0, 1, 8), False, "header without a batch"),
+     (b"", True, "batch without its header")],
 )  # fmt: skip
 def test_a_producer_that_breaks_the_protocol_fails_its_channels(
     network: Any, numbers: Numbers, metadata: bytes, with_batch: bool, complaint: str

@@ -1,4 +1,4 @@
-"""Key hashes: what mmh3 says, and golden values, because state is found by them for ever."""
+"""Key hashes: equal to mmh3's, and golden values, because they locate state for ever."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ OTHER_NAN = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
 
 CASES = [
     *[(pa.array([1, 0, 127, None], kind), [q(1), q(0), q(127), 0]) for kind in (
-        pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())],
+        pa.int8(), pa.int16(), pa.int32(), pa.int64(),
+        pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())],
     (pa.array([-5, -(2**63)], pa.int64()), [q(-5), q(-(2**63))]),
     (pa.array([2**64 - 1], pa.uint64()), [q(-1)]),
     (pa.array([True, False, None]), [h(b"\x01"), h(b"\x00"), 0]),
-    (pa.array([0.0, -0.0, float("nan"), OTHER_NAN, 1.5, None]), [d(0.0), d(0.0), NAN, NAN, d(1.5), 0]),
+    (pa.array([0.0, -0.0, float("nan"), OTHER_NAN, 1.5, None]),
+     [d(0.0), d(0.0), NAN, NAN, d(1.5), 0]),
     (pa.array([-0.0, 1.5, None], pa.float32()), [d(0.0), d(1.5), 0]),
     (pa.array([np.float16(1.5)], pa.float16()), [d(1.5)]),
     *[(pa.array(["a", "é", None, "", "a"], kind), [h(b"a"), h("é".encode()), 0, 0, h(b"a")])
       for kind in (pa.string(), pa.large_string(), pa.string_view())],
     *[(pa.array([b"ab", None, b"\xff\x00"], kind), [h(b"ab"), 0, h(b"\xff\x00")])
       for kind in (pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view())],
-    *[(pa.array([datetime.date(2020, 1, 1), None, datetime.date(1969, 12, 31)], kind), [q(18262), 0, q(-1)])
+    *[(pa.array([datetime.date(2020, 1, 1), None, datetime.date(1969, 12, 31)], kind),
+       [q(18262), 0, q(-1)])
       for kind in (pa.date32(), pa.date64())],
     (pa.array([5, None], pa.timestamp("s", tz="Europe/Oslo")), [q(5_000_000), 0]),
     (pa.array([5, None], pa.timestamp("ms")), [q(5_000), 0]),
@@ -54,10 +57,13 @@ CASES = [
     (pa.array([5, None], pa.time32("s")), [q(5_000_000), 0]),
     (pa.array([5], pa.time64("us")), [q(5)]),
     (pa.array([5], pa.duration("ms")), [q(5_000)]),
-    (pa.array([Decimal("1.50"), Decimal("0.00"), None, Decimal("-1200.00")]), [h(b"1.5"), h(b"0"), 0, h(b"-1200")]),
-    (pa.array([Decimal("1.5"), Decimal(10) ** 46], pa.decimal256(50, 3)), [h(b"1.5"), h(b"1" + 46 * b"0")]),
+    (pa.array([Decimal("1.50"), Decimal("0.00"), None, Decimal("-1200.00")]),
+     [h(b"1.5"), h(b"0"), 0, h(b"-1200")]),
+    (pa.array([Decimal("1.5"), Decimal(10) ** 46], pa.decimal256(50, 3)),
+     [h(b"1.5"), h(b"1" + 46 * b"0")]),
     (pa.array(["x", None, "y", "x"]).dictionary_encode(), [h(b"x"), 0, h(b"y"), h(b"x")]),
-    (pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array([5, None])), [q(5), 0, 0]),
+    (pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array([5, None])),
+     [q(5), 0, 0]),
     (pa.nulls(2), [0, 0]),
 ]  # fmt: skip
 

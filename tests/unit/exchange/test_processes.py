@@ -27,18 +27,21 @@ import sys, threading
 import numpy as np, pyarrow as pa
 from firesteel.common.job_graph import DistributionPattern, Partitioner
 from taskexecutor.executor.exchange import Exchange, Locations
-exchange = Exchange(host="127.0.0.1", window_bytes=int(sys.argv[1]), batch_rows=10**9, partition_timeout_s=10)
+exchange = Exchange(
+    host="127.0.0.1", window_bytes=int(sys.argv[1]), batch_rows=10**9, partition_timeout_s=10)
 common = dict(job_id="job", result_id="result", producers=1, consumers=1)
 print(exchange.address, flush=True)
 if sys.argv[2] == "produce":
     partition = exchange.create_partition(
-        producer=0, attempt=0, partitioner=Partitioner.FORWARD, max_parallelism=128, key_columns=(), **common)
+        producer=0, attempt=0, partitioner=Partitioner.FORWARD, max_parallelism=128,
+        key_columns=(), **common)
     while True:
         partition.emit(pa.record_batch({"n": np.ones(2**17, np.int64)}))
 else:
     locations = Locations((sys.argv[3],), [0], [0])
     gate = exchange.create_gate(
-        consumer=0, pattern=DistributionPattern.POINTWISE, locations=locations, on_available=lambda: None, **common)
+        consumer=0, pattern=DistributionPattern.POINTWISE, locations=locations,
+        on_available=lambda: None, **common)
     while gate.poll() is None:
         pass
     print("polled", flush=True)

@@ -109,7 +109,8 @@ def test_a_diamond_with_a_two_input_operator() -> None:
     assert run.states[-1] is ExecutionState.FINISHED
     assert journal.of("open") == ["join.open", "right.open", "left.open", "src.open"]
     assert journal.of("process_batch") == [
-        "left.process_batch(0)", "join.process_batch(0)", "right.process_batch(0)", "join.process_batch(1)"
+        "left.process_batch(0)", "join.process_batch(0)",
+        "right.process_batch(0)", "join.process_batch(1)",
     ]  # fmt: skip
     assert journal.of("process_watermark")[:3] == [
         "left.process_watermark(5)", "right.process_watermark(5)", "join.process_watermark(5)"
@@ -167,11 +168,15 @@ def test_side_outputs_go_to_the_edges_with_their_tag() -> None:
 
     def split(op: RecordingOperator, data: pa.RecordBatch, index: int) -> None:
         op.output.emit_side("late", batch(99))
-        op.output.emit_side("nobody listens", batch(98))
+        op.output.emit_side("unused", batch(98))
 
     edge = in_edge("in")
-    run = Run(vertex(operator("map", ())), {"map": RecordingOperator("map", journal, on_batch=split)},
-              in_edges=[(edge, 1)], out_edges=[late, out])  # fmt: skip
+    run = Run(
+        vertex(operator("map", ())),
+        {"map": RecordingOperator("map", journal, on_batch=split)},
+        in_edges=[(edge, 1)],
+        out_edges=[late, out],
+    )
     producer = run.producer(edge)
     producer.emit(batch(1))
     for event in (EndOfData(True), EndOfPartition()):
@@ -270,7 +275,8 @@ def test_bundles_are_flushed_before_event_time_advances_and_when_input_runs_dry(
     producer.emit(batch(3))
     run.start()
     gate = run.exchange.create_gate(
-        job_id="", result_id=out.result_id, consumer=0, producers=1, consumers=1, pattern=out.pattern, locations=None,
+        job_id="", result_id=out.result_id, consumer=0, producers=1, consumers=1,
+        pattern=out.pattern, locations=None,
         on_available=(arrived := threading.Event()).set,
     )  # fmt: skip
     seen = []

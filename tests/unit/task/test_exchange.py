@@ -129,7 +129,7 @@ def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(
 def test_a_producer_without_consumers_and_a_consumer_without_producers_can_be_cancelled(
     exchanges: list[Exchange], consumer_in_its_process: bool
 ) -> None:
-    """Also when the job was released over there, so that nobody will ever answer."""
+    """Also when the job was released over there, so that no answer ever comes."""
     pair = Pair(exchanges[0], exchanges[0 if consumer_in_its_process else 1])
     exchanges[0].release_job(pair.sink.config.job_id)
     pair.sink.start()

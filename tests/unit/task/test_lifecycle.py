@@ -48,7 +48,7 @@ def test_a_source_task_to_its_end() -> None:
         *["src.poll", "map.process_watermark(5)", "last.process_watermark(5)"],
         *["src.poll", "map.process_batch(0)", "last.process_batch(0)"],
         "src.exhausted",
-        *["src.process_watermark(max)", "map.process_watermark(max)", "last.process_watermark(max)"],
+        *(f"{name}.process_watermark(max)" for name in ("src", "map", "last")),
         "src.finish",
         *["map.end_input(0)", "map.finish"],
         *["last.end_input(0)", "last.finish"],
@@ -83,7 +83,8 @@ def test_operators_close_only_when_the_consumers_have_taken_end_of_data() -> Non
     run.start()
     assert finished.wait(10)
     gate = run.exchange.create_gate(
-        job_id="", result_id=OUT.result_id, consumer=0, producers=1, consumers=1, pattern=OUT.pattern, locations=None,
+        job_id="", result_id=OUT.result_id, consumer=0, producers=1, consumers=1,
+        pattern=OUT.pattern, locations=None,
         on_available=lambda: None,
     )  # fmt: skip
     taken: list[object] = []
@@ -268,7 +269,9 @@ def test_a_failure_in_any_phase_jumps_to_close(phase: str, closed: list[str]) ->
     assert (RUNNING in run.states) == (not phase.endswith(("setup", "initialize_state", "open")))
 
 
-def test_a_failing_close_keeps_no_other_from_being_closed_and_the_first_failure_is_told() -> None:
+def test_a_failing_close_keeps_no_other_from_being_closed_and_the_first_failure_is_reported() -> (
+    None
+):
     journal = Journal()
     journal.fail_in("map.close", ValueError("first"))
     journal.fail_in("last.close", ValueError("second"))
@@ -294,12 +297,12 @@ def test_a_function_that_exits_fails_its_task_only() -> None:
 
 
 def test_operators_that_cannot_be_built_fail_the_task() -> None:
-    run = Run(vertex(operator("nobody")), {})
+    run = Run(vertex(operator("missing")), {})
     assert run.run().states == [INITIALIZING, FAILED]
     assert "KeyError" in run.errors[0].summary
 
 
-def test_a_failed_producer_is_told_only_if_nobody_cancels() -> None:
+def test_a_failed_producer_is_reported_only_without_a_cancellation() -> None:
     journal = Journal()
     run = one_input_run(journal)
     run.task.neighbour_failure_grace_s = 0.01

@@ -51,7 +51,7 @@ def test_a_wake_before_the_wait_is_not_lost() -> None:
     mailbox.wait(0)  # the wake is used up; this one times out
 
 
-def test_a_closed_mailbox_takes_nothing_and_nobody_sleeps_in_it() -> None:
+def test_a_closed_mailbox_takes_nothing_and_never_sleeps() -> None:
     mailbox = Mailbox()
     mailbox.put(lambda: None)
     mailbox.close()
@@ -141,7 +141,7 @@ def test_a_source_and_its_coordinator() -> None:
     ]
 
 
-def test_an_event_for_somebody_else_is_dropped() -> None:
+def test_an_event_for_another_task_is_dropped() -> None:
     journal = Journal()
     run = Run(vertex(operator("src")), {"src": RecordingSource("src", journal, [batch(1)])})
     journal.hooks["src.poll"] = lambda: run.task.handle_event(
@@ -245,7 +245,8 @@ def test_no_gate_starves_another() -> None:
     for edge in edges:
         gates.append(
             exchange.create_gate(
-                job_id="", result_id=edge.result_id, consumer=0, producers=1, consumers=1, pattern=edge.pattern, locations=None,
+                job_id="", result_id=edge.result_id, consumer=0, producers=1, consumers=1,
+                pattern=edge.pattern, locations=None,
                 on_available=lambda: None,
             )
         )  # fmt: skip

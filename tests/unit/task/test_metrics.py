@@ -122,22 +122,24 @@ def test_a_tasks_times_add_up_to_the_time_that_passed(
         with clock.spans[kind]:
             now.now_ns += inside_ns
     seconds = now.now_ns / 1e9
-    told = {
+    sampled = {
         sample.name.removeprefix("flink_taskmanager_job_task_"): sample.value
         for sample in meters.samples()
     }
     kinds = ("Busy", "Idle", "BackPressured")
-    assert sum(told[f"accumulate{kind}TimeMs"] for kind in kinds) == pytest.approx(seconds * 1000)
+    assert sum(sampled[f"accumulate{kind}TimeMs"] for kind in kinds) == pytest.approx(
+        seconds * 1000
+    )
     if seconds:
-        rates = [told[f"{kind[0].lower()}{kind[1:]}TimeMsPerSecond"] for kind in kinds]
+        rates = [sampled[f"{kind[0].lower()}{kind[1:]}TimeMsPerSecond"] for kind in kinds]
         assert sum(rates) == pytest.approx(1000)
         for kind in ("spark", "python", "exchange"):
-            accumulated = told[f"accumulate{kind.title()}TimeMs"]
-            assert told[f"{kind}TimeMsPerSecond"] == pytest.approx(accumulated / seconds)
-            assert accumulated <= told["accumulateBusyTimeMs"] + 1e-6
+            accumulated = sampled[f"accumulate{kind.title()}TimeMs"]
+            assert sampled[f"{kind}TimeMsPerSecond"] == pytest.approx(accumulated / seconds)
+            assert accumulated <= sampled["accumulateBusyTimeMs"] + 1e-6
 
 
-def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
+def test_a_task_counts_records_and_exposes_them_under_their_names() -> None:
     journal = Journal()
 
     def late(op: RecordingOperator, data: pa.RecordBatch, index: int) -> None:
@@ -146,8 +148,12 @@ def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
             pass
 
     edge, out = in_edge("in"), out_edge("out", 0)
-    run = Run(vertex(operator("map", ())), {"map": RecordingOperator("map", journal, on_batch=late)},
-              in_edges=[(edge, 1)], out_edges=[out])  # fmt: skip
+    run = Run(
+        vertex(operator("map", ())),
+        {"map": RecordingOperator("map", journal, on_batch=late)},
+        in_edges=[(edge, 1)],
+        out_edges=[out],
+    )
     producer = run.producer(edge)
     producer.emit(batch(1, 2, 3))
     for event in (Watermark(5_000_000), EndOfData(True), EndOfPartition()):
@@ -170,13 +176,16 @@ def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
     assert seen[task + "numBytesIn"] == 24
     assert seen[task + "currentInputWatermark"] == 5000
     assert labels[task + "numRecordsIn"] == {
-        "job_id": run.config.job_id, "job_name": "a job", "task_id": run.config.vertex.vertex_id, "task_name": "map",
-        "task_attempt_id": run.config.attempt_id, "task_attempt_num": "0", "subtask_index": "0",
+        "job_id": run.config.job_id, "job_name": "a job", "task_id": run.config.vertex.vertex_id,
+        "task_name": "map", "task_attempt_id": run.config.attempt_id, "task_attempt_num": "0",
+        "subtask_index": "0",
     }  # fmt: skip
     assert labels[op + "numRecordsIn"]["operator_name"] == "map"
     for name in (
-        "numRecordsInPerSecond", "numRecordsOutPerSecond", "numBytesInPerSecond", "numBytesOutPerSecond", "busyTimeMsPerSecond",
-        "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond", "isBackPressured", "Shuffle_Netty_Input_Buffers_inPoolUsage",
+        "numRecordsInPerSecond", "numRecordsOutPerSecond", "numBytesInPerSecond",
+        "numBytesOutPerSecond", "busyTimeMsPerSecond", "idleTimeMsPerSecond",
+        "backPressuredTimeMsPerSecond", "isBackPressured",
+        "Shuffle_Netty_Input_Buffers_inPoolUsage",
         "Shuffle_Netty_Output_Buffers_outPoolUsage",
     ):  # fmt: skip
         assert task + name in seen
@@ -185,7 +194,7 @@ def test_a_task_counts_records_and_tells_them_under_their_names() -> None:
     assert final.attempt_id == run.config.attempt_id
 
 
-def test_what_a_source_says_it_has_read_came_in() -> None:
+def test_the_records_that_a_source_read_count_as_received() -> None:
     clock = Clock()
     run = Run(vertex(operator("x", ())), {})
     group = TaskMetricGroup(run.config.info, TaskClock(clock))

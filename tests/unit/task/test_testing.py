@@ -16,7 +16,7 @@ from tests.unit.task.runs import SCHEMA, batch
 
 
 class CountPerKey(StreamOperator):
-    """Counts values, tells a value's count when event time reaches ten times the value."""
+    """Counts values, emits a value's count when event time reaches ten times the value."""
 
     def initialize_state(self, state: OperatorState) -> None:
         self.counts = state.keyed

@@ -75,7 +75,7 @@ def test_a_firing_timer_may_register_one_that_is_due_as_well() -> None:
     assert fired == [1, 2, 3, 4]
 
 
-def test_processing_timers_tell_when_the_task_must_wake() -> None:
+def test_processing_timers_set_when_the_task_must_wake() -> None:
     fired = Fired()
     assert fired.task.next_due_ms is None
     fired.timers.register_processing_time(200, "b")

@@ -1,4 +1,4 @@
-"""Watermark alignment in a task: when it reports, when it stops, what it tells of that."""
+"""Watermark alignment in a task: when it reports, when it stops, and its metrics."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_reports_are_an_interval_apart_and_the_last_one_is_not_forgotten() -> No
     assert world.reports() == [(4_000, False)]
 
 
-def test_who_has_come_a_good_part_of_the_drift_says_so_at_once() -> None:
+def test_a_large_part_of_the_drift_is_reported_at_once() -> None:
     """While a split is read, no timer fires."""
     world = Surroundings()
     world.alignment.limit(100_000)
@@ -94,7 +94,7 @@ def test_who_has_come_a_good_part_of_the_drift_says_so_at_once() -> None:
     assert world.reports() == [(1_000, False), (3_500, False), (6_000, False)]
 
 
-def test_who_stops_ends_or_is_idle_says_so_at_once() -> None:
+def test_a_stop_an_end_and_idleness_are_reported_at_once() -> None:
     world = Surroundings()
     world.alignment.limit(5_000)
     world.alignment.event(Watermark(1_000))
@@ -108,7 +108,7 @@ def test_who_stops_ends_or_is_idle_says_so_at_once() -> None:
     assert world.reports() == [(MAX_TIMESTAMP_US, False)]
     assert not world.alignment.stopped, "there is nothing to read any more"
     world.alignment.report()
-    assert world.reports() == [(MAX_TIMESTAMP_US, False)], "asked again, it says it again"
+    assert world.reports() == [(MAX_TIMESTAMP_US, False)], "asked again, it reports again"
 
 
 def test_nothing_is_read_behind_the_first_watermark_before_the_group_is_known() -> None:
@@ -122,7 +122,7 @@ def test_nothing_is_read_behind_the_first_watermark_before_the_group_is_known() 
     assert not world.alignment.stopped
 
 
-def test_the_time_it_stands_and_how_far_it_is_ahead() -> None:
+def test_how_long_it_was_stopped_and_how_far_it_is_ahead() -> None:
     world = Surroundings()
     alignment = world.alignment
     world.pass_ms(100)
@@ -236,17 +236,17 @@ def test_a_source_that_is_ahead_is_not_polled() -> None:
 
 def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
     """Such as the partitions of a PythonSource: the task takes no input, whichever of its operators
-    tells event time.
+    is aligned.
     """
     journal = Journal()
     spec = AssignWatermarksSpec(column="at", watermark_alignment=SPEC)
     incoming = in_edge("in")
     run = Run(
-        vertex(operator("read"), aligned("tell", spec, (0,))),
-        {"read": RecordingOperator("read", journal), spec: RecordingOperator("tell", journal)},  # type: ignore[dict-item]
+        vertex(operator("read"), aligned("align", spec, (0,))),
+        {"read": RecordingOperator("read", journal), spec: RecordingOperator("align", journal)},  # type: ignore[dict-item]
         in_edges=[(incoming, 1)],
     )
-    master = Master(run, "tell")
+    master = Master(run, "align")
     producer = run.producer(incoming)
     run.start()
     run.wait_for(ExecutionState.RUNNING)
@@ -255,7 +255,7 @@ def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
         producer.emit_event(element)
     assert master.next_report() == 1_000
     master.ask_again(), master.ask_again()
-    assert journal.of("process_batch") == ["read.process_batch(0)", "tell.process_batch(0)"]
+    assert journal.of("process_batch") == ["read.process_batch(0)", "align.process_batch(0)"]
     master.allow(MAX_TIMESTAMP_US)
     master.ask_again()
     run.task.cancel()
@@ -263,7 +263,7 @@ def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
     assert run.states[-1] is ExecutionState.CANCELED
 
 
-def test_a_task_that_stands_is_cancelled_like_any_other() -> None:
+def test_a_stopped_task_is_cancelled_like_any_other() -> None:
     journal = Journal()
     spec = SourceSpec(source="numbers", watermark_alignment=SPEC)
     run = Run(
@@ -294,7 +294,7 @@ def reported(harness: OperatorHarness) -> list[tuple[int, bool]]:
     return [(event.message.watermark_us, event.message.idle) for event in harness.sent]
 
 
-def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle() -> None:
+def test_watermarks_behind_a_source_stop_it_and_a_stop_is_not_idleness() -> None:
     clock = Surroundings()
     spec = (
         Watermarks.bounded("at")
@@ -335,12 +335,12 @@ def test_watermarks_behind_a_source_stop_it_and_no_time_that_it_stands_is_idle()
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_watermarks_that_are_held_advance_where_the_stream_before_says_so(ahead: bool) -> None:
+def test_watermarks_that_are_held_advance_with_those_of_the_stream_before(ahead: bool) -> None:
     spec = Watermarks.bounded("at").assigner_spec(held=True)
     harness = OperatorHarness(AssignWatermarks(spec), [SCHEMA], output_schema=SCHEMA).open()
     if ahead:
         harness.watermark(1)
-    assert harness.watermarks_us == [], "without rows, there is no time to tell"
+    assert harness.watermarks_us == [], "without rows, there is no event time"
     harness.process(at(500, 100))
     harness.process(at(300))
     assert harness.watermarks_us == []

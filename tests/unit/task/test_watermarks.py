@@ -56,7 +56,7 @@ def test_all_channels_idle_is_idle_and_the_furthest_watermark_holds() -> None:
     valve.on_watermark(1, 30)
     assert valve.on_status(0, True) == (Watermark(30),)
     assert valve.on_status(1, True) == (IDLE,)
-    assert valve.on_watermark(1, 40) == ()  # idle channels have no say
+    assert valve.on_watermark(1, 40) == ()  # idle channels do not count
     assert valve.on_status(0, False) == (ACTIVE,)
 
 
