@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from firesteel.common.ids import AllocationId, JobId
-from taskexecutor.core.commands import (
-    CancelInProcess,
-    CleanProcess,
-    KillProcess,
-    Offer,
-    OfferSlots,
-    RemoveJobFiles,
-    ReportSlotLost,
-)
+from taskexecutor.core import commands
 from taskexecutor.core.jobs import FilesEvent, FilesState
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import (
@@ -28,7 +20,7 @@ def offer_ready_slots(table: SlotTable, now: float) -> None:
     """Offers every slot whose process and JobMaster are ready, in one message per job. Offers that
     are not answered are repeated.
     """
-    offers: dict[JobId, list[Offer]] = {}
+    offers: dict[JobId, list[commands.Offer]] = {}
     for slot in table.slots:
         allocation, process = slot.allocation, slot.process
         if allocation is None or process is None or not table.jobs[allocation.job_id].connected:
@@ -45,7 +37,7 @@ def offer_ready_slots(table: SlotTable, now: float) -> None:
         allocation.offer_again_at = now + table.settings.offer_retry_s
         offers.setdefault(allocation.job_id, []).append(offer_of(table, slot))
     for job_id, slots in offers.items():
-        table.to_job_master(job_id, OfferSlots(job_id=job_id, slots=tuple(slots)))
+        table.to_job_master(job_id, commands.OfferSlots(job_id=job_id, slots=tuple(slots)))
 
 
 def _unanswered(allocation: Allocation, now: float) -> bool:
@@ -56,9 +48,9 @@ def _unanswered(allocation: Allocation, now: float) -> bool:
     )
 
 
-def offer_of(table: SlotTable, slot: Slot) -> Offer:
+def offer_of(table: SlotTable, slot: Slot) -> commands.Offer:
     allocation, process = table.allocation_of(slot), table.process_in(slot)
-    return Offer(
+    return commands.Offer(
         allocation_id=allocation.allocation_id,
         slot_index=slot.index,
         profile=allocation.profile,
@@ -95,7 +87,7 @@ def _cancel_running(table: SlotTable, slot: Slot, now: float) -> None:
     if fresh and slot.process:
         attempts = tuple(task.attempt_id for task in fresh)
         table.command(
-            CancelInProcess(
+            commands.CancelInProcess(
                 executor_id=slot.process.executor_id, job_id=allocation.job_id, attempt_ids=attempts
             )
         )
@@ -120,7 +112,9 @@ def clean_if_idle(table: SlotTable, slot: Slot, now: float) -> None:
     else:
         allocation.clean_deadline = now + table.settings.clean_timeout_s
         table.command(
-            CleanProcess(executor_id=process.executor_id, allocation_id=allocation.allocation_id)
+            commands.CleanProcess(
+                executor_id=process.executor_id, allocation_id=allocation.allocation_id
+            )
         )
 
 
@@ -130,7 +124,7 @@ def kill(table: SlotTable, slot: Slot, reason: str) -> None:
         return
     table.drive_process(slot, ProcessEvent.KILLED, reason)
     process.kill_reason = reason
-    table.command(KillProcess(executor_id=process.executor_id, reason=reason))
+    table.command(commands.KillProcess(executor_id=process.executor_id, reason=reason))
 
 
 def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
@@ -145,7 +139,7 @@ def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
     if job.files is not FilesState.UNKNOWN:
         table.drive_files(job, FilesEvent.REMOVED)
         job.python_paths, job.job_dir, job.single_use = (), "", False
-        table.command(RemoveJobFiles(job_id=job.job_id))
+        table.command(commands.RemoveJobFiles(job_id=job.job_id))
     if job.closed or (not job.connected and not job.backlog):
         table.forget(job)
 
@@ -153,7 +147,7 @@ def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
 def report_lost(table: SlotTable, slot: Slot, reason: str) -> None:
     """The JobMaster takes the slot's tasks for failed."""
     allocation = table.allocation_of(slot)
-    lost = ReportSlotLost(
+    lost = commands.ReportSlotLost(
         job_id=allocation.job_id,
         allocation_id=allocation.allocation_id,
         slot_index=slot.index,

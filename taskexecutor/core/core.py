@@ -18,39 +18,14 @@ from typing import assert_never
 
 from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import IdSource
-from taskexecutor.core import allocations, job_masters, processes, slot_requests, tasks
-from taskexecutor.core.commands import Command
-from taskexecutor.core.events import (
-    AnalysisRequested,
-    Event,
-    FromJobMaster,
-    FromProcess,
-    FromResourceManager,
-    JobFilesFailed,
-    JobFilesReady,
-    JobMasterConnected,
-    JobMasterDisconnected,
-    JobMasterHeartbeat,
-    JobMasterLeft,
-    MemorySampled,
-    OffersAnswered,
-    OperatorEventReceived,
-    ProcessCleaned,
-    ProcessDied,
-    ProcessEnding,
-    ProcessHeartbeat,
-    ProcessLinkBroken,
-    ProcessMessageReceived,
-    ProcessReady,
-    ReportDue,
-    ResourceManagerRegistered,
-    SlotRequested,
-    SlotRevoked,
-    SlotsFreed,
-    StopRequested,
-    TasksCancelled,
-    TasksSubmitted,
-    TaskStatesReported,
+from taskexecutor.core import (
+    allocations,
+    commands,
+    events,
+    job_masters,
+    processes,
+    slot_requests,
+    tasks,
 )
 from taskexecutor.core.settings import Settings
 from taskexecutor.core.slot_table import SlotTable
@@ -61,10 +36,10 @@ class TaskExecutorCore:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.table = SlotTable(settings, ids)
 
-    def handle(self, event: Event, now: float) -> Effects[object, Command]:
+    def handle(self, event: events.Event, now: float) -> Effects[object, commands.Command]:
         table = self.table
         table.now = now
-        if isinstance(event, FromProcess):
+        if isinstance(event, events.FromProcess):
             processes.heard(table, event.executor_id, now)
         if not self._stale(event, now):
             self._apply(event, now)
@@ -77,74 +52,74 @@ class TaskExecutorCore:
         allocations.offer_ready_slots(table, now)
         return Effects(commands=table.take_commands())
 
-    def _stale(self, event: Event, now: float) -> bool:
-        if isinstance(event, FromResourceManager):
+    def _stale(self, event: events.Event, now: float) -> bool:
+        if isinstance(event, events.FromResourceManager):
             if event.resource_manager_epoch < self.table.resource_manager_epoch:
                 self.table.dropped[type(event).__name__] += 1
                 return True
             self.table.resource_manager_epoch = event.resource_manager_epoch
-        elif isinstance(event, FromJobMaster):
+        elif isinstance(event, events.FromJobMaster):
             return not job_masters.admit(self.table, event, now)
         return False
 
-    def _apply(self, event: Event, now: float) -> None:
+    def _apply(self, event: events.Event, now: float) -> None:
         table = self.table
         match event:
-            case Tick() | JobMasterHeartbeat() | ProcessHeartbeat():
+            case Tick() | events.JobMasterHeartbeat() | events.ProcessHeartbeat():
                 pass
-            case ResourceManagerRegistered() | ReportDue():
+            case events.ResourceManagerRegistered() | events.ReportDue():
                 table.report_due = True
-            case SlotRequested():
+            case events.SlotRequested():
                 slot_requests.request(table, event, now)
-            case SlotRevoked():
+            case events.SlotRevoked():
                 slot = table.slot_of(event.allocation_id)
                 if slot is not None and slot.state is not SlotState.RELEASING:
                     reason = f"the ResourceManager revoked the slot: {event.cause}"
                     allocations.report_lost(table, slot, reason)
                     allocations.release(table, slot, event.cause, now)
-            case JobMasterConnected():
+            case events.JobMasterConnected():
                 job_masters.connected(table, event.job_id, now)
-            case JobMasterDisconnected():
+            case events.JobMasterDisconnected():
                 job_masters.disconnected(table, event.job_id, now)
-            case OffersAnswered():
+            case events.OffersAnswered():
                 allocations.offers_answered(table, event.accepted, event.rejected, now)
-            case SlotsFreed():
+            case events.SlotsFreed():
                 for slot in table.slots_of(event.job_id):
                     if slot.allocation and slot.allocation.allocation_id in event.allocation_ids:
                         allocations.release(
                             table, slot, event.cause or "freed by its JobMaster", now
                         )
-            case JobMasterLeft():
+            case events.JobMasterLeft():
                 job_masters.left(table, event.job_id, event.cause, now)
-            case TasksSubmitted():
+            case events.TasksSubmitted():
                 tasks.submit(table, event, now)
-            case TasksCancelled():
+            case events.TasksCancelled():
                 tasks.cancel(table, event, now)
-            case AnalysisRequested():
+            case events.AnalysisRequested():
                 tasks.analyze(table, event)
-            case OperatorEventReceived():
+            case events.OperatorEventReceived():
                 tasks.relay_to_task(table, event)
-            case ProcessReady():
+            case events.ProcessReady():
                 processes.ready(table, event, now)
-            case ProcessEnding():
+            case events.ProcessEnding():
                 processes.ending(table, event)
-            case ProcessLinkBroken():
+            case events.ProcessLinkBroken():
                 processes.link_broken(table, event, now)
-            case ProcessDied():
+            case events.ProcessDied():
                 processes.died(table, event, now)
-            case MemorySampled():
+            case events.MemorySampled():
                 processes.memory_sampled(table, event)
-            case TaskStatesReported():
+            case events.TaskStatesReported():
                 tasks.states_reported(table, event, now)
-            case ProcessMessageReceived():
+            case events.ProcessMessageReceived():
                 tasks.relay_to_job_master(table, event)
-            case ProcessCleaned():
+            case events.ProcessCleaned():
                 tasks.cleaned(table, event)
-            case JobFilesReady():
+            case events.JobFilesReady():
                 tasks.files_ready(table, event, now)
-            case JobFilesFailed():
+            case events.JobFilesFailed():
                 tasks.files_failed(table, event)
-            case StopRequested():
+            case events.StopRequested():
                 processes.stop_all(table, event.cause)
             case _:
                 assert_never(event)

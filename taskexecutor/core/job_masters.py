@@ -8,13 +8,7 @@ higher epoch connects, it gets a hello with all that this TaskExecutor holds for
 from __future__ import annotations
 
 from firesteel.common.ids import Epoch, JobId
-from taskexecutor.core import allocations
-from taskexecutor.core.commands import (
-    CloseJobMaster,
-    ConnectJobMaster,
-    SendHello,
-)
-from taskexecutor.core.events import FromJobMaster, TaskState
+from taskexecutor.core import allocations, commands, events
 from taskexecutor.core.jobs import Job
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import SlotState
@@ -34,11 +28,11 @@ def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: fl
         job.heard_at, job.disconnected_at = now, now
     else:
         return ""
-    table.command(ConnectJobMaster(job_id=job_id, address=address, epoch=epoch))
+    table.command(commands.ConnectJobMaster(job_id=job_id, address=address, epoch=epoch))
     return ""
 
 
-def admit(table: SlotTable, event: FromJobMaster, now: float) -> bool:
+def admit(table: SlotTable, event: events.FromJobMaster, now: float) -> bool:
     """Whether the message is of the job's current JobMaster: the one place that checks its epoch.
     What is admitted also shows that the JobMaster is alive.
     """
@@ -64,13 +58,13 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
         if slot.state in (SlotState.ACTIVE, SlotState.RELEASING)
     ]
     table.command(
-        SendHello(
+        commands.SendHello(
             job_id=job_id,
             slots=tuple(
                 allocations.offer_of(table, slot) for slot in held if slot.state is SlotState.ACTIVE
             ),
             tasks=tuple(
-                TaskState(t.attempt_id, t.state)
+                events.TaskState(t.attempt_id, t.state)
                 for slot in held
                 if slot.allocation
                 for t in slot.allocation.tasks.values()
@@ -108,7 +102,7 @@ def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
 def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
     job.backlog.clear()
     job.connected, job.closed = False, True
-    table.command(CloseJobMaster(job_id=job.job_id))
+    table.command(commands.CloseJobMaster(job_id=job.job_id))
     for slot in table.slots_of(job.job_id):
         allocations.release(table, slot, cause, now)
     if table.jobs.get(job.job_id) is job and not table.slots_of(job.job_id):

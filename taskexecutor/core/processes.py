@@ -5,15 +5,7 @@ from __future__ import annotations
 import re
 
 from firesteel.common.ids import ExecutorId
-from taskexecutor.core import allocations
-from taskexecutor.core.commands import LogStartProblem, StartProcess
-from taskexecutor.core.events import (
-    MemorySampled,
-    ProcessDied,
-    ProcessEnding,
-    ProcessLinkBroken,
-    ProcessReady,
-)
+from taskexecutor.core import allocations, commands, events
 from taskexecutor.core.process_shape import (
     Environment,
     ProcessShape,
@@ -84,10 +76,12 @@ def _start(table: SlotTable, slot: Slot, shape: ProcessShape, now: float) -> Non
         return
     executor_id = ExecutorId(table.ids.next(ExecutorId))
     slot.process = SlotProcess(executor_id=executor_id, shape=shape)
-    table.command(StartProcess(executor_id=executor_id, slot_index=slot.index, shape=shape))
+    table.command(
+        commands.StartProcess(executor_id=executor_id, slot_index=slot.index, shape=shape)
+    )
 
 
-def ready(table: SlotTable, event: ProcessReady, now: float) -> None:
+def ready(table: SlotTable, event: events.ProcessReady, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None or slot.process.state is not ProcessState.STARTING:
         table.dropped["ProcessReady"] += 1
@@ -102,7 +96,7 @@ def ready(table: SlotTable, event: ProcessReady, now: float) -> None:
     slot.start_not_before = 0.0
 
 
-def ending(table: SlotTable, event: ProcessEnding) -> None:
+def ending(table: SlotTable, event: events.ProcessEnding) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None:
         return
@@ -119,7 +113,7 @@ def heard(table: SlotTable, executor_id: ExecutorId, now: float) -> None:
         slot.process.heard_at = now
 
 
-def link_broken(table: SlotTable, event: ProcessLinkBroken, now: float) -> None:
+def link_broken(table: SlotTable, event: events.ProcessLinkBroken, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is not None and slot.process is not None:
         slot.process.link_broken_at = now
@@ -156,7 +150,7 @@ def kill_silent(table: SlotTable, now: float) -> None:
             )
 
 
-def died(table: SlotTable, event: ProcessDied, now: float) -> None:
+def died(table: SlotTable, event: events.ProcessDied, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None:
         table.dropped["ProcessDied"] += 1
@@ -198,7 +192,9 @@ def _back_off(table: SlotTable, slot: Slot, problem: str, now: float) -> None:
     slot.start_not_before = now + pause_s
     if _cause(problem) != _cause(slot.start_problem):
         slot.start_problem = problem
-        table.command(LogStartProblem(slot_index=slot.index, problem=problem, retry_in_s=pause_s))
+        table.command(
+            commands.LogStartProblem(slot_index=slot.index, problem=problem, retry_in_s=pause_s)
+        )
 
 
 def _cause(problem: str) -> str:
@@ -206,7 +202,7 @@ def _cause(problem: str) -> str:
     return re.sub(r"\b[0-9a-f]{32}\b|[0-9]+", "", problem.partition("\n")[0])
 
 
-def memory_sampled(table: SlotTable, event: MemorySampled) -> None:
+def memory_sampled(table: SlotTable, event: events.MemorySampled) -> None:
     """Kills a process over its slot's limit: what it takes next belongs to other slots."""
     slot = table.slot_running(event.executor_id)
     if slot is None:

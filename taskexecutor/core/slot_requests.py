@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from firesteel.common.units import mib
-from taskexecutor.core import job_masters
-from taskexecutor.core.commands import AnswerSlotRequest
-from taskexecutor.core.events import SlotRequested
+from taskexecutor.core import commands, events, job_masters
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import Allocation, SlotEvent, SlotState
 
 
-def request(table: SlotTable, event: SlotRequested, now: float) -> None:
+def request(table: SlotTable, event: events.SlotRequested, now: float) -> None:
     """Allocates a slot to a job. A request that comes twice gets the same answer twice."""
     held = table.slot_of(event.allocation_id)
     repeated = (
@@ -37,12 +35,14 @@ def request(table: SlotTable, event: SlotRequested, now: float) -> None:
             f"allocation {event.allocation_id} for job {event.job_id}",
         )
     table.command(
-        AnswerSlotRequest(allocation_id=event.allocation_id, accepted=not problem, reason=problem)
+        commands.AnswerSlotRequest(
+            allocation_id=event.allocation_id, accepted=not problem, reason=problem
+        )
     )
     table.report_due = True
 
 
-def _objection(table: SlotTable, event: SlotRequested, now: float) -> str:
+def _objection(table: SlotTable, event: events.SlotRequested, now: float) -> str:
     settings = table.settings
     where = f"slot {event.slot_index} of TaskExecutor {settings.task_executor_id}"
     if table.stopping:

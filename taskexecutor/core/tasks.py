@@ -7,35 +7,13 @@ from __future__ import annotations
 from firesteel.common.ids import AllocationId, AttemptId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.states import ExecutionState
-from taskexecutor.core import allocations
-from taskexecutor.core.commands import (
-    AssignProcess,
-    CancelInProcess,
-    PrepareJobFiles,
-    RelayToJobMaster,
-    RelayToProcess,
-    ReportAnalysisFailed,
-    ReportTasks,
-)
-from taskexecutor.core.events import (
-    AnalysisRequested,
-    JobFilesFailed,
-    JobFilesReady,
-    OperatorEventReceived,
-    ProcessCleaned,
-    ProcessMessageReceived,
-    SlotTasks,
-    TasksCancelled,
-    TasksSubmitted,
-    TaskState,
-    TaskStatesReported,
-)
+from taskexecutor.core import allocations, commands, events
 from taskexecutor.core.jobs import FilesEvent, FilesState, Job
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import ProcessEvent, ProcessState, Slot, SlotEvent, SlotState, Task
 
 
-def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
+def submit(table: SlotTable, event: events.TasksSubmitted, now: float) -> None:
     job = table.jobs[event.job_id]
     for part in event.parts:
         slot = _usable(table, part.allocation_id, event.job_id)
@@ -55,11 +33,13 @@ def submit(table: SlotTable, event: TasksSubmitted, now: float) -> None:
         _send_with_files(table, job, slot, part, event.blobs, event.dispatcher_address)
 
 
-def analyze(table: SlotTable, event: AnalysisRequested) -> None:
+def analyze(table: SlotTable, event: events.AnalysisRequested) -> None:
     slot = _usable(table, event.allocation_id, event.job_id)
     if slot is None:
         reason = _over(table, event.allocation_id)
-        table.to_job_master(event.job_id, ReportAnalysisFailed(job_id=event.job_id, reason=reason))
+        table.to_job_master(
+            event.job_id, commands.ReportAnalysisFailed(job_id=event.job_id, reason=reason)
+        )
         return
     held = table.allocation_of(slot)
     held.accepted, held.offer_again_at = True, None
@@ -86,7 +66,7 @@ def _send_with_files(
     table: SlotTable,
     job: Job,
     slot: Slot,
-    item: SlotTasks | AnalysisRequested,
+    item: events.SlotTasks | events.AnalysisRequested,
     blobs: tuple[Blob, ...],
     dispatcher: str,
 ) -> None:
@@ -99,17 +79,19 @@ def _send_with_files(
     if job.files is FilesState.UNKNOWN:
         table.drive_files(job, FilesEvent.NEEDED)
         table.command(
-            PrepareJobFiles(job_id=job.job_id, blobs=blobs, dispatcher_address=dispatcher)
+            commands.PrepareJobFiles(job_id=job.job_id, blobs=blobs, dispatcher_address=dispatcher)
         )
 
 
-def _deliver(table: SlotTable, job: Job, slot: Slot, item: SlotTasks | AnalysisRequested) -> None:
+def _deliver(
+    table: SlotTable, job: Job, slot: Slot, item: events.SlotTasks | events.AnalysisRequested
+) -> None:
     held = table.allocation_of(slot)
     executor_id = table.process_in(slot).executor_id
     if not held.assigned:
         held.assigned = True
         table.command(
-            AssignProcess(
+            commands.AssignProcess(
                 executor_id=executor_id,
                 job_id=job.job_id,
                 allocation_id=held.allocation_id,
@@ -117,10 +99,10 @@ def _deliver(table: SlotTable, job: Job, slot: Slot, item: SlotTasks | AnalysisR
                 python_paths=job.python_paths,
             )
         )
-    table.command(RelayToProcess(executor_id=executor_id, message=item.message))
+    table.command(commands.RelayToProcess(executor_id=executor_id, message=item.message))
 
 
-def files_ready(table: SlotTable, event: JobFilesReady, now: float) -> None:
+def files_ready(table: SlotTable, event: events.JobFilesReady, now: float) -> None:
     job = table.jobs.get(event.job_id)
     if job is None or job.files is not FilesState.PREPARING:
         table.dropped["JobFilesReady"] += 1
@@ -140,7 +122,7 @@ def files_ready(table: SlotTable, event: JobFilesReady, now: float) -> None:
             _cancel(table, slot, cancelled, now)
 
 
-def files_failed(table: SlotTable, event: JobFilesFailed) -> None:
+def files_failed(table: SlotTable, event: events.JobFilesFailed) -> None:
     job = table.jobs.get(event.job_id)
     if job is None or job.files is not FilesState.PREPARING:
         table.dropped["JobFilesFailed"] += 1
@@ -151,28 +133,28 @@ def files_failed(table: SlotTable, event: JobFilesFailed) -> None:
         waiting, held.waiting = held.waiting, []
         for item in waiting:
             match item:
-                case AnalysisRequested():
-                    failed = ReportAnalysisFailed(job_id=job.job_id, reason=event.reason)
+                case events.AnalysisRequested():
+                    failed = commands.ReportAnalysisFailed(job_id=job.job_id, reason=event.reason)
                     table.to_job_master(job.job_id, failed)
-                case SlotTasks():
+                case events.SlotTasks():
                     for attempt_id in item.attempt_ids:
                         task = held.tasks[attempt_id]
                         table.set_task_state(slot, task, ExecutionState.FAILED)
                     _report_failed(table, job.job_id, item.attempt_ids, event.reason)
 
 
-def cancel(table: SlotTable, event: TasksCancelled, now: float) -> None:
+def cancel(table: SlotTable, event: events.TasksCancelled, now: float) -> None:
     by_slot: dict[int, list[AttemptId]] = {}
-    ended: list[TaskState] = []
+    ended: list[events.TaskState] = []
     for attempt_id in event.attempt_ids:
         found = table.task(event.job_id, attempt_id)
         if found is None:
             # It never came here, or its slot is gone.
-            ended.append(TaskState(attempt_id, ExecutionState.CANCELED))
+            ended.append(events.TaskState(attempt_id, ExecutionState.CANCELED))
             continue
         slot, _, task = found
         if task.state.terminal:
-            ended.append(TaskState(attempt_id, task.state))  # the report may have been lost
+            ended.append(events.TaskState(attempt_id, task.state))  # the report may have been lost
         elif not task.cancelled:
             task.cancelled = True
             table.note(f"task {attempt_id} is cancelled", slot, attempt_id)
@@ -182,7 +164,9 @@ def cancel(table: SlotTable, event: TasksCancelled, now: float) -> None:
         if not table.allocation_of(slot).waiting:  # else after the deployment
             _cancel(table, slot, attempts, now)
     if ended:
-        table.to_job_master(event.job_id, ReportTasks(job_id=event.job_id, states=tuple(ended)))
+        table.to_job_master(
+            event.job_id, commands.ReportTasks(job_id=event.job_id, states=tuple(ended))
+        )
 
 
 def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float) -> None:
@@ -192,7 +176,9 @@ def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float)
             held.tasks[attempt_id].cancel_deadline = now + held.cancellation_timeout_s
     executor_id = table.process_in(slot).executor_id
     table.command(
-        CancelInProcess(executor_id=executor_id, job_id=held.job_id, attempt_ids=tuple(attempts))
+        commands.CancelInProcess(
+            executor_id=executor_id, job_id=held.job_id, attempt_ids=tuple(attempts)
+        )
     )
 
 
@@ -222,7 +208,7 @@ def kill_overdue(table: SlotTable, now: float) -> None:
             )
 
 
-def states_reported(table: SlotTable, event: TaskStatesReported, now: float) -> None:
+def states_reported(table: SlotTable, event: events.TaskStatesReported, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     held = slot.allocation if slot else None
     if slot is None or held is None or held.job_id != event.job_id:
@@ -232,31 +218,37 @@ def states_reported(table: SlotTable, event: TaskStatesReported, now: float) -> 
         task = held.tasks.get(attempt_id)
         if task is not None and not task.state.terminal:
             table.set_task_state(slot, task, state)
-    table.to_job_master(event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message))
+    table.to_job_master(
+        event.job_id, commands.RelayToJobMaster(job_id=event.job_id, message=event.message)
+    )
     allocations.clean_if_idle(table, slot, now)
 
 
-def relay_to_job_master(table: SlotTable, event: ProcessMessageReceived) -> None:
+def relay_to_job_master(table: SlotTable, event: events.ProcessMessageReceived) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.allocation is None or slot.allocation.job_id != event.job_id:
         table.dropped["ProcessMessageReceived"] += 1
         return
     table.to_job_master(
-        event.job_id, RelayToJobMaster(job_id=event.job_id, message=event.message), keep=event.keep
+        event.job_id,
+        commands.RelayToJobMaster(job_id=event.job_id, message=event.message),
+        keep=event.keep,
     )
 
 
-def relay_to_task(table: SlotTable, event: OperatorEventReceived) -> None:
+def relay_to_task(table: SlotTable, event: events.OperatorEventReceived) -> None:
     found = table.task(event.job_id, event.attempt_id)
     if found is None or found.task.state.terminal or found.slot.process is None:
         table.dropped["OperatorEventReceived"] += 1
         return
     table.command(
-        RelayToProcess(executor_id=table.process_in(found.slot).executor_id, message=event.message)
+        commands.RelayToProcess(
+            executor_id=table.process_in(found.slot).executor_id, message=event.message
+        )
     )
 
 
-def cleaned(table: SlotTable, event: ProcessCleaned) -> None:
+def cleaned(table: SlotTable, event: events.ProcessCleaned) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or not slot.holds(event.allocation_id) or slot.state is not SlotState.RELEASING:
         table.dropped["ProcessCleaned"] += 1
@@ -269,5 +261,5 @@ def cleaned(table: SlotTable, event: ProcessCleaned) -> None:
 def _report_failed(
     table: SlotTable, job_id: JobId, attempts: tuple[AttemptId, ...], reason: str
 ) -> None:
-    states = tuple(TaskState(attempt_id, ExecutionState.FAILED) for attempt_id in attempts)
-    table.to_job_master(job_id, ReportTasks(job_id=job_id, states=states, reason=reason))
+    states = tuple(events.TaskState(attempt_id, ExecutionState.FAILED) for attempt_id in attempts)
+    table.to_job_master(job_id, commands.ReportTasks(job_id=job_id, states=states, reason=reason))
