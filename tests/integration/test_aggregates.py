@@ -1,5 +1,5 @@
-"""Keyed aggregation, in two halves and over kept rows, against the same SQL run by Spark on all
-rows at once.
+"""Keyed aggregation, in two halves and over kept rows, compared with the same SQL run by Spark
+on all rows at once.
 """
 
 from __future__ import annotations
@@ -522,7 +522,7 @@ def _late(harness: OperatorHarness) -> int:
 
 
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[-1]], ids=["tumbling", "session"])
-def test_what_spark_raises_when_a_window_fires_is_told(
+def test_errors_of_spark_when_a_window_fires_are_reported(
     engine: SparkEngine, window: WindowSpec
 ) -> None:
     spec = WindowApplySpec(

@@ -1,4 +1,4 @@
-"""Bundles by a plan that is kept: the same rows as by a plan of their own, whatever the plan, the
+"""Bundles run by a kept plan give the same rows as by a plan of their own, whatever the plan, the
 rows and the bundles.
 """
 
@@ -213,7 +213,7 @@ def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> Non
     assert len(calls) == made
 
 
-def test_what_a_row_raises_is_told_and_nothing_is_left(engine: SparkEngine) -> None:
+def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -> None:
     kept = made(engine, transforms(lambda df: df.selectExpr("10 / x AS y")))
     schema = pa.schema([("y", pa.float64())])
     for _ in range(2):

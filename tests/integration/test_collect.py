@@ -1,5 +1,5 @@
-"""How results leave Spark: in order, on several cores; never more than who reads them can take;
-never in the way of others.
+"""How results leave Spark: in order, on several cores, never more than the reader can take, and
+without blocking others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_rows_come_in_their_order(engine: SparkEngine) -> None:
 
 
 def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine) -> None:
-    """As a source does whose consumer, in the same slot, is about to run Spark on what it has got."""
+    """Such as a source whose consumer, in the same slot, runs Spark on the rows it has got."""
     scheduler = engine.session._jsc.sc().dagScheduler()
     jobs_before = scheduler.numTotalJobs()
     frame = engine.session.range(0, ROWS, 1, PARTITIONS)

@@ -205,7 +205,10 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
 # What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
 # too.
 FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"
-INSIDE = "bits BINARY, local TIMESTAMP_NTZ, list ARRAY<INT>, inner STRUCT<a: STRING, b: ARRAY<DECIMAL(5,2)>>, by MAP<STRING, LONG>"
+INSIDE = (
+    "bits BINARY, local TIMESTAMP_NTZ, list ARRAY<INT>, "
+    "inner STRUCT<a: STRING, b: ARRAY<DECIMAL(5,2)>>, by MAP<STRING, LONG>"
+)
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "parquet": (f"{FLAT}, {INSIDE}", {}),
     "orc": (f"{FLAT}, {INSIDE}", {}),

@@ -1,6 +1,4 @@
-"""Whatever a column's type, rows come through a Spark transform as they were, by either way into
-the JVM.
-"""
+"""Rows pass a Spark transform unchanged, whatever their types, by either way into the JVM."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sequences that Spark generates, by kept plans and by new ones: the same rows as plain Python
-makes.
+"""Sequences that Spark generates, by kept plans and by new ones: the same rows as in plain
+Python.
 """
 
 from __future__ import annotations

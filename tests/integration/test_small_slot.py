@@ -1,5 +1,5 @@
-"""The smallest slot that can be asked for: its Spark starts and does a job's usual work in bundles
-far larger than its heap. And how little a slot has imported before it has a job.
+"""The smallest slot that can be requested: its Spark starts and does a job's usual work in bundles
+far larger than its heap. And how little a slot imports before it has a job.
 """
 
 from __future__ import annotations

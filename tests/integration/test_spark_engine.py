@@ -112,9 +112,7 @@ def commands(asked: list[str]) -> list[str]:
     return [command for command in asked if not command.startswith("m")]  # m: garbage collected
 
 
-def test_making_a_plan_asks_the_jvm_only_for_the_plan(
-    engine: SparkEngine, asked: list[str]
-) -> None:
+def test_making_a_plan_makes_no_other_calls(engine: SparkEngine, asked: list[str]) -> None:
     from pyspark.sql import functions as sql
 
     column = sql.col("a") + sql.col("b")
@@ -168,7 +166,8 @@ def test_a_transform_whose_types_depend_on_the_data_fails(engine: SparkEngine) -
 @pytest.mark.parametrize("more", ["true", "rand() >= 0"], ids=["by the kept plan", "by a job"])
 def test_cancellation_ends_what_spark_is_doing(engine: SparkEngine, more: str) -> None:
     schema = pa.schema([("x", pa.int64())])
-    slow = "aggregate(sequence(x, x + 20000), 0D, (a, v) -> a + sqrt(v) * sin(v)) > x"  # some 500 µs a row
+    # Some 500 µs per row.
+    slow = "aggregate(sequence(x, x + 20000), 0D, (a, v) -> a + sqrt(v) * sin(v)) > x"
     harness = stage(engine, lambda df: df.where(slow).where(more), schema)
     harness.process(pa.record_batch([list(range(20 * LOCAL_ROWS))], schema=schema))
     timer = threading.Timer(1.0, harness.cancel)
@@ -277,7 +276,8 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     [
         (
             {"key": "orign"},
-            r'key_by\("orign"\): no such column; the stream has: time_hour, origin, dep_delay; did you mean \'origin\'',
+            r'key_by\("orign"\): no such column; the stream has: time_hour, origin, dep_delay; '
+            r"did you mean 'origin'",
         ),
         ({"column": "when"}, "column 'when': no such column"),
         ({"column": "origin"}, "is string, and event time must be a timestamp; read it as one"),
@@ -319,7 +319,7 @@ def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:
         analyze(program(tmp_path / "nowhere"), engine)
 
 
-def test_analysis_asks_the_jvm_little_and_tells_the_plan(
+def test_analysis_makes_few_calls_and_shows_the_plan(
     engine: SparkEngine, asked: list[str], tmp_path: Path
 ) -> None:
     write_days(tmp_path / "in")
@@ -407,7 +407,7 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     assert session.sql("SELECT thrice(2)").first()[0] == 6, "Spark starts new Python workers"
 
 
-def test_the_death_of_the_jvm_is_told(engine: SparkEngine) -> None:
+def test_the_end_of_the_jvm_is_reported(engine: SparkEngine) -> None:
     """Last: the engine is gone afterwards."""
     schema = pa.schema([("x", pa.int64())])
     harness = stage(engine, lambda df: df, schema)

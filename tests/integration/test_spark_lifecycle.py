@@ -1,4 +1,4 @@
-"""The order of life in one real chain: a source, Spark stages that are fused, operators before and
+"""The lifecycle of one real chain: a source, Spark stages that are fused, operators before and
 after them, and a sink.
 """
 

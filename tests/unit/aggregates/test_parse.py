@@ -153,7 +153,8 @@ def test_first_and_last_go_by_event_time() -> None:
         time_column="odd `at`",
     )
     assert both.whole == (
-        "max_by(nvl(x, 1), `odd ``at```) FILTER (WHERE (y) AND (nvl(x, 1)) IS NOT NULL) - min_by(`a``b`, `odd ``at```)"
+        "max_by(nvl(x, 1), `odd ``at```) FILTER (WHERE (y) AND (nvl(x, 1)) IS NOT NULL)"
+        " - min_by(`a``b`, `odd ``at```)"
     )
     with pytest.raises(InvalidProgram, match="goes by event time, and there is none"):
         parse_aggregates(["first(x) AS f"])

@@ -1,6 +1,4 @@
-"""StatefulProcessors as PySpark's documentation and tests write them; nothing in here knows of
-Firesteel.
-"""
+"""StatefulProcessors as in PySpark's documentation and tests; nothing here depends on Firesteel."""
 
 from __future__ import annotations
 
@@ -138,7 +136,7 @@ COMMANDS = [
 
 
 class Session(StatefulProcessor):
-    """Sums up a key's values until nothing has come for 10 s: each row moves the key's only timer."""
+    """Sums a key's values until none arrives for 10 s: each row moves the key's only timer."""
 
     gap_ms = 10_000
 

@@ -1,5 +1,5 @@
-"""co_process: state and timers per key over two inputs, against the same function row by row in
-plain Python.
+"""co_process: state and timers per key over two inputs, compared with the same function row by
+row in plain Python.
 """
 
 from __future__ import annotations

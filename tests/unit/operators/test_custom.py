@@ -1,4 +1,4 @@
-"""Operators that programs bring along: what they emit is what they declare."""
+"""Operators of the program: they emit what they declare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_columns_are_matched_by_name_and_cast_safely() -> None:
     [
         (
             lambda o: o.emit(BATCH.select(["x"])),
-            "mine: the operator emits another schema than it declares: expected x int64, y string; got x int64",
+            "mine: the operator emits another schema than it declares: "
+            "expected x int64, y string; got x int64",
         ),
         (
             lambda o: o.emit(BATCH.set_column(0, "x", pa.array(["u", "v"]))),

@@ -1,5 +1,5 @@
-"""Keyed operators at any parallelism: several producers, several subtasks, any interleaving of what
-is under way between them.
+"""Keyed operators at any parallelism: several producers, several subtasks, any interleaving of the
+rows in flight.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def test_map_in_pandas_is_called_once_per_batch_and_may_yield_any_number_of_fram
 def test_map_in_pandas_with_another_schema_shows_both() -> None:
     with pytest.raises(
         FiresteelError,
-        match="f: the function yielded another schema than it declares: expected x int64, y string; got x",
+        match="f: the function yielded another schema than it declares: "
+        "expected x int64, y string; got x",
     ):
         pandas(lambda frames: (frame[["x"]] for frame in frames), BATCH)
     with pytest.raises(FiresteelError, match="yielded a dict; it must yield a pandas.DataFrame"):

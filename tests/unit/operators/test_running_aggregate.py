@@ -1,4 +1,4 @@
-"""Running aggregation and what it rests on: groups, merged partials, their log."""
+"""Running aggregation and its parts: groups, merged partials, their log."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_word_frequency(rows: list[tuple[str, str]], sizes: list[int]) -> None:
 def test_every_method_of_every_state_also_while_snapshots_are_written(
     ttl: int | None, rows: list[tuple[str, str, int, bool]], sizes: list[int]
 ) -> None:
-    """With a TTL, too, that nothing reaches: the same code of the user's, other variables of ours."""
+    """Also with a TTL that nothing reaches: the same program, other variables of ours."""
     schema = pa.schema([("key", pa.string()), ("command", pa.string()), ("n", pa.int32())])
     output = pa.schema([("key", pa.string()), ("command", pa.string()), ("seen", pa.string())])
     batches = cut(schema, [{"key": k, "command": c, "n": n} for k, c, n, _ in rows], sizes)

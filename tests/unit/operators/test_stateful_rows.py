@@ -1,4 +1,4 @@
-"""Arrow to Rows, by key, and back: as PySpark's workers do it, only faster."""
+"""Arrow to Rows, by key, and back: the same as in PySpark's workers."""
 
 from __future__ import annotations
 
@@ -220,7 +220,8 @@ def test_nested_values() -> None:
         (Row(id="a", n=1, m=2), "expected id string, n int32; got id str, n int, m int"),
         (
             Row(id="a", n="x"),
-            "expected id string, n int32; got id str, n str; column 'n' is int32 and cannot hold 'x'",
+            "expected id string, n int32; got id str, n str; "
+            "column 'n' is int32 and cannot hold 'x'",
         ),
         (Row(id=1, n=1), "column 'id' is string and cannot hold 1"),
         (Row(id="a", n=2**40), "column 'n' is int32 and cannot hold 1099511627776"),

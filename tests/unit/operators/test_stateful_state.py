@@ -1,4 +1,4 @@
-"""What state variables take and give, how they expire, and what the handle refuses."""
+"""State variables: accepted and returned values, expiry, and invalid declarations."""
 
 from __future__ import annotations
 
@@ -382,12 +382,12 @@ def test_what_the_processor_raises_is_blamed_on_it(where: str) -> None:
 
     with pytest.raises(FiresteelError) as raised:
         goes_on()
-    told = error_info(raised.value)
-    assert told.summary == f"scripted: {where} failed for key (7,): KeyError: 'missing'"
-    assert told.user_traceback.startswith("Traceback")
-    assert told.user_traceback.endswith("KeyError: 'missing'")
-    assert __file__ in told.user_traceback
-    assert "taskexecutor" not in told.user_traceback
+    error = error_info(raised.value)
+    assert error.summary == f"scripted: {where} failed for key (7,): KeyError: 'missing'"
+    assert error.user_traceback.startswith("Traceback")
+    assert error.user_traceback.endswith("KeyError: 'missing'")
+    assert __file__ in error.user_traceback
+    assert "taskexecutor" not in error.user_traceback
     story.harness.close()
 
 

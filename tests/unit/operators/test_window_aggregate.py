@@ -212,7 +212,7 @@ def test_any_interleaving_equals_the_oracle(
 
 @st.composite
 def _channels(draw: st.DrawFn) -> list[tuple[int, list[Row] | int]]:
-    """Rows and watermarks of three upstream subtasks, each in its own order, in any interleaving."""
+    """Rows and watermarks of three upstream subtasks, each in its order, in any interleaving."""
     row = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 59), st.integers(-5, 5))
     element = st.lists(row, min_size=1, max_size=6) | st.integers(0, 70)
     return draw(st.lists(st.tuples(st.integers(0, 2), element), max_size=30))

@@ -1,4 +1,4 @@
-"""DDL that is parsed without Spark; whatever is not plain is left to Spark's parser."""
+"""DDL that is parsed without Spark; anything unusual is left to Spark's parser."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ def aligned(watermarks: Watermarks) -> dict[str, object]:
     }
 
 
-def test_alignment_is_told_to_the_coordinator_of_whatever_tells_event_time() -> None:
+def test_operators_that_assign_watermarks_have_a_coordinator_for_their_alignment() -> None:
     group = {"alignment": {"group": "g", "max_drift_us": 60_000_000, "update_interval_us": 50_000}}
     found = aligned(
         Watermarks.bounded("at").with_alignment("g", max_drift="1 min", update_interval="50 ms")

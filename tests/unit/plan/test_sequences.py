@@ -1,4 +1,4 @@
-"""Who generates a sequence."""
+"""Whether Spark or Python generates a sequence."""
 
 from __future__ import annotations
 

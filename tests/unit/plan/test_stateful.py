@@ -1,4 +1,4 @@
-"""transform_with_state as a program writes it: what is recorded, and what makes no sense."""
+"""transform_with_state in a program: what is recorded, and which arguments are rejected."""
 
 from __future__ import annotations
 

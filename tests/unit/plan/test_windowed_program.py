@@ -1,4 +1,4 @@
-"""What a program may say about windows and aggregates, and what it is told when it may not."""
+"""Windows and aggregates in a program, and the errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is prepared once per machine: the copies of jars, and MLlib's functions, which one of the
-copies goes without.
-"""
+"""Preparation once per machine: copies of jars, and MLlib's functions, which one copy omits."""
 
 from __future__ import annotations
 

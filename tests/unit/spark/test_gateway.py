@@ -1,4 +1,4 @@
-"""What stands in for PySpark's test helpers."""
+"""The stand-in for PySpark's test helpers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from taskexecutor.executor.spark.jvm.gateway import _TEST_HELPERS, _TestHelpers
 
 
-def test_the_test_helpers_are_imported_when_they_are_wanted(monkeypatch) -> None:
+def test_the_test_helpers_are_imported_on_demand(monkeypatch) -> None:
     helpers = _TestHelpers(_TEST_HELPERS)
     monkeypatch.setitem(sys.modules, _TEST_HELPERS, helpers)
     assert importlib.import_module(_TEST_HELPERS).have_numpy

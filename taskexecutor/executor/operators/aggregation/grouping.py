@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,12 +58,16 @@ def members(
     return found[groups.codes[:rows]]
 
 
-def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Joins the intervals of each code that touch or overlap. Returns the session number of each
-    row, and the start and end of each session.
-    """
+class Sessions(NamedTuple):
+    numbers: Ints  # the session of each row
+    starts: Ints  # of each session
+    ends: Ints
+
+
+def sessions(codes: Ints, starts: Ints, ends: Ints) -> Sessions:
+    """Joins the intervals of each code that touch or overlap."""
     if not len(codes):
-        return codes, starts, ends
+        return Sessions(codes, starts, ends)
     order = np.lexsort((starts, codes))
     by_code, by_start = codes[order], starts[order]
     # The latest end so far within the code. One running maximum does for all codes, because the
@@ -77,7 +81,7 @@ def sessions(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(begins) - 1
     heads = np.flatnonzero(begins)
-    return numbers, by_start[heads], latest[np.append(heads[1:], len(order)) - 1]
+    return Sessions(numbers, by_start[heads], latest[np.append(heads[1:], len(order)) - 1])
 
 
 def whole_numbers(column: pa.Array) -> Ints | None:
