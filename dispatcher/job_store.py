@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from dispatcher import migrations
-from dispatcher.core.jobs import Job
+from dispatcher.core.jobs import ForgottenJob, Job
 from dispatcher.core.records import (
     JobAdded,
     JobAssigned,
@@ -188,14 +188,17 @@ class JobStore:
                 for row in connection.execute(query)
             ]
 
-    def forgotten(self) -> list[tuple[JobId, JobStatus]]:
+    def forgotten(self) -> list[ForgottenJob]:
         query = (
             sa.select(_jobs.c.job_id, _jobs.c.status)
             .where(_jobs.c.forgotten.is_(True))
             .order_by(_jobs.c.end_ms)
         )
         with self._engine.connect() as connection:
-            return [(JobId(row.job_id), JobStatus[row.status]) for row in connection.execute(query)]
+            return [
+                ForgottenJob(JobId(row.job_id), JobStatus[row.status])
+                for row in connection.execute(query)
+            ]
 
     def ending(self, job_id: JobId) -> Ending | None:
         """None while it has not ended."""

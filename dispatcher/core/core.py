@@ -41,7 +41,7 @@ from dispatcher.core.events import (
     ProcessStartFailed,
     SubmitJob,
 )
-from dispatcher.core.jobs import Ending, Job, JobTable
+from dispatcher.core.jobs import Ending, ForgottenJob, Job, JobTable
 from dispatcher.core.processes import JobMasterProcess, ProcessTable
 from dispatcher.core.records import (
     JobAdded,
@@ -78,7 +78,7 @@ class DispatcherCore:
         history: int,
         wall_offset_s: float = 0.0,
         jobs: Iterable[Job] = (),
-        forgotten: Iterable[tuple[JobId, JobStatus]] = (),
+        forgotten: Iterable[ForgottenJob] = (),
         now: float = 0.0,
     ) -> None:
         self.table = JobTable(jobs, forgotten, history=history)

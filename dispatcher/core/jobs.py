@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JOB_TRANSITIONS, IllegalTransition, JobStatus
@@ -124,11 +125,23 @@ class Job:
         )
 
 
+class ForgottenJob(NamedTuple):
+    job_id: JobId
+    status: JobStatus
+
+
+class Violation(NamedTuple):
+    """An invariant that does not hold."""
+
+    of: JobId | int  # the job, or the pid of the JobMaster process
+    what: str
+
+
 class JobTable:
     """All jobs of the cluster, oldest first, and how jobs that are no longer kept have ended."""
 
     def __init__(
-        self, jobs: Iterable[Job], forgotten: Iterable[tuple[JobId, JobStatus]], *, history: int
+        self, jobs: Iterable[Job], forgotten: Iterable[ForgottenJob], *, history: int
     ) -> None:
         """`history`: how many ended jobs are kept."""
         self.by_id = {job.job_id: job for job in sorted(jobs, key=lambda job: job.start_ms)}
@@ -164,20 +177,22 @@ class JobTable:
             del self.forgotten[next(iter(self.forgotten))]
         return dropped
 
-    def violations(self) -> Iterator[tuple[JobId, str]]:
+    def violations(self) -> Iterator[Violation]:
         """What must hold of each job by itself, and does not."""
         ended = 0
         for job in self:
             ended += job.ended
             if job.job_id in self.forgotten:
-                yield job.job_id, "is kept and forgotten"
+                yield Violation(job.job_id, "is kept and forgotten")
             if job.end_ms and not job.ended:
-                yield job.job_id, f"is {job.status.name} with the end time {job.end_ms}"
+                yield Violation(job.job_id, f"is {job.status.name} with the end time {job.end_ms}")
             if job.ended and (job.adopt_until is not None or job.cancel_again_at is not None):
-                yield job.job_id, "has ended and still has a deadline"
+                yield Violation(job.job_id, "has ended and still has a deadline")
             if (job.epoch == 0) != (job.job_master_id is None):
-                yield job.job_id, f"has epoch {job.epoch} and JobMaster {job.job_master_id}"
+                yield Violation(
+                    job.job_id, f"has epoch {job.epoch} and JobMaster {job.job_master_id}"
+                )
             if job.confirmed and job.job_master_id is None:
-                yield job.job_id, "was reported by no JobMaster"
+                yield Violation(job.job_id, "was reported on without a JobMaster")
         if ended > self._history:
-            yield JobId(""), f"{ended} ended jobs are kept, more than {self._history}"
+            yield Violation(JobId(""), f"{ended} ended jobs are kept, more than {self._history}")

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dispatcher.core.jobs import Violation
 from firesteel.common.backoff import Backoff
 from firesteel.common.ids import JobId, JobMasterId
 
@@ -104,17 +105,17 @@ class ProcessTable:
         self.start_again_at = now + self._backoff.next()
         return self._failed_starts >= STARTS_BEFORE_GIVING_UP
 
-    def violations(self) -> Iterator[tuple[int, str]]:
+    def violations(self) -> Iterator[Violation]:
         """What must hold of each process by itself, and does not."""
         connections = [p.connection for p in self if p.connection is not None]
         for process in self:
             if process.connection is not None and connections.count(process.connection) > 1:
-                yield process.pid, f"shares connection {process.connection}"
+                yield Violation(process.pid, f"shares connection {process.connection}")
             if process.connection is None and process.lost_at is None:
-                yield process.pid, "is not connected, and nothing ends the wait for it"
+                yield Violation(process.pid, "is not connected, and has no deadline")
             if process.exit_reason is not None and process.lost_at is None:
-                yield process.pid, "has exited, and nothing ends the wait for its last messages"
+                yield Violation(process.pid, "has exited, and has no deadline")
             if process.job_id is not None and process.job_master_id is None:
-                yield process.pid, "has a job, but has never registered"
+                yield Violation(process.pid, "has a job, but has never registered")
         if not 0 <= self.starting <= STARTING_MAX:
-            yield 0, f"{self.starting} processes are starting, of at most {STARTING_MAX}"
+            yield Violation(0, f"{self.starting} processes start, of at most {STARTING_MAX}")

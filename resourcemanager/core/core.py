@@ -496,9 +496,8 @@ class SlotManager:
             if executor.connection is None and not self._armed(
                 Deadline.EXECUTOR_GRACE, executor.task_executor_id
             ):
-                found.append(
-                    f"TaskExecutor {executor.task_executor_id}: disconnected, and no timer ends that"
-                )
+                name = f"TaskExecutor {executor.task_executor_id}"
+                found.append(f"{name} is disconnected, and no timer ends it")
             for slot in executor.slots.values():
                 if slot.state is SlotState.PENDING and not self._armed(
                     Deadline.REQUEST, str(slot.allocation_id)
@@ -510,7 +509,7 @@ class SlotManager:
                     found.append(f"{slot}: no timer clears it")
         for job in self.jobs.values():
             if job.connection is None and not self._armed(Deadline.JOB_GRACE, job.job_id):
-                found.append(f"job {job.job_id}: disconnected, and no timer ends that")
+                found.append(f"job {job.job_id} is disconnected, and no timer ends it")
         if found:
             story = "\n".join(f"  {at:.3f} {event}" for at, event in list(self._history)[-30:])
             raise AssertionError("\n".join([*found, "after", story]))

@@ -28,17 +28,23 @@ FIRST_TABLES = [
         epoch BIGINT NOT NULL, job_master_id VARCHAR(32), cancel_requested BOOLEAN NOT NULL,
         failure TEXT NOT NULL, final_details {bytes}, forgotten BOOLEAN NOT NULL,
         PRIMARY KEY (job_id))""",
-    "CREATE TABLE job_graphs (graph_id VARCHAR(32) NOT NULL, graph {bytes} NOT NULL, PRIMARY KEY (graph_id))",
+    """CREATE TABLE job_graphs (
+        graph_id VARCHAR(32) NOT NULL, graph {bytes} NOT NULL, PRIMARY KEY (graph_id))""",
     """CREATE TABLE job_graph_blobs (
         graph_id VARCHAR(32) NOT NULL, blob_hash VARCHAR(32) NOT NULL,
         PRIMARY KEY (graph_id, blob_hash))""",
-    "CREATE TABLE leaders (service VARCHAR(32) NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (service))",
+    """CREATE TABLE leaders (
+        service VARCHAR(32) NOT NULL, epoch BIGINT NOT NULL, PRIMARY KEY (service))""",
     "INSERT INTO leaders VALUES ('dispatcher', 6)",
     "INSERT INTO job_graphs VALUES ('g', CAST('graph' AS {bytes}))",
     "INSERT INTO job_graph_blobs VALUES ('g', 'blob')",
-    f"INSERT INTO jobs VALUES ('{JOB}', 'runs', 'g', 'RUNNING', 7, 0, 1, 'm', true, '', NULL, false)",
-    f"INSERT INTO jobs VALUES ('{ENDED}', 'failed', 'g', 'FAILED', 5, 9, 1, 'n', false, 'why', CAST('all' AS {{bytes}}), false)",
-    f"INSERT INTO jobs VALUES ('{FORGOTTEN}', '', '', 'FINISHED', 3, 4, 1, 'o', false, '', NULL, true)",
+    f"""INSERT INTO jobs VALUES
+        ('{JOB}', 'runs', 'g', 'RUNNING', 7, 0, 1, 'm', true, '', NULL, false)""",
+    f"""INSERT INTO jobs VALUES
+        ('{ENDED}', 'failed', 'g', 'FAILED', 5, 9, 1, 'n', false, 'why',
+        CAST('all' AS {{bytes}}), false)""",
+    f"""INSERT INTO jobs VALUES
+        ('{FORGOTTEN}', '', '', 'FINISHED', 3, 4, 1, 'o', false, '', NULL, true)""",
 ]
 
 

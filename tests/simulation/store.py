@@ -88,6 +88,7 @@ class JudgedJobStore(JobStore):
         super().__init__(disk.url)
         self._disk = disk
         self._process = process
+        self._unanswered: Sequence[Record] = ()  # written, but the answer was lost
         process.on_end.append(self.close)
 
     def persist(self, records: Sequence[Record]) -> None:
@@ -97,9 +98,12 @@ class JudgedJobStore(JobStore):
             world.note(self._process.name, "the disk: a write fails")
             raise _problem("disk I/O error")
         super().persist(records)
-        for record in records:
-            disk.written(record)
+        if records != self._unanswered:
+            for record in records:
+                disk.written(record)
+        self._unanswered = ()
         if disk.lost_answers and world.chance(disk.lost_answers):
+            self._unanswered = records
             world.note(self._process.name, "the disk: a write succeeds without an answer")
             raise _problem("the server closed the connection unexpectedly")
 
