@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from firesteel.client.client import Client
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, end_processes
 from firesteel.client.cluster.supervisor import import_path
 from firesteel.client.job_details import ClusterOverview
 from firesteel.common.config import Configuration, options
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking, temporary
 from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.client.client import Client
 
 START_TIMEOUT_S = 60.0
 _NOT_STARTED = "the cluster has not been started; use `with LocalCluster(...) as cluster:`"
@@ -109,6 +112,9 @@ class LocalCluster:
 
     def client(self) -> Client:
         """A client of this cluster, closed with it."""
+        # Imported late: the supervisor, which imports this module, needs neither gRPC nor Arrow.
+        from firesteel.client.client import Client
+
         client = Client(self.address, conf=self.conf)
         self._clients.append(client)
         return client
