@@ -14,7 +14,8 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
-# structlog would import rich for coloured tracebacks, which logs do not have: 6 MB per process.
+# structlog would import rich for coloured tracebacks, which logs do not have: 6 MB per process. So
+# entry points import this module before structlog, and get their logger from it.
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
@@ -47,6 +48,9 @@ class _Stderr:
 
 
 _STDERR = _Stderr()
+
+
+get_logger = structlog.get_logger
 
 
 def configure(process: str, level: str | int = "INFO") -> Any:

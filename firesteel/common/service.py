@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import click
-import structlog
 
 from firesteel.common import logs
 from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
@@ -41,7 +40,7 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from firesteel.common.metrics import Registry
 
-log = structlog.get_logger(__name__)
+log = logs.get_logger(__name__)
 
 P = ParamSpec("P")
 DirectoryUse = Literal["none", "required", "temporary"]
@@ -133,22 +132,23 @@ def service_main(
             definitions: tuple[str, ...] = (),
             **own: Any,
         ) -> None:
-            logs.configure(name.format(**own))
+            process_name = name.format(**own)
+            logs.configure(process_name)
             try:
                 if configuration is not None:
                     conf = configuration()
                 else:
                     conf = Configuration.load(config, parse_definitions(definitions))
+                    for warning in conf.warnings:
+                        log.warning(warning)
             except ConfigurationError as error:
-                print(f"{name}: {error}", file=sys.stderr)
+                print(f"{process_name}: {error}", file=sys.stderr)
                 sys.exit(BAD_USAGE)
-            for warning in conf.warnings:
-                log.warning(warning)
             if port is not None and port_number is None:
                 port_number = conf.get(port)
-            with _directory(name, directory, given_directory) as path:
+            with _directory(process_name, directory, given_directory) as path:
                 process = ServiceProcess(
-                    name,
+                    process_name,
                     conf,
                     host=host or conf.get(options.BIND_HOST),
                     port=port_number or 0,

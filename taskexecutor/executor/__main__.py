@@ -13,14 +13,14 @@ import threading
 import traceback
 
 import click
-import structlog
 
+from firesteel.common import logs
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
 from firesteel.common.service import ServiceProcess, service_main
 from taskexecutor.executor import CONFIG_VARIABLE
 
-log = structlog.get_logger(__name__)
+log = logs.get_logger(__name__)
 
 FLUSH_TIMEOUT_S = 2.0
 # Stateful processors create tens of thousands of Python objects per batch. Collecting garbage after
@@ -34,9 +34,9 @@ def _configuration() -> Configuration:
 
 @service_main("slot-{slot}", configuration=_configuration)
 @click.option("--link", required=True, help="The TaskExecutor's socket, unix:PATH.")
-@click.option("--executor-id", required=True)
-@click.option("--task-executor-id", required=True)
-@click.option("--slot", type=int, required=True)
+@click.option("--executor-id", required=True, metavar="ID", help="The id of this process.")
+@click.option("--task-executor-id", required=True, metavar="ID", help="The TaskExecutor's id.")
+@click.option("--slot", type=int, required=True, help="The slot's index.")
 @click.option("--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM.")
 @click.option("--cores", type=int, required=True, help="Threads of the slot's Spark.")
 def main(

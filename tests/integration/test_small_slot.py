@@ -51,12 +51,12 @@ def test_the_smallest_heap_filters_groups_and_sorts() -> None:
 
 IDLE = """
 import sys
-from taskexecutor.executor.__main__ import _import_what_tasks_need
+import taskexecutor.executor.__main__
 from taskexecutor.executor.host import Host
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.warm_up import start_warm
 
-_import_what_tasks_need()
 engine = SparkEngine()
 start_warm(engine, {}, cores=1)
 engine.stop()
