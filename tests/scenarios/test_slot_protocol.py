@@ -12,7 +12,6 @@ tests/scenarios/test_slot_protocol.py
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import os
 import random
@@ -31,6 +30,7 @@ from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import GIB, SLOT, WORKER
+from tests.simulation.loop import VirtualLoop
 
 SEEDS = [int(os.environ["FIRESTEEL_SEED"])] if "FIRESTEEL_SEED" in os.environ else range(150)
 CHAOS_S = 60.0  # virtual seconds of faults
@@ -51,18 +51,27 @@ KIND = Faults(lost=0.0, doubled=0.0, delay_s=0.01)
 
 
 class Network:
-    """Virtual time, and the delivery of everything."""
+    """Datagrams on the simulation's event loop: crueler than its streams, which lose nothing while
+    they live. `after_each` is called after everything that happens.
+    """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, after_each: Callable[[], None]) -> None:
         self.random = random.Random(seed)
         self.ids = IdSource(b"simulation %d" % seed)
-        self.now = 0.0
         self.faults = UNKIND
-        self._order = itertools.count()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._after_each = after_each
+        self._loop = VirtualLoop(self.random, _raise)
+
+    @property
+    def now(self) -> float:
+        return self._loop.time()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now + seconds, next(self._order), action))
+        self._loop.call_later(seconds, self._act, action)
+
+    def _act(self, action: Callable[[], None]) -> None:
+        action()
+        self._after_each()
 
     def send(self, deliver: Callable[[], None]) -> None:
         if self.random.random() < self.faults.lost:
@@ -70,12 +79,12 @@ class Network:
         for _ in range(2 if self.random.random() < self.faults.doubled else 1):
             self.after(self.random.random() * self.faults.delay_s, deliver)
 
-    def run(self, until: float, after_each: Callable[[], None]) -> None:
-        while self._queue and self._queue[0][0] <= until:
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
-            after_each()
-        self.now = until
+    def run(self, for_s: float) -> None:
+        self._loop.run_until(self.now + for_s)
+
+
+def _raise(process: object, where: str, error: BaseException | None) -> None:
+    raise AssertionError(where) from error
 
 
 @dataclass
@@ -344,7 +353,7 @@ class World:
     job_masters: list[ModelJobMaster] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.network = Network(self.seed)
+        self.network = Network(self.seed, self.no_allocation_on_two_slots)
         self.connections: dict[Connection, Model] = {}
         self._numbers = itertools.count(1)
         self._ticking_at: float | None = None
@@ -535,11 +544,11 @@ class World:
 def play(seed: int, settings: Settings) -> World:
     world = World(seed, settings)
     world.something_happens()
-    world.network.run(CHAOS_S, world.no_allocation_on_two_slots)
+    world.network.run(CHAOS_S)
     world.network.faults = KIND
     for model in (*world.executors, *world.job_masters):
         world.network.after(1.0, lambda model=model: world.reconnect(model))
-    world.network.run(CHAOS_S + REST_S, world.no_allocation_on_two_slots)
+    world.network.run(REST_S)
     try:
         world.at_rest()
     except AssertionError as error:
