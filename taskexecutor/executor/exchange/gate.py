@@ -3,6 +3,9 @@
 The task's thread polls; carriers (a Flight stream's reader, or a producer's task in this process)
 deliver. One lock guards the receiver halves. No call leaves this module under it: credit is
 returned, and `on_available` called, once it is free.
+
+    OPEN ──a producer is lost──▶ FAILED ──close──▶ CLOSED
+      └──────────────────close─────────────────────▲
 """
 
 from __future__ import annotations
@@ -11,11 +14,35 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from firesteel.elements import EndOfPartition, StreamElement
 from taskexecutor.executor.exchange.channels import BlockReason, ReceiverChannel
-from taskexecutor.executor.exchange.errors import ExchangeClosed, PartitionFailed
+from taskexecutor.executor.exchange.errors import (
+    ExchangeClosed,
+    LocalProtocolError,
+    PartitionFailed,
+)
+
+
+class GateState(Enum):
+    OPEN = 0
+    FAILED = 1
+    CLOSED = 2
+
+
+_S = GateState
+GATE_TRANSITIONS: dict[GateState, frozenset[GateState]] = {
+    _S.OPEN: frozenset(
+        {
+            _S.FAILED,  # a producer is lost before all of it was received
+            _S.CLOSED,  # the task has taken everything, or ends early
+        }
+    ),
+    _S.FAILED: frozenset({_S.CLOSED}),  # the task ends
+    _S.CLOSED: frozenset(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +100,8 @@ class InputGate:
         self._upstreams: list[Upstream | None] = [None] * len(self._channels)
         self._ready: deque[int] = deque()  # channels to poll, in turn
         self._in_ready = [False] * len(self._channels)
-        self._failure: PartitionFailed | None = None
-        self._closed = False
+        self._state = GateState.OPEN
+        self._failure: PartitionFailed | None = None  # the first, once FAILED
 
     # -- the task's side
 
@@ -84,7 +111,7 @@ class InputGate:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._state is GateState.CLOSED
 
     def poll(self) -> tuple[int, StreamElement] | None:
         """The next element with its channel, or None if nothing is there; channels take turns.
@@ -93,10 +120,8 @@ class InputGate:
         ExchangeClosed after close().
         """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            if self._closed:
-                raise ExchangeClosed(
+            if self._state is not GateState.OPEN:
+                raise self._failure or ExchangeClosed(
                     f"the gate of consumer subtask {self.consumer} to result {self.result_id} is"
                     " closed"
                 )
@@ -140,9 +165,9 @@ class InputGate:
     def close(self) -> None:
         """Gives up what was not consumed; notifies the producers that have not ended."""
         with self._lock:
-            if self._closed:
+            if self._state is GateState.CLOSED:
                 return
-            self._closed = True
+            self._become(GateState.CLOSED)
             unfinished = [i for i, channel in enumerate(self._channels) if channel.close()]
             upstreams = [
                 upstream for i in unfinished if (upstream := self._upstreams[i]) is not None
@@ -192,7 +217,8 @@ class InputGate:
         with self._lock:
             if not self._channels[index].fail(reason):
                 return False
-            if self._failure is None:
+            if self._state is GateState.OPEN:
+                self._become(GateState.FAILED)
                 producer = self.producers[index]
                 self._failure = PartitionFailed(
                     result_id=self.result_id,
@@ -202,6 +228,14 @@ class InputGate:
                     reason=reason,
                 )
             return True
+
+    def _become(self, state: GateState) -> None:
+        if state not in GATE_TRANSITIONS[self._state]:
+            raise LocalProtocolError(
+                f"the gate of consumer subtask {self.consumer} to result {self.result_id}:"
+                f" {self._state.name} -> {state.name} is not a legal transition"
+            )
+        self._state = state
 
     def _put_ready(self, index: int) -> bool:
         """True if the task may have to be woken: until now `poll` had nothing."""
