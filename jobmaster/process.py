@@ -69,7 +69,7 @@ class JobMasterProcess:
         self.address = ""  # once `start` has returned
         self._server: grpc.aio.Server | None = None
         self._servicer = JobMasterServicer()
-        self._job: RunningJob | None = None
+        self.job: RunningJob | None = None
         # The terminal status of a job that never started.
         self._rejected: dispatcher_pb2.JobStatusChanged | None = None
         self._over = asyncio.Event()
@@ -141,8 +141,8 @@ class JobMasterProcess:
             metrics_address=self.metrics_address,
         )
         self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(register=register))
-        if self._job is not None:
-            self._report(self._job.status_message())
+        if self.job is not None:
+            self._report(self.job.status_message())
         elif self._rejected is not None:
             self._report(self._rejected)
 
@@ -154,15 +154,15 @@ class JobMasterProcess:
             case "start":
                 self._start_job(message.start)
             case "ack" if JobStatus(message.ack.status).globally_terminal:
-                if self._job is None:
+                if self.job is None:
                     self._over.set()
                 else:
-                    self._job.post(events.TerminalStatusStored())
+                    self.job.post(events.TerminalStatusStored())
             case _:
                 pass  # a heartbeat
 
     def _start_job(self, start: dispatcher_pb2.StartJob) -> None:
-        if self._job is not None or self._rejected is not None:
+        if self.job is not None or self._rejected is not None:
             return  # sent twice
         try:
             settings = settings_from(self._conf.with_overrides(dict(start.job_graph.config)))
@@ -181,7 +181,7 @@ class JobMasterProcess:
             list_paths=self._list_paths,
         )
         self._job_built(job)
-        self._job = self._servicer.job = job
+        self.job = self._servicer.job = job
         self._registry.add_source(job.samples)
         self._start_task(job.run())
 
@@ -214,7 +214,7 @@ class JobMasterProcess:
         if for_s < DISPATCHER_GRACE_S:
             return
         log.error("the Dispatcher is gone", for_s=round(for_s), cause=cause)
-        if self._job is None:
+        if self.job is None:
             self._over.set()
         else:
-            self._job.post(events.DispatcherLost())
+            self.job.post(events.DispatcherLost())

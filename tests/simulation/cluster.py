@@ -17,6 +17,7 @@ from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import ExecutionState
+from jobmaster.process import JobMasterProcess
 from jobmaster.testing import job, vertex
 from resourcemanager.service import ResourceManager
 from taskexecutor.shell import TaskExecutor
@@ -29,7 +30,6 @@ from tests.simulation.services import (
     HOST,
     RESOURCE_MANAGER_PORT,
     Services,
-    WatchedJobMaster,
 )
 from tests.simulation.store import Disk
 from tests.simulation.world import SimulatedProcess, World
@@ -188,7 +188,7 @@ class Cluster:
         return [(p, p.service) for p in self.living("taskexecutor") if p.service is not None]
 
     @property
-    def job_masters(self) -> list[tuple[SimulatedProcess, WatchedJobMaster]]:
+    def job_masters(self) -> list[tuple[SimulatedProcess, JobMasterProcess]]:
         return [(p, p.service) for p in self.living("jobmaster") if p.service is not None]
 
     @property

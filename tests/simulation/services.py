@@ -16,7 +16,6 @@ from firesteel.common.config import Configuration, parse_definitions
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.metrics import Registry
 from jobmaster.process import JobMasterProcess
-from jobmaster.shell import RunningJob
 from resourcemanager.core.workers import WorkerId
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
@@ -105,7 +104,7 @@ class Services:
         }
 
     async def job_master(self, process: SimulatedProcess, arguments: Sequence[str]) -> None:
-        job_master = WatchedJobMaster(
+        job_master = JobMasterProcess(
             configuration(arguments),
             dispatcher_address=option(arguments, "--dispatcher"),
             host=HOST,
@@ -113,9 +112,9 @@ class Services:
             registry=Registry(),
             ids=self._world.ids(),
             list_paths=_list_paths,
-        )
-        job_master.job_started = lambda job: self._watch(
-            process, job.core, lambda effects: self._cluster.checkers.job_master(job, effects)
+            job_built=lambda job: self._watch(
+                process, job.core, lambda effects: self._cluster.checkers.job_master(job, effects)
+            ),
         )
         process.service = job_master
         _stop_with(process, job_master.stop)
@@ -172,17 +171,6 @@ class Services:
             return effects
 
         core.handle = watched
-
-
-class WatchedJobMaster(JobMasterProcess):
-    job_started: Callable[[RunningJob], None]
-    job: RunningJob | None = None
-
-    def _start_task(self, coroutine: Any) -> None:
-        if self._job is not None and self.job is None:
-            self.job = self._job
-            self.job_started(self.job)
-        super()._start_task(coroutine)
 
 
 def _stop_with(process: SimulatedProcess, stop: Callable[[], None]) -> None:
