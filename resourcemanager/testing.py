@@ -1,5 +1,5 @@
-"""A SlotManager without a network, for tests: verbs in, commands out, and every invariant checked
-after every event.
+"""A SlotManager without a network, for tests: verbs in, commands out; every event is followed by a
+check of all invariants.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Harness:
         return self.commands
 
     def advance(self, seconds: float) -> list[Command]:
-        """Lets time pass as the driver does: a Tick at each deadline."""
+        """Passes time as the driver does: with a Tick at each deadline."""
         until, seen = self.now + seconds, []
         while (deadline := self.core.next_deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)
@@ -73,8 +73,8 @@ class Harness:
         self.commands = seen
         return seen
 
-    def told(self, kind: type[C]) -> list[C]:
-        """The commands of this kind that the last verb gave."""
+    def sent(self, kind: type[C]) -> list[C]:
+        """The commands of this kind that resulted from the last verb."""
         return [command for command in self.commands if isinstance(command, kind)]
 
     # ------------------------------------------------------------ peers' verbs
@@ -128,7 +128,7 @@ class Harness:
         epoch: int = 1,
         sequence: int | None = None,
     ) -> list[Command]:
-        """What the job needs; a bare number is of UNKNOWN slots."""
+        """The job declares what it needs; a bare number is of UNKNOWN slots."""
         pairs = [(UNKNOWN, count) if isinstance(count, int) else count for count in counts]
         return self.handle(
             events.RequirementsDeclared(
@@ -147,10 +147,10 @@ class Harness:
     def submit(
         self, name: str, *counts: int | tuple[ResourceProfile, int]
     ) -> list[commands.RequestSlot]:
-        """A job comes and declares; returns the slot requests that follow."""
+        """A job registers and declares; returns the slot requests that follow."""
         self.register_job(name)
         self.declare(name, *counts)
-        return self.told(commands.RequestSlot)
+        return self.sent(commands.RequestSlot)
 
     def report(
         self,

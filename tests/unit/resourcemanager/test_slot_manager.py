@@ -28,7 +28,7 @@ def test_a_job_gets_its_slots() -> None:
     rm = Harness()
     rm.register("a")
     rm.register("b")
-    assert rm.told(commands.Welcome) == [commands.Welcome(connection=rm.connection("b"))]
+    assert rm.sent(commands.Welcome) == [commands.Welcome(connection=rm.connection("b"))]
 
     requests = rm.submit("job", 3)
 
@@ -53,13 +53,13 @@ def test_slots_come_back_by_report_and_go_to_the_job_that_waits() -> None:
     first = rm.submit("first", 1)
     rm.accept(*first)
     assert rm.submit("second", 1) == []
-    assert [n.missing for n in rm.told(commands.NotEnoughResources)] == [1]
+    assert [n.missing for n in rm.sent(commands.NotEnoughResources)] == [1]
 
     rm.declare("first", 0)
     assert rm.commands == []  # the slot is free when its TaskExecutor says so, not before
     rm.report("a", *free(0))
 
-    assert [r.job_id for r in rm.told(commands.RequestSlot)] == [job_id("second")]
+    assert [r.job_id for r in rm.sent(commands.RequestSlot)] == [job_id("second")]
     assert rm.slot(first[0].allocation_id) is None
 
 
@@ -69,7 +69,7 @@ def test_a_known_size_is_given_exactly() -> None:
     rm.register("a", 2)
     assert [r.profile for r in rm.submit("job", (big, 1))] == [big]
     rm.submit("other", 1)  # what remains is less than a default slot
-    [told] = rm.told(commands.NotEnoughResources)
+    [told] = rm.sent(commands.NotEnoughResources)
     assert told.missing == 1
     assert told.explanation == (
         "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
@@ -82,7 +82,7 @@ def test_declarations_are_gathered_if_so_configured() -> None:
     assert rm.submit("job", 1) == []
     rm.declare("job", 2)
     rm.advance(0.5)
-    assert len(rm.told(commands.RequestSlot)) == 2
+    assert len(rm.sent(commands.RequestSlot)) == 2
 
 
 def test_the_job_environment_is_passed_on() -> None:
@@ -100,7 +100,7 @@ def test_the_job_environment_is_passed_on() -> None:
             environment=environment,
         )
     )
-    assert [r.environment for r in rm.told(commands.RequestSlot)] == [environment]
+    assert [r.environment for r in rm.sent(commands.RequestSlot)] == [environment]
 
 
 # ---------------------------------------------------------------- not enough
@@ -109,7 +109,7 @@ def test_the_job_environment_is_passed_on() -> None:
 def test_shortage_is_told_once_until_it_changes() -> None:
     rm = Harness()
     rm.submit("job", 3)
-    assert rm.told(commands.NotEnoughResources) == [
+    assert rm.sent(commands.NotEnoughResources) == [
         commands.NotEnoughResources(
             connection=rm.connection("job"),
             sequence=1,
@@ -121,11 +121,11 @@ def test_shortage_is_told_once_until_it_changes() -> None:
     rm.declare("job", 3, sequence=1)  # doubled
     assert rm.commands == []
     rm.register("a", 2)
-    assert [(n.missing, n.explanation) for n in rm.told(commands.NotEnoughResources)] == [
+    assert [(n.missing, n.explanation) for n in rm.sent(commands.NotEnoughResources)] == [
         (1, "2 slots exist, 2 are taken; no driver can add TaskExecutors")
     ]
     rm.register("b", 2)
-    assert rm.told(commands.NotEnoughResources) == []
+    assert rm.sent(commands.NotEnoughResources) == []
     assert rm.core.missing == 0
 
 
@@ -177,7 +177,7 @@ def test_an_old_job_master_is_turned_away() -> None:
         )
     ]
     rm.declare("job", 1, epoch=1)
-    assert rm.told(commands.RequestSlot) == []
+    assert rm.sent(commands.RequestSlot) == []
 
 
 def test_a_new_job_master_replaces_the_old_one() -> None:
@@ -186,12 +186,12 @@ def test_a_new_job_master_replaces_the_old_one() -> None:
     [request] = rm.submit("job", 1)
     old = rm.connection("job")
     rm.register_job("job", epoch=2, address="jm:2")
-    assert rm.told(commands.CloseConnection)[0].connection == old
-    assert [f.allocation_id for f in rm.told(commands.FreeSlot)] == [
+    assert rm.sent(commands.CloseConnection)[0].connection == old
+    assert [f.allocation_id for f in rm.sent(commands.FreeSlot)] == [
         request.allocation_id
     ]  # it named the old JobMaster
     rm.declare("job", 1, epoch=2)
-    assert [(r.job_master_address, r.job_master_epoch) for r in rm.told(commands.RequestSlot)] == [
+    assert [(r.job_master_address, r.job_master_epoch) for r in rm.sent(commands.RequestSlot)] == [
         ("jm:2", 2)
     ]
 
@@ -237,7 +237,7 @@ def test_a_rejected_request_is_placed_elsewhere() -> None:
     [request] = rm.submit("job", 1)
     rm.register("b", 1)
     rm.reject(request)
-    [again] = rm.told(commands.RequestSlot)
+    [again] = rm.sent(commands.RequestSlot)
     assert again.connection == rm.connection("b")
     assert again.allocation_id != request.allocation_id
     assert rm.count(UNCLEAR) == 1
@@ -248,13 +248,13 @@ def test_a_rejected_request_is_not_repeated_before_a_report_or_a_pause() -> None
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
     rm.reject(request)
-    assert rm.told(commands.RequestSlot) == []
+    assert rm.sent(commands.RequestSlot) == []
     rm.report("a", *free(0))
-    [second] = rm.told(commands.RequestSlot)
+    [second] = rm.sent(commands.RequestSlot)
     rm.reject(second)
-    assert rm.told(commands.RequestSlot) == []
+    assert rm.sent(commands.RequestSlot) == []
     rm.advance(1.0)
-    assert len(rm.told(commands.RequestSlot)) == 1
+    assert len(rm.sent(commands.RequestSlot)) == 1
 
 
 def test_an_unanswered_request_is_sent_again_then_given_up() -> None:
@@ -262,13 +262,13 @@ def test_an_unanswered_request_is_sent_again_then_given_up() -> None:
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
     rm.advance(5.0)
-    assert rm.told(commands.RequestSlot) == [request]
+    assert rm.sent(commands.RequestSlot) == [request]
     rm.advance(5.0)
-    assert rm.told(commands.RequestSlot) == [request]
+    assert rm.sent(commands.RequestSlot) == [request]
     rm.advance(5.0)
-    assert [f.allocation_id for f in rm.told(commands.FreeSlot)] == [request.allocation_id]
+    assert [f.allocation_id for f in rm.sent(commands.FreeSlot)] == [request.allocation_id]
     rm.advance(1.0)
-    [another] = rm.told(commands.RequestSlot)
+    [another] = rm.sent(commands.RequestSlot)
     assert another.allocation_id != request.allocation_id
     rm.accept(request)  # its answer, at last: too late
     assert rm.count(PENDING) == 1
@@ -286,7 +286,7 @@ def test_the_executor_holds_another_allocation_than_asked_for() -> None:
     assert slot is not None
     assert slot.state is ALLOCATED
     assert rm.slot(request.allocation_id) is None
-    assert [n.missing for n in rm.told(commands.NotEnoughResources)] == [1]
+    assert [n.missing for n in rm.sent(commands.NotEnoughResources)] == [1]
 
 
 def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
@@ -295,7 +295,7 @@ def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
     [request] = rm.submit("job", 1)
     rm.accept(request)
     rm.register("b", (held(0, request),))
-    assert [(f.connection, f.allocation_id) for f in rm.told(commands.FreeSlot)] == [
+    assert [(f.connection, f.allocation_id) for f in rm.sent(commands.FreeSlot)] == [
         (rm.connection("b"), request.allocation_id)
     ]
     slot = rm.slot(request.allocation_id)
@@ -326,13 +326,13 @@ def test_a_broken_stream_that_returns_in_time_changes_nothing() -> None:
     rm.break_stream("a")
     rm.advance(0.9)
     rm.register("a", (held(accepted.slot_index, accepted), *free(pending.slot_index)))
-    assert rm.told(commands.TaskExecutorLost) == []
-    [resent] = rm.told(
+    assert rm.sent(commands.TaskExecutorLost) == []
+    [resent] = rm.sent(
         commands.RequestSlot
     )  # on the new connection: it was not seen on the old one
     assert (resent.allocation_id, resent.connection) == (pending.allocation_id, rm.connection("a"))
     rm.advance(2.0)
-    assert rm.told(commands.TaskExecutorLost) == []
+    assert rm.sent(commands.TaskExecutorLost) == []
 
 
 def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> None:
@@ -344,10 +344,10 @@ def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> No
     rm.register_job("other")
     rm.break_stream("a")
     rm.advance(1.0)
-    lost = rm.told(commands.TaskExecutorLost)
+    lost = rm.sent(commands.TaskExecutorLost)
     assert {x.connection for x in lost} == {rm.connection("job"), rm.connection("other")}
     assert {x.task_executor_id for x in lost} == {executor_id("a")}
-    assert [r.connection for r in rm.told(commands.RequestSlot)] == [
+    assert [r.connection for r in rm.sent(commands.RequestSlot)] == [
         rm.connection("b")
     ]  # at once, without being asked
     assert rm.core.table.total == 1
@@ -358,7 +358,7 @@ def test_a_closed_stream_is_death_at_once() -> None:
     rm.register("a", 1)
     rm.register_job("job")
     rm.close("a")
-    assert [x.task_executor_id for x in rm.told(commands.TaskExecutorLost)] == [executor_id("a")]
+    assert [x.task_executor_id for x in rm.sent(commands.TaskExecutorLost)] == [executor_id("a")]
 
 
 def test_a_silent_executor_dies_by_heartbeat_and_may_register_again() -> None:
@@ -382,7 +382,7 @@ def test_heartbeats_go_to_every_peer() -> None:
     rm.register("a")
     rm.register_job("job")
     rm.advance(2.0)
-    assert {h.connection for h in rm.told(commands.SendHeartbeat)} == {
+    assert {h.connection for h in rm.sent(commands.SendHeartbeat)} == {
         rm.connection("a"),
         rm.connection("job"),
     }
@@ -397,9 +397,9 @@ def test_a_dead_job_masters_requirements_vanish() -> None:
     rm.break_stream("job")
     rm.advance(1.0)
     assert job_id("job") not in rm.core.jobs
-    assert [f.allocation_id for f in rm.told(commands.FreeSlot)] == [pending.allocation_id]
+    assert [f.allocation_id for f in rm.sent(commands.FreeSlot)] == [pending.allocation_id]
     rm.report("a", held(accepted.slot_index, accepted), *free(pending.slot_index))
-    assert [r.job_id for r in rm.told(commands.RequestSlot)] == [job_id("waiting")]
+    assert [r.job_id for r in rm.sent(commands.RequestSlot)] == [job_id("waiting")]
     rm.report("a", *free(accepted.slot_index))  # its TaskExecutor has noticed, too
     assert rm.count(FREE) == 1
 
@@ -411,10 +411,10 @@ def test_a_job_master_that_reconnects_keeps_its_requirements_and_hears_what_it_m
     rm.accept(*rm.submit("job", 2))
     rm.break_stream("job")
     rm.close("a")
-    assert rm.told(commands.TaskExecutorLost) == []
+    assert rm.sent(commands.TaskExecutorLost) == []
     rm.register_job("job")
-    assert [x.task_executor_id for x in rm.told(commands.TaskExecutorLost)] == [executor_id("a")]
-    assert [n.missing for n in rm.told(commands.NotEnoughResources)] == [1]
+    assert [x.task_executor_id for x in rm.sent(commands.TaskExecutorLost)] == [executor_id("a")]
+    assert [n.missing for n in rm.sent(commands.NotEnoughResources)] == [1]
 
 
 def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
@@ -423,7 +423,7 @@ def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
     rm.accept(*rm.submit("job", 2))
     rm.register("a", 1)
     assert rm.core.table.total == 1
-    assert len(rm.told(commands.RequestSlot)) == 1
+    assert len(rm.sent(commands.RequestSlot)) == 1
 
 
 # ---------------------------------------------------------------- guards
@@ -480,7 +480,7 @@ def broken(*indexes: int) -> list[SlotStatus]:
 
 
 def explanation(rm: Harness) -> str:
-    return rm.told(commands.NotEnoughResources)[-1].explanation
+    return rm.sent(commands.NotEnoughResources)[-1].explanation
 
 
 def test_a_job_that_waits_for_slots_learns_why_their_processes_cannot_start() -> None:

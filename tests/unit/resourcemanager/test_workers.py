@@ -10,7 +10,7 @@ from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, fre
 
 
 def requested(rm: Harness) -> list[WorkerId]:
-    return [command.worker_id for command in rm.told(commands.RequestWorker)]
+    return [command.worker_id for command in rm.sent(commands.RequestWorker)]
 
 
 def quiet(**settings: object) -> Harness:
@@ -32,7 +32,7 @@ def cluster(initial: int, **settings: object) -> tuple[Harness, list[WorkerId]]:
 def shortage(rm: Harness) -> list[tuple[int, int, str]]:
     return [
         (told.missing, told.growing, told.explanation)
-        for told in rm.told(commands.NotEnoughResources)
+        for told in rm.sent(commands.NotEnoughResources)
     ]
 
 
@@ -51,7 +51,7 @@ def test_a_dead_initial_worker_is_replaced_at_once() -> None:
     rm.advance(60.0)
     rm.handle(events.WorkerExited(worker_id=first, cause="its process was killed by SIGKILL"))
     assert len(requested(rm)) == 1
-    assert [(x.task_executor_id, x.cause) for x in rm.told(commands.TaskExecutorLost)] == [
+    assert [(x.task_executor_id, x.cause) for x in rm.sent(commands.TaskExecutorLost)] == [
         (executor_id(first), "its process was killed by SIGKILL")
     ]
     assert second in rm.core.workers.known
@@ -61,7 +61,7 @@ def test_a_worker_that_lost_its_connection_is_ended_and_replaced() -> None:
     rm, [first] = cluster(1)
     rm.break_stream(first)
     rm.advance(1.0)
-    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [first]
+    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [first]
     assert len(requested(rm)) == 1
     rm.handle(
         events.WorkerExited(worker_id=first, cause="killed")
@@ -96,7 +96,7 @@ def test_on_demand_up_to_the_limit() -> None:
         )
     ]
     rm.register(extra, worker_id=extra)
-    assert len(rm.told(commands.RequestSlot)) == 2
+    assert len(rm.sent(commands.RequestSlot)) == 2
     rm.register(another, worker_id=another)
     assert requested(rm) == []
     assert [told[:2] for told in shortage(rm)] == [(3, 0)]
@@ -134,16 +134,16 @@ def test_idle_workers_beyond_the_initial_ones_are_stopped() -> None:
     [extra] = requested(rm)
     rm.accept(*requests)
     rm.register(extra, worker_id=extra)
-    rm.accept(*rm.told(commands.RequestSlot))
+    rm.accept(*rm.sent(commands.RequestSlot))
     rm.declare("job", 0)
     rm.report(extra, *free(0, 1))
     rm.advance(10.0)
     rm.report(first, *free(0, 1))
     rm.advance(19.0)
-    assert rm.told(commands.ReleaseWorker) == []
+    assert rm.sent(commands.ReleaseWorker) == []
     rm.advance(1.0)
-    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [extra]
-    assert [x.connection for x in rm.told(commands.Shutdown)] == [rm.connection(extra)]
+    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [extra]
+    assert [x.connection for x in rm.sent(commands.Shutdown)] == [rm.connection(extra)]
     rm.close(extra)
     rm.advance(1000.0)
     assert list(rm.core.workers.known) == [first]
@@ -159,9 +159,9 @@ def test_a_worker_that_is_told_to_leave_gets_no_slots() -> None:
     rm.declare("job", 0)
     rm.register(extra, worker_id=extra)
     rm.advance(30.0)
-    assert len(rm.told(commands.ReleaseWorker)) == 1
+    assert len(rm.sent(commands.ReleaseWorker)) == 1
     rm.declare("job", 1)
-    assert rm.told(commands.RequestSlot) == []
+    assert rm.sent(commands.RequestSlot) == []
 
 
 def test_use_ends_idleness() -> None:
@@ -169,10 +169,10 @@ def test_use_ends_idleness() -> None:
     rm.submit("job", 1)
     [extra] = requested(rm)
     rm.register(extra, worker_id=extra)
-    [request] = rm.told(commands.RequestSlot)
+    [request] = rm.sent(commands.RequestSlot)
     rm.accept(request)
     rm.advance(100.0)
-    assert rm.told(commands.ReleaseWorker) == []
+    assert rm.sent(commands.ReleaseWorker) == []
 
 
 def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_is_told() -> None:
@@ -205,7 +205,7 @@ def test_a_worker_that_never_registers_is_given_up() -> None:
     [worker] = requested(rm)
     rm.handle(events.WorkerStarted(worker_id=worker))
     rm.advance(120.0)
-    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [worker]
+    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [worker]
     rm.advance(1.0)
     assert len(requested(rm)) == 1
 
@@ -230,7 +230,7 @@ def test_executors_started_by_hand_are_left_alone() -> None:
     rm.start()
     rm.register("by hand", 2)
     rm.advance(100.0)
-    assert rm.told(commands.Shutdown) == []
+    assert rm.sent(commands.Shutdown) == []
     rm.submit("job", 4)
     assert len(requested(rm)) == 1
 
@@ -251,12 +251,12 @@ def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
     rm.declare("job", 2)
     rm.register(extra, worker_id=extra)
     rm.advance(5.0)
-    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [extra]
+    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [extra]
     rm.close(extra)
     rm.register(extra, worker_id=extra)
-    assert [x.connection for x in rm.told(commands.Shutdown)] == [rm.connection(extra)]
+    assert [x.connection for x in rm.sent(commands.Shutdown)] == [rm.connection(extra)]
     rm.declare("job", 4)
-    assert rm.told(commands.RequestSlot) == []
+    assert rm.sent(commands.RequestSlot) == []
     assert requested(rm) == []  # as long as it is there, its slots count for the limit
     rm.handle(events.WorkerExited(worker_id=extra, cause="code 0"))
     assert len(requested(rm)) == 1  # another one instead
@@ -286,7 +286,7 @@ def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -
         for i in range(2)
     )
     rm.register(two, held, worker_id=two)
-    assert rm.told(commands.RequestSlot) == [], "the job has its slots already"
+    assert rm.sent(commands.RequestSlot) == [], "the job has its slots already"
     assert requested(rm) == []
 
 
@@ -297,7 +297,7 @@ def test_a_worker_of_before_that_does_not_come_is_ended_and_replaced() -> None:
     rm.advance(1.9)
     assert requested(rm) == []
     rm.advance(0.1)
-    assert [x.worker_id for x in rm.told(commands.ReleaseWorker)] == [before]
+    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [before]
     assert len(requested(rm)) == 1
     rm.register(before, worker_id=before)
-    assert rm.told(commands.Shutdown), "too late"
+    assert rm.sent(commands.Shutdown), "too late"
