@@ -259,7 +259,7 @@ class DataStream(LatestOperator):
                 f" not {type(sink).__name__}"
             )
         sink = sink.resolved()
-        title = name or f"Sink: {sink.name}"
+        title = name or f"Sink: {sink.display_name}"
         written = self._add(title, SinkSpec(sink=sink), uid=uid)
         if (committer := sink.global_committer) is not None:
             messages = written._partitioned(Partitioner.REBALANCE)

@@ -61,7 +61,7 @@ class Environment:
         if watermarks is not None and not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
         source = source.resolved()
-        title = f"Source: {name or uid or source.name}"
+        title = f"Source: {name or uid or source.display_name}"
         if watermarks is None:
             return self._source(source, title, uid)
         if source.finds_event_time and watermarks.function is None:
@@ -93,7 +93,7 @@ class Environment:
             planning = self._program.graph.add_node(
                 f"{title} plan", SourceSpec(source=planner), inputs=0
             )
-            planning.parallelism = planner.parallelism
+            planning.parallelism = planner.fixed_parallelism
             planning.uid = f"{uid}-plan" if uid else ""
         spec = SourceSpec(
             source=source,
@@ -101,7 +101,7 @@ class Environment:
             watermark_alignment=None if watermarks is None else watermarks.alignment,
         )
         node = self._program.graph.add_node(title, spec, inputs=0 if planning is None else 1)
-        node.parallelism = source.parallelism
+        node.parallelism = source.fixed_parallelism
         node.runs_on_spark = source.spark_read is SparkRead.ALWAYS
         node.uid = uid
         if planning is not None:

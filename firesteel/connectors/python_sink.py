@@ -57,6 +57,10 @@ class PythonSink(Sink):
         return self.data_source.__name__
 
     @property
+    def display_name(self) -> str:
+        return self.name
+
+    @property
     def commit_interval_s(self) -> float | None:
         if self.commit_interval is None:
             return None

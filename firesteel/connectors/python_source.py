@@ -58,6 +58,10 @@ class PythonSource(Source):
         return self.data_source.__name__
 
     @property
+    def display_name(self) -> str:
+        return self.name
+
+    @property
     def is_simple(self) -> bool:
         """It plans and reads in one call."""
         return not overrides(self.data_source, "streamReader")
@@ -67,7 +71,7 @@ class PythonSource(Source):
         return duration_s("PythonSource: poll_interval", self.poll_interval)
 
     @property
-    def parallelism(self) -> int | None:
+    def fixed_parallelism(self) -> int | None:
         return 1 if self.is_simple else None
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> None:
@@ -87,7 +91,7 @@ class PartitionPlan(Source):
     marked: bool = False  # watermarks, counted from 1, are behind the partitions of each call
 
     @property
-    def parallelism(self) -> int:
+    def fixed_parallelism(self) -> int:
         return 1
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> None:

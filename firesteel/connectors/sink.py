@@ -94,7 +94,7 @@ class Sink:
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.writer_sink:WriterSink"
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         """The operator's title, unless the program names it."""
         return type(self).__name__.removesuffix("Sink")
 
@@ -117,7 +117,7 @@ class Sink:
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """A writer for one subtask."""
-        raise InvalidProgram(f"{self.name} does not implement create_writer()")
+        raise InvalidProgram(f"{self.display_name} does not implement create_writer()")
 
     def create_committer(self, context: RuntimeContext) -> Committer | None:
         """A committer for one subtask; None if its writer prepares nothing."""

@@ -95,8 +95,8 @@ class Source:
     """Base of all sources. A subclass is a description: it holds options, and is pickled into the
     job.
 
-    A source of your own implements `output_schema`, `splits` and `create_reader`. The other members
-    are for the built-in ones, whose splits are found by the JobMaster or read inside Spark.
+    A source of your own implements `output_schema`, `splits` and `create_reader`. The members at the
+    end are for the built-in ones, whose splits are found by the JobMaster or read inside Spark.
     """
 
     # What slots make of the source, as "module:Class"; a string, because programs do not import
@@ -106,7 +106,7 @@ class Source:
     finds_event_time: ClassVar[bool] = False
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         """The operator's title, unless the program names it."""
         return type(self).__name__
 
@@ -121,7 +121,7 @@ class Source:
 
         Called once, in a slot, before data flows; what it raises fails the job.
         """
-        raise InvalidProgram(f"{self.name} does not implement output_schema()")
+        raise InvalidProgram(f"{self.display_name} does not implement output_schema()")
 
     def splits(self, parallelism: int) -> Sequence[Split]:
         """All splits, each a dict that JSON can hold. Called once, when the job is submitted.
@@ -129,11 +129,11 @@ class Source:
         A subtask reads one split at a time: if splits never end, there must be at most
         `parallelism` of them.
         """
-        raise InvalidProgram(f"{self.name} does not implement splits()")
+        raise InvalidProgram(f"{self.display_name} does not implement splits()")
 
     def create_reader(self, context: RuntimeContext) -> SourceReader:
         """A reader for one subtask."""
-        raise InvalidProgram(f"{self.name} does not implement create_reader()")
+        raise InvalidProgram(f"{self.display_name} does not implement create_reader()")
 
     # -- of built-in sources
 
@@ -142,7 +142,7 @@ class Source:
         return SparkRead.NEVER
 
     @property
-    def parallelism(self) -> int | None:
+    def fixed_parallelism(self) -> int | None:
         """The only parallelism that the source can have; None: any."""
         return None
 
@@ -156,7 +156,8 @@ class Source:
         for split in splits:
             if not isinstance(split, Mapping):
                 raise InvalidProgram(
-                    f"{self.name}: splits() must return dicts, not {type(split).__name__} {split!r}"
+                    f"{self.display_name}: splits() must return dicts, "
+                    f"not {type(split).__name__} {split!r}"
                 )
         return CoordinatorOptions("splits", {"splits": splits})
 

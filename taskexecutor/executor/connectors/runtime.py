@@ -69,12 +69,14 @@ class SinkRuntime(ABC, Generic[AnySink]):
 def source_runtime(source: Source) -> SourceRuntime[Any]:
     runtime = resolve_name(source.runtime)(source)
     if not isinstance(runtime, SourceRuntime):
-        raise FiresteelError(f"{source.runtime}, the runtime of {source.name}, is of no source")
+        raise FiresteelError(
+            f"{source.runtime}, the runtime of {source.display_name}, is of no source"
+        )
     return runtime
 
 
 def sink_runtime(sink: Sink) -> SinkRuntime[Any]:
     runtime = resolve_name(sink.runtime)(sink)
     if not isinstance(runtime, SinkRuntime):
-        raise FiresteelError(f"{sink.runtime}, the runtime of {sink.name}, is of no sink")
+        raise FiresteelError(f"{sink.runtime}, the runtime of {sink.display_name}, is of no sink")
     return runtime

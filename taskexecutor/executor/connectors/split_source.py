@@ -32,7 +32,7 @@ class SplitSource(SourceRuntime[AnySource]):
                 f"the schema {found!r} does not parse: {summary_of(error)}"
             ) from error
         if schema is None:
-            raise FiresteelError(f"{self.source.name}: output_schema() returned None")
+            raise FiresteelError(f"{self.source.display_name}: output_schema() returned None")
         return SourceAnalysis(schema=schema)
 
     def operator(self, group: Sequence[OpenedOperator]) -> SourceOperator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -192,6 +193,20 @@ def test_splits_are_dicts_that_json_can_hold(splits: object, message: str) -> No
     env.from_source(Wrong()).print()
     with pytest.raises(InvalidProgram, match=message):
         env.job_graph("own")
+
+
+@dataclass
+class Named(Nothing):
+    name: str
+    parallelism: str  # the fields of a source are its own
+
+
+def test_a_source_may_have_fields_of_any_name() -> None:
+    env = Environment()
+    env.from_source(Named("topic", "high")).print()
+    (vertex,) = env.job_graph("own").vertices
+    assert vertex.parallelism == 1
+    assert vertex.operators[0].name == "Source: Named"
 
 
 def test_what_a_source_does_not_implement_is_named() -> None:
