@@ -37,7 +37,10 @@ def test_a_cluster_is_started_once_used_and_stopped(tmp_path: Path) -> None:
         assert address, status.stdout
         job = tmp_path / "job.py"
         job.write_text(
-            "from firesteel import Environment\nenv = Environment()\nenv.from_sequence(0, 9).print('n=')\nenv.execute('nine')\n"
+            "from firesteel import Environment\n"
+            "env = Environment()\n"
+            "env.from_sequence(0, 9).print('n=')\n"
+            "env.execute('nine')\n"
         )
         done = firesteel("run", "-m", address[0], str(job))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -59,7 +62,8 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
     job.write_text(
         "from firesteel import Environment\n"
         "env = Environment()\n"
-        "env.from_sequence(0, 10**15).map_in_arrow(lambda bs: (b.slice(0, 0) for b in bs)).print()\n"
+        "numbers = env.from_sequence(0, 10**15)\n"
+        "numbers.map_in_arrow(lambda bs: (b.slice(0, 0) for b in bs)).print()\n"
         "env.execute('endless')\n"
     )
     run = subprocess.Popen(
@@ -102,7 +106,9 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
     failing.write_text(
         "from firesteel import Environment\n"
         "def fail(batches):\n    raise ValueError('as told')\n"
-        "env = Environment()\nenv.from_sequence(0, 9).map_in_arrow(fail).print()\nenv.execute('failing')\n"
+        "env = Environment()\n"
+        "env.from_sequence(0, 9).map_in_arrow(fail).print()\n"
+        "env.execute('failing')\n"
     )
     with tempfile.TemporaryDirectory(prefix="fs-") as temporary:  # short: a socket's path is
         command_line = [

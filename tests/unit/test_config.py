@@ -119,7 +119,8 @@ def test_a_bad_value_names_key_value_and_what_is_allowed(
 def test_an_unknown_key_is_a_warning_that_names_the_nearest() -> None:
     conf = Configuration({"taskmanager.numberOfTaskSlot": "2", "zzz": "1"})
     assert conf.warnings == [
-        "unknown configuration key taskmanager.numberOfTaskSlot, it has no effect; did you mean taskmanager.numberOfTaskSlots?",
+        "unknown configuration key taskmanager.numberOfTaskSlot, it has no effect;"
+        " did you mean taskmanager.numberOfTaskSlots?",
         "unknown configuration key zzz, it has no effect",
     ]
 

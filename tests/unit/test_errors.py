@@ -80,7 +80,12 @@ def test_without_a_frame_of_the_users_there_is_no_users_traceback() -> None:
 
 
 def test_causes_are_told_first_cause_first(tmp_path: Path) -> None:
-    body = "try:\n    {}['origin']\nexcept KeyError as error:\n    raise ValueError('no origin') from error"
+    body = (
+        "try:\n"
+        "    {}['origin']\n"
+        "except KeyError as error:\n"
+        "    raise ValueError('no origin') from error"
+    )
     run = user_function(tmp_path, body)
     text = told(run).user_traceback
     assert (
@@ -150,7 +155,10 @@ class JavaError(Py4JJavaError):
 
 JavaError.__module__ = Py4JJavaError.__module__
 
-COLUMN = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `orgin` cannot be resolved. SQLSTATE: 42703"
+COLUMN = (
+    "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `orgin` cannot be resolved."
+    " SQLSTATE: 42703"
+)
 AWAITED = "Exception thrown in awaitResult: "
 CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spark.SparkException: "
 
@@ -162,17 +170,20 @@ CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spa
         (JavaError(f"{CALLED}[X] no.\n\tat a.b(C.java)"), "[X] no."),
         (
             JavaError(
-                f"{CALLED}Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent "
+                f"{CALLED}Job aborted due to stage failure:"
+                " Task 0 in stage 3.0 failed 1 times, most recent "
                 "failure: Lost task 0.0 in stage 3.0 (TID 3) "
-                "(host executor driver): java.lang.ArithmeticException: / by zero\n\tat a.b(C.java)\n\nDriver stacktrace:\n"
+                "(host executor driver): java.lang.ArithmeticException: / by zero\n"
+                "\tat a.b(C.java)\n\nDriver stacktrace:\n"
             ),
             "/ by zero",
         ),
         (
             JavaError(
                 f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
-                "Caused by: org.apache.spark.SparkException: [READ.NO_HINT] Error while reading file x.  SQLSTATE: K\n"
-                "\tat a.b(C.java)\nCaused by: java.lang.RuntimeException: x is not a Parquet file\n\tat a.b(C.java)"
+                "Caused by: org.apache.spark.SparkException: [READ.NO_HINT] Error while reading"
+                " file x.  SQLSTATE: K\n\tat a.b(C.java)\n"
+                "Caused by: java.lang.RuntimeException: x is not a Parquet file\n\tat a.b(C.java)"
             ),
             "[READ.NO_HINT] Error while reading file x.  SQLSTATE: K (x is not a Parquet file)",
         ),
@@ -203,7 +214,7 @@ def test_sparks_errors_are_told_in_its_own_words(error: BaseException, summary: 
 
 def test_a_users_function_inside_spark_shows_its_own_lines() -> None:
     quoted = textwrap.dedent("""\
-        [PYTHON_EXCEPTION] An exception was thrown from the Python worker. Please see the stack trace below.
+        [PYTHON_EXCEPTION] An exception was thrown from the Python worker. See the stack trace.
         Traceback (most recent call last):
           File "/venv/lib/python3.11/site-packages/pyspark/worker.py", line 1, in main
             process()
@@ -245,7 +256,8 @@ def test_a_failed_job_says_why() -> None:
         task_name="Map (1/2)#0",
     )
     assert str(JobFailed("0" * 32, "delays", info)) == (
-        f"job {'0' * 32} (delays) failed in Map (1/2)#0: KeyError: 'x'\nTraceback ...\nKeyError: 'x'"
+        f"job {'0' * 32} (delays) failed in Map (1/2)#0: KeyError: 'x'\n"
+        "Traceback ...\nKeyError: 'x'"
     )
     assert str(JobFailed("0" * 32)) == f"job {'0' * 32} failed"
 

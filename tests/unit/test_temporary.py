@@ -20,7 +20,8 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made_by_another_process(tmp_path: Path, then: str) -> tuple[subprocess.Popen[str], Path]:
-    code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\nfrom firesteel.common.process import temporary\np = temporary.make('x')\n{then}"
+    code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+    code += f"from firesteel.common.process import temporary\np = temporary.make('x')\n{then}"
     code += "\nprint(p, flush=True)\nimport time; time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -121,7 +121,9 @@ def test_show_has_subtasks_attempts_slots_and_counters() -> None:
 def test_an_error_begins_with_the_users_traceback() -> None:
     error = ErrorInfo(
         summary="ValueError: no",
-        user_traceback='Traceback (most recent call last):\n  File "job.py", line 3, in f\nValueError: no',
+        user_traceback="Traceback (most recent call last):\n"
+        '  File "job.py", line 3, in f\n'
+        "ValueError: no",
         traceback="the runtime's own",
         timestamp_ms=1000,
         location="node, slot 1",
