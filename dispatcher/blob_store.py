@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from firesteel.common.ids import is_id, random_id
+from firesteel.common.ids import IdSource, is_id
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
 CHUNK_BYTES = 2**20
@@ -33,7 +33,8 @@ class DiskFull(FiresteelError):
 
 
 class BlobStore:
-    def __init__(self, directory: Path, limit_bytes: int) -> None:
+    def __init__(self, directory: Path, limit_bytes: int, ids: IdSource | None = None) -> None:
+        self._ids = ids or IdSource()
         self._directory = directory
         self._limit_bytes = limit_bytes
         directory.mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,9 @@ class BlobStore:
         return True
 
     def begin(self, blob_hash: str) -> Upload:
-        return Upload(self.path(blob_hash), blob_hash, self._limit_bytes)
+        path = self.path(blob_hash)
+        part = path.with_name(f"{blob_hash}.{self._ids.next()[:8]}.part")
+        return Upload(path, part, blob_hash, self._limit_bytes)
 
     def read(self, blob_hash: str) -> Iterator[bytes]:
         """The content in chunks. Raises FileNotFoundError."""
@@ -94,11 +97,11 @@ class Upload:
     without `finish` keeps nothing.
     """
 
-    def __init__(self, path: Path, blob_hash: str, limit_bytes: int) -> None:
+    def __init__(self, path: Path, part: Path, blob_hash: str, limit_bytes: int) -> None:
         self._path = path
         self._hash = blob_hash
         self._limit_bytes = limit_bytes
-        self._part = path.with_name(f"{blob_hash}.{random_id()[:8]}.part")
+        self._part = part
         self._file: BinaryIO | None = None
         self._digest = xxhash.xxh3_128()
         self.size_bytes = 0

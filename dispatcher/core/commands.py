@@ -1,4 +1,4 @@
-"""What the Dispatcher's core wants done."""
+"""What the Dispatcher's core decides: its commands to the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SlotManager wants done. A command to a peer carries the connection that it goes to."""
+"""What the SlotManager decides: its commands. One to a peer carries the connection it goes to."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ class SlotManager:
 
     def _scale(self, plan: Plan) -> Growth:
         growth = self.workers.plan_growth(plan.unmet, self.table.total, now=self._now)
-        for _ in range(growth.workers_wanted):
+        for _ in range(growth.workers_to_start):
             worker = self.workers.request(self._now)
             self._commands.append(commands.RequestWorker(worker_id=worker.worker_id))
             self._arm(Deadline.WORKER_START, worker.worker_id, after_s=WORKER_START_TIMEOUT_S)

@@ -67,7 +67,7 @@ class Worker:
 class Growth:
     """How many workers to start, and what the starting ones will provide."""
 
-    workers_wanted: int  # to request now
+    workers_to_start: int  # to request now
     growing: dict[JobId, int]  # per job: slots that it will get from starting workers
     limited: bool  # more would help, but the limit on slots is reached
 
@@ -98,7 +98,7 @@ class Workers:
     def plan_growth(self, unmet: Sequence[Need], slots_total: int, *, now: float) -> Growth:
         """What to start for `unmet`; `slots_total` counts the slots that are registered."""
         if self.spec is None:
-            return Growth(workers_wanted=0, growing={}, limited=False)
+            return Growth(workers_to_start=0, growing={}, limited=False)
         starting = self.starting
         base = max(0, self.initial - len(self.known))
         lacking = sum(r.count for need in unmet for r in need.requirements)
@@ -111,18 +111,18 @@ class Workers:
         # first.
         plan = match_slots(offers, unmet, spread=False)
         used = {assignment.task_executor_id for assignment in plan.assignments}
-        wanted = max(base, sum(offer.task_executor_id in used for offer in offers[starting:]))
+        to_start = max(base, sum(offer.task_executor_id in used for offer in offers[starting:]))
         more_would_help = bool(
             match_slots([self.spec.offer("one more")], plan.unmet, spread=False).assignments
         )
         if now < self.not_before:
-            wanted = 0
+            to_start = 0
         growing: dict[JobId, int] = {}
-        coming = {offer.task_executor_id for offer in offers[: starting + wanted]}
+        coming = {offer.task_executor_id for offer in offers[: starting + to_start]}
         for assignment in plan.assignments:
             if assignment.task_executor_id in coming:
                 growing[assignment.job_id] = growing.get(assignment.job_id, 0) + 1
-        return Growth(workers_wanted=wanted, growing=growing, limited=more_would_help)
+        return Growth(workers_to_start=to_start, growing=growing, limited=more_would_help)
 
     def request(self, now: float) -> Worker:
         self._numbered += 1
