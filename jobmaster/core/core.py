@@ -178,7 +178,7 @@ class JobMasterCore:
             self.phase = following
         if isinstance(self.phase, Ended):
             return
-        job.slot_wait.update(now, missing=job.misses_slots)
+        job.slot_wait.update(now, missing=job.lacks_slots)
         job.declare()
         reported = (self.graph.status, self.graph.version)
         if reported[0] is not self._reported[0]:
@@ -189,7 +189,7 @@ class JobMasterCore:
 
     def _fail(self, error: ErrorInfo, now: float, *, restartable: bool) -> None:
         job = self.job
-        if not self.phase.fails_by(job, error):
+        if not self.phase.record_failure(job, error):
             return
         job.log("error", "job fails", cause=error.summary, task=error.task_name)
         delay_s = job.restart_strategy.delay_s(now) if restartable else None

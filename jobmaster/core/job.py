@@ -74,7 +74,7 @@ class Job:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
 
     @property
-    def misses_slots(self) -> bool:
+    def lacks_slots(self) -> bool:
         """Whether tasks wait for slots that are not there."""
         return bool(self.scheduler.waiting) and not self.scheduler.has_all_slots
 

@@ -1,16 +1,17 @@
-"""The phases of a job, a file each: what a phase knows, which events it answers, what follows it.
+"""The phases of a job, a file each: what a phase knows, which events it answers, what follows.
 
-    Created ─▶ WaitingForSlots ─▶ Analyzing ─▶ Running ─▶ Ended
-                      ▲    └──────(analysed)──▶  ▲
-                      │                          │
-                 Restarting ◀── Failing ◀── (any but Cancelling)
-                                   └─▶ Ended
-    (any) ─▶ Cancelling ─▶ Ended            (any) ─▶ Ended, suspended
+    Created ─▶ WaitingForSlots ◀─▶ Analyzing (before the first deployment)
+                      ▲   └──────▶ Running ─▶ Ended
+                 Restarting
+                      ▲
+                   Failing ─▶ Ended
+                      ▲
+                    (any)      (any) ─▶ Cancelling ─▶ Ended      (any) ─▶ Ended, suspended
 
-A phase is finer than the job's status, which users see: a job is RUNNING from its start on, also
-while it waits for slots. What any phase may meet (a failure, a cancel, a lost Dispatcher) the core
-turns into Failing, Cancelling and Ended; so phases import only those that follow them, and there is
-no circle. Analyzing returns to the phase that started it.
+Phases are finer than the job's status, which users see: a job is RUNNING from its start on, also
+while it waits for slots. What can happen in any phase (a failure, a cancel, the loss of the
+Dispatcher) the core turns into Failing, Cancelling and Ended. So a phase imports only those that
+follow it, and Analyzing returns to the phase that it came from: there is no import cycle.
 """
 
 from jobmaster.core.phases.analyzing import Analyzing

@@ -24,7 +24,7 @@ class Cancelling(Phase):
     def waiting_for(self, job: Job, now: float) -> str:
         return ""
 
-    def fails_by(self, job: Job, error: ErrorInfo) -> bool:
+    def record_failure(self, job: Job, error: ErrorInfo) -> bool:
         return False
 
     def advance(self, job: Job, now: float) -> Phase:

@@ -29,7 +29,7 @@ class Failing(Phase):
     def waiting_for(self, job: Job, now: float) -> str:
         return ""
 
-    def fails_by(self, job: Job, error: ErrorInfo) -> bool:
+    def record_failure(self, job: Job, error: ErrorInfo) -> bool:
         job.exceptions.also_failed(error)
         return False
 

@@ -14,7 +14,7 @@ from jobmaster.core.slots.slot import Slot
 
 
 class Phase:
-    """Immutable. Methods that return a phase return the one that follows, often `self`."""
+    """Immutable. A method that returns a phase returns the one that follows, often `self`."""
 
     __slots__ = ()
 
@@ -33,15 +33,17 @@ class Phase:
         return self
 
     def tick(self, job: Job, now: float) -> Phase:
-        """A deadline has passed, if not its own then another."""
+        """A deadline has passed, of this phase or another."""
         return self
 
     def advance(self, job: Job, now: float) -> Phase:
-        """Called after every event, until it returns `self`: the next step, if the facts allow."""
+        """Takes the next step if the facts allow it. Called after every event, until `self` is
+        returned.
+        """
         return self
 
-    def fails_by(self, job: Job, error: ErrorInfo) -> bool:
-        """Something failed, and is recorded here. Whether the job fails by it."""
+    def record_failure(self, job: Job, error: ErrorInfo) -> bool:
+        """Records that something failed; returns whether the job fails because of it."""
         job.exceptions.failed(error)
         return True
 
