@@ -36,8 +36,8 @@ class Checkers:
     # ---- at every event
 
     def job_master(self, job: RunningJob, effects: Any) -> None:
-        """A job's end is final, and no restart is used up without slots. (The rest is the core's own
-        `validate`.)
+        """A job's end is final, and no restart is used up without slots. The core's own `validate`
+        checks the rest.
         """
         core = job.core
         key = (job.job_id, job.epoch)
@@ -53,7 +53,8 @@ class Checkers:
         wasted = set(range(core.restarts)) - rounds
         if wasted:
             raise self._failed(
-                f"job {job.job_id} was restarted after rounds {sorted(wasted)}, which had no slots (invariant 21)"
+                f"job {job.job_id} was restarted after rounds {sorted(wasted)},"
+                " which had no slots (invariant 21)"
             )
 
     def task_started(self, task: SimulatedTask) -> None:
@@ -110,7 +111,10 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
             continue
         known = cluster.dispatcher.shell.core.jobs[job_id]
         if known.status is not stored.status:
-            yield f"job {job_id}: {known.status.name} for the Dispatcher, {stored.status.name} in its store"
+            yield (
+                f"job {job_id}: {known.status.name} for the Dispatcher,"
+                f" {stored.status.name} in its store"
+            )
         if stored.status.globally_terminal:
             continue
         if submitted.cancel_wanted:
@@ -127,7 +131,10 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
             or stored.status is not JobStatus.RUNNING
             or set(states) != {"RUNNING"}
         ):
-            yield f"job {job_id}: {status.name} ({stored.status.name} in the store), tasks {states}, waits for {waits!r}"
+            yield (
+                f"job {job_id}: {status.name} ({stored.status.name} in the store),"
+                f" tasks {states}, waits for {waits!r}"
+            )
         elif not submitted.endless:
             yield f"job {job_id}: its input has an end, but it does not finish"
 
@@ -215,7 +222,10 @@ def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
     for process, task_executor in cluster.task_executors:
         for slot in task_executor.core.table.slots:
             if slot.allocation is not None and slot.allocation.job_id in ended:
-                yield f"job {slot.allocation.job_id} is over, but slot {slot.index} of {process.name} is its"
+                yield (
+                    f"job {slot.allocation.job_id} is over,"
+                    f" but holds slot {slot.index} of {process.name}"
+                )
         for job_id in task_executor.core.table.jobs:
             if job_id in ended:
                 yield f"job {job_id} is over, but {process.name} still knows it"
@@ -229,7 +239,7 @@ def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
 
 
 def tasks_agree(cluster: Cluster) -> Iterator[str]:
-    """What a JobMaster believes to run does, in just the slot it believes; and nothing else runs."""
+    """The tasks that run are those that JobMasters believe to run, each in the slot believed."""
     believed: dict[str, str] = {}
     for job in running_jobs(cluster).values():
         for execution in job.core.graph.executions():
@@ -242,7 +252,10 @@ def tasks_agree(cluster: Cluster) -> Iterator[str]:
                 real[task.attempt_id] = executor.executor_id
     for attempt_id in believed.keys() | real.keys():
         if believed.get(attempt_id) != real.get(attempt_id):
-            yield f"attempt {attempt_id}: runs in {real.get(attempt_id)}, should in {believed.get(attempt_id)}"
+            yield (
+                f"attempt {attempt_id} runs in {real.get(attempt_id)},"
+                f" believed in {believed.get(attempt_id)}"
+            )
 
 
 def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:

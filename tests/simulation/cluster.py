@@ -1,4 +1,4 @@
-"""A whole session cluster of simulated processes: its shape and its jobs are drawn from the seed."""
+"""A session cluster of simulated processes; its shape and its jobs are drawn from the seed."""
 
 from __future__ import annotations
 

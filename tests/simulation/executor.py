@@ -1,9 +1,9 @@
 """The PySpark executor in a slot, simulated: tasks that start, read splits, feed each other, fail,
 and hang on cancel.
 
-What it hears and says are the real messages of proto/executor.proto. An attempt reads from its
-producers' partitions by result, subtask and attempt, as the deployment told it: one that was told
-wrong waits for ever, and is found so.
+It speaks proto/executor.proto over the real link. An attempt reads from its producers' partitions
+by result, subtask and attempt, as its deployment names them: one with a wrong name
+waits for ever, which the checkers report.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Handle:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """`on_error(process, problem)` hears of exceptions that nothing catches."""
+    """Calls `on_error(process, where, error)` for exceptions that nothing catches."""
 
     def __init__(
         self,

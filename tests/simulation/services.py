@@ -97,7 +97,7 @@ class Services:
         await resource_manager.run()
 
     def _find_workers(self, directory: Path) -> dict[WorkerId, Any]:
-        """The TaskExecutors that run, whoever has started them."""
+        """The TaskExecutors that run, also those of an earlier ResourceManager."""
         return {
             WorkerId(option(process.arguments, "--worker-id")): WorkerHandle(process)
             for process in self._cluster.living("taskexecutor")

@@ -694,7 +694,7 @@ class ServerCall:
         self._wake()
 
     def peer_gone(self) -> None:
-        """Looks like an orderly end to who reads, until gRPC has cancelled the call, too."""
+        """Readers see an orderly end first; gRPC cancels the call a moment later."""
         if self._gone or self._status is not None:
             return
         self._gone = self._no_more = True

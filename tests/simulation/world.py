@@ -26,7 +26,7 @@ from tests.simulation.transport import Network, Transport
 
 STORY_LENGTH = 40_000  # lines kept
 STORY_SHOWN = 120  # lines of a failure's message
-WALL_S = 1_700_000_000.0  # what people's clocks show at the beginning
+WALL_S = 1_700_000_000.0  # the wall clock at the beginning
 
 
 class SimulationFailed(AssertionError):
@@ -57,8 +57,8 @@ class SimulatedProcess(ProcessState):
         self.ready: dict[str, Any] | None = None
         self.on_end: list[Callable[[], None]] = []  # what the outside does about its end
         self.service: Any = None  # the object at the heart of the program, for checkers
-        self._starting: list[Any] = []  # futures of those who wait until it is ready
-        self._waiting: list[Any] = []  # and until it has ended
+        self._starting: list[Any] = []  # futures: it is ready, or has ended
+        self._waiting: list[Any] = []  # futures: it has ended
 
     @property
     def platform(self) -> Platform:
@@ -344,7 +344,7 @@ class World:
     # ---- the story
 
     def note(self, who: str, what: object) -> None:
-        """Written out only when the story is told."""
+        """`what` is formatted only if the story is printed."""
         self._story.append((self.now - START_S, who, what))
 
     def logged(self, level: str, event: dict[str, Any]) -> None:
@@ -367,8 +367,8 @@ class World:
 
     def failed(self, why: str) -> SimulationFailed:
         return SimulationFailed(
-            f"{why}\nat {self.now - START_S:.3f} s of seed {self.seed}; replay: make sim SEED={self.seed}\n"
-            f"{self.story()}"
+            f"{why}\nat {self.now - START_S:.3f} s of seed {self.seed};"
+            f" replay: make sim SEED={self.seed}\n{self.story()}"
         )
 
 
