@@ -34,7 +34,7 @@ feeds:
 * Failure: a producer that aborts, dies, or does not appear in time is `PartitionFailed` at the
   gate, before anything still queued; a consumer that closes its gate or dies is
   `PartitionAbandoned` at the producer's next, or waiting, emit. The operating system
-  reports a process' death by closing its connections; a machine that falls silent is left to the
+  reports a process's death by closing its connections; a machine that falls silent is left to the
   masters' heartbeats.
 * Threads: per stream, one that reads at the consumer; one that reads and one that writes at the
   producer. A task's thread partitions and queues, polls, and sends credit. Locks are taken in the

@@ -35,7 +35,7 @@ class _Connection:
 
 
 class Connections:
-    """This process' connections and streams to the processes it reads from."""
+    """This process's connections and streams to the processes it reads from."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -36,7 +36,7 @@ MAX_METADATA_BYTES = 64 * 2**10  # records gathered into one message
 
 
 class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves this process' partitions; listens from its construction on, until `stop`."""
+    """Serves this process's partitions; listens from its construction on, until `stop`."""
 
     def __init__(self, registry: PartitionRegistry, host: str) -> None:
         self._registry = registry  # before the first call

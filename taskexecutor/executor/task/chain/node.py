@@ -43,7 +43,7 @@ class ChainNode:
         context: OperatorContext,
         watermark_alignment: WatermarkAlignment | None,
     ) -> None:
-        self.members = members  # indices into the vertex' operators
+        self.members = members  # indices into the vertex's operators
         self.member_ids = member_ids
         self.operator = operator
         self.metrics = metrics
