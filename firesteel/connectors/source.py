@@ -95,8 +95,8 @@ class Source:
     """Base of all sources. A subclass is a description: it holds options, and is pickled into the
     job.
 
-    A source of your own implements `output_schema`, `splits` and `create_reader`. The members at the
-    end are for the built-in ones, whose splits are found by the JobMaster or read inside Spark.
+    A source of your own implements `output_schema`, `splits` and `create_reader`. The members at
+    the end are for the built-in ones, whose splits the JobMaster finds or Spark reads.
     """
 
     # What slots make of the source, as "module:Class"; a string, because programs do not import

@@ -294,7 +294,7 @@ def test_upserts_into_postgres(session: Session, postgres: str) -> None:
     )
     begin = time.monotonic()
     session.run(env)
-    assert time.monotonic() - begin > 0.4, "at the rate that was asked for"
+    assert time.monotonic() - begin > 0.4, "at the given rate"
     connection = psycopg2.connect(postgres)
     try:
         with connection.cursor() as cursor:

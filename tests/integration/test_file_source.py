@@ -361,7 +361,7 @@ def test_a_name_that_looks_like_a_glob_is_one_file(
         assert inferred.rows() == [{"_c0": number}], name
 
 
-def test_a_name_that_spark_cannot_open_is_told_before_data_flows(tmp_path: Path) -> None:
+def test_a_name_that_spark_cannot_open_is_found_before_data_flows(tmp_path: Path) -> None:
     (tmp_path / "12:30.csv").write_text("1\n")
     with pytest.raises(PathProblem, match="Spark cannot open '.*/12:30.csv', because of the colon"):
         list_files([str(tmp_path)])

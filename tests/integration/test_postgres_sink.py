@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_found_before_data_flows(
         sink_runtime(PostgresSink(postgres, "t", **arguments)).analyze(PAIR)
 
 
-def test_a_database_that_cannot_be_reached_is_told_without_the_password(postgres: str) -> None:
+def test_a_database_that_cannot_be_reached_is_named_without_the_password(postgres: str) -> None:
     for url, message in (
         (
             "postgresql://me:secret@127.0.0.1:1/db",

@@ -278,21 +278,21 @@ def test_a_full_disk_is_named_and_the_unfinished_file_goes(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_csv_cannot_hold_is_told_before_data_flows(tmp_path: Path) -> None:
+def test_what_csv_cannot_hold_is_found_before_data_flows(tmp_path: Path) -> None:
     nested = pa.schema([("n", pa.int64()), ("list", pa.list_(pa.int64()))])
     sink_runtime(FileSink(str(tmp_path), format="json")).analyze(nested)
     with pytest.raises(FiresteelError, match="column 'list' is list<.*use parquet or json"):
         sink_runtime(FileSink(str(tmp_path), format="csv")).analyze(nested)
 
 
-def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -> None:
+def test_options_that_make_no_sense_are_found_before_data_flows(tmp_path: Path) -> None:
     def check(format: str, **options: object) -> None:
         sink = FileSink(str(tmp_path), format=format, options=options)  # type: ignore[arg-type]
         sink_runtime(sink).analyze(SCHEMA)
 
     check("csv", header=False, sep="\t")
     check("parquet", compression="ZSTD")
-    for format, options, told in (
+    for format, options, message in (
         ("csv", {"sep": "ab"}, "option sep is 'ab'; allowed: one character"),
         ("csv", {"header": "maybe"}, "option header is 'maybe'; allowed: true, false"),
         ("parquet", {"compression": "zip"}, "option compression is 'zip'; allowed: none, snappy"),
@@ -303,7 +303,7 @@ def test_options_that_make_no_sense_are_told_before_data_flows(tmp_path: Path) -
         ),
         ("json", {"header": "true"}, "format json has no option 'header'; it has none"),
     ):
-        with pytest.raises(FiresteelError, match=told):
+        with pytest.raises(FiresteelError, match=message):
             check(format, **options)
 
 

@@ -349,7 +349,7 @@ def test_without_watermarks_no_plan_is_marked() -> None:
     assert planner.watermarks_us == []
 
 
-def test_what_is_no_stream_source_is_told_early() -> None:
+def test_what_is_no_stream_source_is_refused() -> None:
     class Batch(DataSource):
         pass
 
@@ -631,7 +631,7 @@ def test_a_write_that_never_ends_is_interrupted_when_its_task_has_ended() -> Non
     assert not thread.is_alive()
 
 
-def test_a_writer_that_cannot_be_copied_is_told_before_data_flows() -> None:
+def test_a_writer_that_cannot_be_copied_is_found_before_data_flows() -> None:
     class Locked(Writer):
         def __init__(self) -> None:
             self.lock = threading.Lock()
