@@ -79,7 +79,7 @@ class ExecutorProcesses:
         shutil.rmtree(self._directory / "tmp", ignore_errors=True)
         for folder in ("log", "tmp"):
             (self._directory / folder).mkdir(parents=True, exist_ok=True)
-        _sweep()
+        _remove_files_of_dead()
         interval_s = self._conf.get(options.MEMORY_WATCH_INTERVAL)
         if interval_s > 0:
             self._watching = asyncio.create_task(
@@ -122,9 +122,9 @@ class ExecutorProcesses:
         """A process from its start to its end."""
         log_path = self._log_path(command.slot_index)
         temp_dir = self._directory / "tmp" / command.executor_id
-        temp_dir.mkdir(parents=True, exist_ok=True)
         cause = "it was stopped while it started"
         try:
+            temp_dir.mkdir(parents=True, exist_ok=True)
             child = await self._platform.processes.spawn(
                 self._argv(command),
                 log_path=log_path,
@@ -137,7 +137,7 @@ class ExecutorProcesses:
         except StartFailed as error:
             cause = start_failure(error, log_path)
         except OSError as error:
-            cause = f"{self._argv(command)[0]}: {error}"
+            cause = str(error)
         except asyncio.CancelledError:
             pass
         finally:
@@ -149,8 +149,7 @@ class ExecutorProcesses:
                 cause=cause.splitlines()[0],
             )
             self._post(events.ProcessDied(executor_id=command.executor_id, cause=cause))
-            shutil.rmtree(temp_dir, ignore_errors=True)
-            _sweep()  # what it had in shared memory
+            await asyncio.to_thread(_remove_files_of_dead, temp_dir)
 
     def _argv(self, command: commands.StartProcess) -> list[str]:
         shape = command.shape
@@ -207,8 +206,12 @@ class ExecutorProcesses:
                 self._post(events.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
 
 
-def _sweep() -> None:
-    """Removes the files of dead processes: those in shared memory use up memory."""
+def _remove_files_of_dead(temp_dir: Path | None = None) -> None:
+    """Removes a process's temporary folder, and what any dead process left in shared memory or
+    where temporary files go.
+    """
+    if temp_dir is not None:
+        shutil.rmtree(temp_dir, ignore_errors=True)
     for folder in (temporary.SHARED_MEMORY, None):
         for removed in temporary.sweep(folder):
             log.info("removed a dead process's files", folder=str(removed))

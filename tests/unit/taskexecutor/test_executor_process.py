@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
+from firesteel.common.config import Configuration
+from firesteel.common.ids import ExecutorId
+from firesteel.common.platform import SYSTEM
 from firesteel.common.process import StartFailed
 from firesteel.common.units import MIB
-from taskexecutor.executor_process import exit_text, start_failure
+from taskexecutor.core import commands, events
+from taskexecutor.core.process_shape import Environment, ProcessShape
+from taskexecutor.executor_process import ExecutorProcesses, exit_text, start_failure
 from taskexecutor.memory import resident_bytes
 
 
@@ -31,3 +37,24 @@ def test_why_a_process_could_not_start_is_in_the_first_line(tmp_path: Path) -> N
     lines = start_failure(error, log_path).splitlines()
     assert lines[0] == "exit code 3: ModuleNotFoundError: No module named 'pyspark'"
     assert lines[1:3] == [f"the end of {log_path}:", "  importing"]
+
+
+async def test_a_process_whose_folder_cannot_be_made_is_reported_dead(tmp_path: Path) -> None:
+    posted: asyncio.Queue[events.Event] = asyncio.Queue()
+    processes = ExecutorProcesses(
+        Configuration({}),
+        directory=tmp_path,
+        host="127.0.0.1",
+        task_executor_id="te",
+        post=posted.put_nowait,
+        platform=SYSTEM,
+    )
+    processes.start(link_address="unix:none")
+    (tmp_path / "tmp").rmdir()
+    (tmp_path / "tmp").touch()
+    shape = ProcessShape(heap_bytes=512 * MIB, cores=1, environment=Environment())
+    processes.run(commands.StartProcess(executor_id=ExecutorId("e"), slot_index=0, shape=shape))
+    died = await asyncio.wait_for(posted.get(), 10)
+    await processes.stop()
+    assert isinstance(died, events.ProcessDied)
+    assert "Not a directory" in died.cause
