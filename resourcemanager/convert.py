@@ -228,9 +228,7 @@ def _known(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
 # ---------------------------------------------------------------- to peers
 
 
-def to_task_executor(
-    command: commands.Welcome | commands.SendHeartbeat | commands.ToTaskExecutor, epoch: Epoch
-) -> pb.ResourceManagerToTaskExecutor:
+def to_task_executor(command: commands.ToPeer, epoch: Epoch) -> pb.ResourceManagerToTaskExecutor:
     message = pb.ResourceManagerToTaskExecutor(resource_manager_epoch=epoch)
     match command:
         case commands.Welcome():
@@ -259,9 +257,7 @@ def to_task_executor(
     return message
 
 
-def to_job_master(
-    command: commands.Welcome | commands.SendHeartbeat | commands.ToJobMaster, epoch: Epoch
-) -> pb.ResourceManagerToJobMaster:
+def to_job_master(command: commands.ToPeer, epoch: Epoch) -> pb.ResourceManagerToJobMaster:
     message = pb.ResourceManagerToJobMaster(resource_manager_epoch=epoch)
     match command:
         case commands.Welcome():

@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import NamedTuple
 
 import grpc
+from google.protobuf.message import Message
 
+from resourcemanager.core.commands import ToPeer
 from resourcemanager.core.events import Connection
 
-OUTGOING_MAX = (
-    20_000  # messages that wait for one peer; twice the slots of the largest TaskExecutor
-)
+OUTGOING_MAX = 20_000  # messages that wait for a peer; twice the slots of the largest TaskExecutor
+
+
+class Closing(NamedTuple):
+    code: grpc.StatusCode
+    cause: str
 
 
 class Peer:
-    """One stream."""
+    """One stream. `encode` makes a command the message of its kind of peer."""
 
-    def __init__(self, connection: Connection, name: str, encode: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, connection: Connection, name: str, encode: Callable[[ToPeer], Message]
+    ) -> None:
         self.connection = connection
         self.name = name
-        self.closing: tuple[grpc.StatusCode, str] | None = None
+        self.closing: Closing | None = None
         self._encode = encode
-        self._outgoing: asyncio.Queue[Any] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[Message | None] = asyncio.Queue()  # None ends the stream
 
-    def send(self, command: Any) -> None:
+    def send(self, command: ToPeer) -> None:
         if self._outgoing.qsize() >= OUTGOING_MAX:
             self.close(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -41,9 +48,9 @@ class Peer:
     def close(self, code: grpc.StatusCode, cause: str) -> None:
         """Ends the stream after the messages that wait."""
         if self.closing is None:
-            self.closing = (code, cause)
+            self.closing = Closing(code, cause)
             self._outgoing.put_nowait(None)
 
-    async def messages(self) -> AsyncIterator[Any]:
+    async def messages(self) -> AsyncIterator[Message]:
         while (message := await self._outgoing.get()) is not None:
             yield message

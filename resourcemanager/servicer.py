@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import structlog
+from google.protobuf.message import Message
 
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel._proto import resource_manager_pb2_grpc
@@ -16,6 +17,7 @@ from firesteel.common.driver import MailboxFull
 from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager import convert
 from resourcemanager.core import events
+from resourcemanager.core.commands import ToPeer
 from resourcemanager.core.events import Connection, Event
 from resourcemanager.peers import Peer
 from resourcemanager.shell import Shell
@@ -26,6 +28,8 @@ log = structlog.get_logger(__name__)
 # does within this time.
 CANCELLATION_PAUSE_S = 0.1
 
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
 
 class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer):
     def __init__(self, shell: Shell) -> None:
@@ -33,7 +37,7 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
         self._numbers = itertools.count(1)
 
     async def ConnectTaskExecutor(
-        self, request_iterator: AsyncIterator[pb.TaskExecutorToResourceManager], context: Any
+        self, request_iterator: AsyncIterator[pb.TaskExecutorToResourceManager], context: _Context
     ) -> AsyncIterator[pb.ResourceManagerToTaskExecutor]:
         epoch = self._shell.core.settings.epoch
         async for message in self._stream(
@@ -45,7 +49,7 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             yield message
 
     async def ConnectJobMaster(
-        self, request_iterator: AsyncIterator[pb.JobMasterToResourceManager], context: Any
+        self, request_iterator: AsyncIterator[pb.JobMasterToResourceManager], context: _Context
     ) -> AsyncIterator[pb.ResourceManagerToJobMaster]:
         epoch = self._shell.core.settings.epoch
         async for message in self._stream(
@@ -57,16 +61,16 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             yield message
 
     async def GetOverview(
-        self, request: pb.ResourceOverviewRequest, context: Any
+        self, request: pb.ResourceOverviewRequest, context: _Context
     ) -> pb.ResourceOverview:
         return convert.overview(self._shell.core)
 
     async def _stream(
         self,
         requests: AsyncIterator[Any],
-        context: Any,
+        context: _Context,
         decode: Callable[[Connection, Any], Event],
-        encode: Callable[[Any], Any],
+        encode: Callable[[ToPeer], Message],
     ) -> AsyncIterator[Any]:
         peer = Peer(Connection(next(self._numbers)), context.peer(), encode)
         self._shell.peers[peer.connection] = peer
@@ -74,14 +78,15 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
         try:
             async for message in peer.messages():
                 yield message
-            if peer.closing is not None and peer.closing[0] is not grpc.StatusCode.OK:
+            if peer.closing is not None and peer.closing.code is not grpc.StatusCode.OK:
                 await context.abort(*peer.closing)
         finally:
             reading.cancel()
             del self._shell.peers[peer.connection]
-            cause = peer.closing[1] if peer.closing is not None else "the connection was lost"
+            cause = peer.closing.cause if peer.closing is not None else "the connection was lost"
             # Without effect after ConnectionClosed.
             self._shell.post(events.ConnectionBroken(connection=peer.connection, cause=cause))
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(
         self, peer: Peer, requests: AsyncIterator[Any], decode: Callable[[Connection, Any], Event]

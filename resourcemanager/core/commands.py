@@ -93,12 +93,5 @@ class ReleaseWorker:
 
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown
 ToJobMaster = NotEnoughResources | TaskExecutorLost
-Command = (
-    Welcome
-    | SendHeartbeat
-    | ToTaskExecutor
-    | ToJobMaster
-    | CloseConnection
-    | RequestWorker
-    | ReleaseWorker
-)
+ToPeer = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster
+Command = ToPeer | CloseConnection | RequestWorker | ReleaseWorker
