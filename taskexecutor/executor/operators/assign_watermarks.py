@@ -5,7 +5,6 @@ program; and idleness.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import AssignWatermarksSpec
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -33,7 +33,7 @@ class AssignWatermarks(StreamOperator):
     def __init__(
         self,
         spec: AssignWatermarksSpec,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._spec = spec
         self._now_ms = now_ms

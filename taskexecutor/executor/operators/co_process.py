@@ -4,7 +4,6 @@ timer, one output batch per input batch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from taskexecutor.executor.operators.stateful.row_collector import RowCollector,
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
 from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.state import KeyedState
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 
@@ -38,9 +38,7 @@ class CoProcess(StreamOperator):
 
     inputs = 2
 
-    def __init__(
-        self, spec: CoProcessSpec, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> None:
+    def __init__(self, spec: CoProcessSpec, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._spec = spec
         self._function: CoProcessFunction = spec.function
         self._now_ms = now_ms

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.schemas import shown
 
 # Output rows that may wait until the batch they come from has been processed; fewer if the input's
 # rows are large.
 MAX_BUFFERED_ROWS = 65_536
-MAX_BUFFERED_BYTES = 64 << 20
+MAX_BUFFERED_BYTES = 64 * MIB
 
 
 def buffered_rows(rows: int, size_bytes: int) -> int:

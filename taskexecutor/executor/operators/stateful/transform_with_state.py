@@ -13,7 +13,6 @@ With an initial state there are two inputs, and the second is read to its end be
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +42,7 @@ from taskexecutor.executor.operators.stateful.row_collector import RowCollector,
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
 from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.state import KeyedState
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 _SWEEP = "sweep"  # namespace of the timers that remove expired state
 _ROWS, _INITIAL_STATE = 0, 1  # inputs
@@ -54,7 +54,7 @@ class TransformWithState(StreamOperator):
     def __init__(
         self,
         spec: TransformWithStateSpec,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._spec = spec
         self._now_ms = now_ms

@@ -12,7 +12,6 @@ splits the panes' tables by key group.
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,13 +25,10 @@ from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
 from taskexecutor.executor.operators.aggregation.grouping import Ints, members
 from taskexecutor.executor.operators.windows.contents import Contents
+from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 # Rows of a pane that wait to be combined, beyond as many as are combined already.
 COMPACT_ROWS = 65_536
-
-
-def clock_us() -> int:
-    return time.time_ns() // 1_000
 
 
 @dataclass(slots=True)
@@ -49,7 +45,7 @@ class PaneWindows(StreamOperator):
         contents: Contents,
         *,
         allowed_lateness_us: int = 0,
-        clock_us: Callable[[], int] = clock_us,
+        clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
         self._window = window
         self._contents = contents

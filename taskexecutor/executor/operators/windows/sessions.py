@@ -16,9 +16,9 @@ from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
 from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
-from taskexecutor.executor.operators.aggregation.grouping import group, sessions
+from taskexecutor.executor.operators.aggregation.grouping import Ints, group, sessions
 from taskexecutor.executor.operators.windows.contents import Contents
-from taskexecutor.executor.operators.windows.panes import clock_us
+from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 SETTLE_ROWS = 262_144  # rows that wait to be settled, beyond as many as are settled already
 
@@ -37,7 +37,7 @@ class SessionWindows(StreamOperator):
         contents: Contents,
         *,
         allowed_lateness_us: int = 0,
-        clock_us: Callable[[], int] = clock_us,
+        clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
         self._window = window
         self._contents = contents
@@ -78,7 +78,7 @@ class SessionWindows(StreamOperator):
         if self._waiting_rows > SETTLE_ROWS + settled_rows:
             self._settle(over_us, arriving=True)
 
-    def _wait(self, batch: pa.RecordBatch, starts: Any, ends: Any) -> None:
+    def _wait(self, batch: pa.RecordBatch, starts: Ints, ends: Ints) -> None:
         batch = self._contents.kept(batch)
         for name, column in (
             (_START, pa.array(starts)),
@@ -161,9 +161,13 @@ class SessionWindows(StreamOperator):
             self._contents.too_late(batch)
 
 
-def _numbers(table: pa.Table, name: str) -> Any:
-    return as_array(table.column(name)).to_numpy()
+def _numbers(table: pa.Table, name: str) -> Ints:
+    numbers: Ints = as_array(table.column(name)).to_numpy()
+    return numbers
 
 
-def _flags(table: pa.Table, name: str) -> Any:
-    return as_array(table.column(name)).to_numpy(zero_copy_only=False)
+def _flags(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    flags: np.ndarray[Any, np.dtype[np.bool_]] = as_array(table.column(name)).to_numpy(
+        zero_copy_only=False
+    )
+    return flags

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from firesteel.plan.specs import SessionSpec, WindowAggregateSpec, WindowApplySpec
 from taskexecutor.executor.operators.windows.contents import Contents
-from taskexecutor.executor.operators.windows.panes import PaneWindows, clock_us
+from taskexecutor.executor.operators.windows.panes import PaneWindows
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 from taskexecutor.executor.operators.windows.sessions import SessionWindows
+from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 
 def window_operator(
-    spec: WindowAggregateSpec | WindowApplySpec, *, clock_us: Callable[[], int] = clock_us
+    spec: WindowAggregateSpec | WindowApplySpec, *, clock_us: Callable[[], int] = wall_clock_us
 ) -> PaneWindows | SessionWindows:
     """`clock_us`: processing time, in microseconds since the epoch."""
     contents: Contents
