@@ -21,7 +21,6 @@ def settings_from(conf: Configuration, *, task_executor_id: TaskExecutorId, core
         total=total,
         default_slot=default_slot,
         cancellation_timeout_s=conf.get(options.CANCELLATION_TIMEOUT),
-        heartbeat_interval_s=interval_s,
         heartbeat_timeout_s=timeout_s,
         reconnect_grace_s=min(max(3.0, 2 * interval_s), timeout_s),
         max_starting=max(2, cores),

@@ -275,7 +275,7 @@ def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
     )
 
 
-def _state(state: ExecutionState) -> Any:
+def _state(state: ExecutionState) -> Any:  # the stubs do not name its type
     return common_pb2.ExecutionState.ValueType(state.value)
 
 

@@ -99,7 +99,7 @@ class TaskExecutor:
             registration=self._registration,
             post=self._driver.post,
             on_shutdown=self.request_end,
-            heartbeat_interval_s=settings.heartbeat_interval_s,
+            heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
             platform=platform,
         )
@@ -213,7 +213,7 @@ class TaskExecutor:
             command.epoch,
             conf=self._conf,
             post=self._driver.post,
-            heartbeat_interval_s=self._settings.heartbeat_interval_s,
+            heartbeat_interval_s=self._conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=self._settings.heartbeat_timeout_s,
             platform=self._platform,
         )

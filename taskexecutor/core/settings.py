@@ -16,7 +16,6 @@ class Settings:
     default_slot: ResourceProfile
     cancellation_timeout_s: float  # 0: never
     heartbeat_timeout_s: float  # a silent JobMaster is given up, a silent process killed
-    heartbeat_interval_s: float = 10.0
     reconnect_grace_s: float = 5.0  # a JobMaster whose stream broke is given up after this long
     offer_retry_s: float = 3.0
     clean_timeout_s: float = 10.0
