@@ -282,7 +282,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
-    async def _read(self, messages: Any, connection: int) -> None:
+    async def _read(
+        self, messages: AsyncIterator[dispatcher_pb2.JobMasterToDispatcher], connection: int
+    ) -> None:
         """Posts the JobMaster's messages; returns when it ends the stream or is silent too long."""
         timeout_s = self._shell.conf.get(options.HEARTBEAT_TIMEOUT)
         registered = False

@@ -1,4 +1,4 @@
-"""The Dispatcher's process with real JobMasters, but no slots: what clients are told, and how it
+"""The Dispatcher's process with real JobMasters, but no slots: what clients see, and how it
 ends.
 """
 
@@ -51,7 +51,7 @@ class Dispatcher:
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nobody is there
+        resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nothing listens there
         argv = [
             sys.executable,
             "-m",
@@ -131,7 +131,7 @@ def job_masters(dispatcher: Dispatcher) -> list[psutil.Process]:
     return [process for process in found if "jobmaster" in _command(process)]
 
 
-def test_changes_are_told_and_an_orderly_end_is_silent(dispatcher: Dispatcher) -> None:
+def test_clients_see_changes_and_an_orderly_end_logs_no_error(dispatcher: Dispatcher) -> None:
     with dispatcher.client() as client:
         job_id = client.submit(a_job())
         until_running(client, job_id)

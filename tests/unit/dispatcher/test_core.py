@@ -59,9 +59,9 @@ class Harness:
         self.core = DispatcherCore(spares=spares, history=history, jobs=jobs or [], now=self.now)
         self.records: list[object] = []
         self.commands: list[object] = []
-        self.tell(Tick())
+        self.handle(Tick())
 
-    def tell(self, event: Event) -> list[object]:
+    def handle(self, event: Event) -> list[object]:
         effects = self.core.handle(event, self.now)
         self.records += effects.records
         self.commands += effects.commands
@@ -70,21 +70,21 @@ class Harness:
 
     def pass_time(self, seconds: float) -> list[object]:
         self.now += seconds
-        return self.tell(Tick())
+        return self.handle(Tick())
 
     def submit(self, job_id: JobId = JOB, request: int = 1) -> list[object]:
-        return self.tell(SubmitJob(request=request, job_id=job_id, name="a job", graph_id="g"))
+        return self.handle(SubmitJob(request=request, job_id=job_id, name="a job", graph_id="g"))
 
     def cancel(self, job_id: JobId = JOB, request: int = 2) -> list[object]:
-        return self.tell(CancelJob(request=request, job_id=job_id))
+        return self.handle(CancelJob(request=request, job_id=job_id))
 
     def process(self, number: int = 1) -> list[object]:
         """A JobMaster process comes up and registers; pid and connection are its number."""
-        self.tell(ProcessStarted(pid=number, log_path=f"/logs/{number}.log"))
+        self.handle(ProcessStarted(pid=number, log_path=f"/logs/{number}.log"))
         return self.register(number)
 
     def register(self, number: int, connection: int | None = None) -> list[object]:
-        return self.tell(
+        return self.handle(
             JobMasterRegistered(
                 connection=connection or number,
                 job_master_id=JobMasterId(f"{number:032x}"),
@@ -96,7 +96,7 @@ class Harness:
     def report(
         self, status: JobStatus, *, job_id: JobId = JOB, connection: int = 1, epoch: int = 1
     ) -> list[object]:
-        return self.tell(
+        return self.handle(
             JobStatusReported(
                 connection=connection,
                 job_id=job_id,
@@ -157,7 +157,7 @@ def test_jobs_without_a_spare_wait_for_one_in_order() -> None:
 def test_registering_before_the_start_was_announced_starts_no_process_too_many() -> None:
     harness = Harness()
     harness.register(1)
-    harness.tell(ProcessStarted(pid=1, log_path="/logs/1.log"))
+    harness.handle(ProcessStarted(pid=1, log_path="/logs/1.log"))
     harness.submit()
     assert len(of(StartProcess, harness.commands)) == 2  # the first, and the one that replaces it
     assert harness.core.processes.by_pid[1].lost_at is None
@@ -204,7 +204,7 @@ def test_a_terminal_status_is_stored_and_only_then_acknowledged() -> None:
         JobEnded(job_id=JOB, status=JobStatus.FINISHED, end_ms=5, final_details=b"details")
     ]
     assert of(Acknowledge, out) == [Acknowledge(connection=1, status=JobStatus.FINISHED)]
-    assert not of(JobEnded, harness.report(JobStatus.FINISHED))  # told twice, stored once
+    assert not of(JobEnded, harness.report(JobStatus.FINISHED))  # reported twice, stored once
     assert of(Acknowledge, harness.report(JobStatus.FINISHED)) == [
         Acknowledge(connection=1, status=JobStatus.FINISHED)
     ]
@@ -245,10 +245,10 @@ def test_cancelling_while_the_job_master_starts_asks_it_at_its_first_report() ->
 def test_a_cancel_that_was_not_delivered_is_repeated() -> None:
     harness = Harness().running()
     assert of(AskToCancel, harness.cancel())
-    harness.tell(CancelNotDelivered(job_id=JOB))
+    harness.handle(CancelNotDelivered(job_id=JOB))
     assert harness.core.next_deadline() == harness.now + 1.0
     assert of(AskToCancel, harness.pass_time(1.0))
-    harness.tell(CancelNotDelivered(job_id=JOB))
+    harness.handle(CancelNotDelivered(job_id=JOB))
     harness.report(JobStatus.CANCELED)
     assert not of(AskToCancel, harness.pass_time(10.0))
 
@@ -269,11 +269,11 @@ def test_cancelling_a_cancelled_job_is_done_already() -> None:
 
 def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
     harness = Harness().running()
-    harness.tell(
+    harness.handle(
         ProcessExited(pid=1, reason="exit code -9 (killed by SIGKILL)", log_tail="  its last words")
     )
     assert harness.job.status is JobStatus.RUNNING  # what it said last is read first
-    (ended,) = of(JobEnded, harness.tell(JobMasterDisconnected(connection=1)))
+    (ended,) = of(JobEnded, harness.handle(JobMasterDisconnected(connection=1)))
     assert ended.status is JobStatus.FAILED
     assert "exit code -9 (killed by SIGKILL)" in ended.failure
     assert "its last words" in ended.failure
@@ -282,25 +282,25 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
 
 def test_a_final_status_that_arrives_after_the_exit_counts() -> None:
     harness = Harness().running()
-    harness.tell(ProcessExited(pid=1, reason="exit code 0"))
+    harness.handle(ProcessExited(pid=1, reason="exit code 0"))
     harness.report(JobStatus.FINISHED)
-    harness.tell(JobMasterDisconnected(connection=1))
+    harness.handle(JobMasterDisconnected(connection=1))
     assert harness.job.status is JobStatus.FINISHED
 
 
 def test_a_job_that_was_being_cancelled_is_cancelled_by_its_job_masters_death() -> None:
     harness = Harness().running()
     harness.cancel()
-    harness.tell(JobMasterDisconnected(connection=1))
-    harness.tell(ProcessExited(pid=1, reason="exit code 1"))
+    harness.handle(JobMasterDisconnected(connection=1))
+    harness.handle(ProcessExited(pid=1, reason="exit code 1"))
     assert harness.job.status is JobStatus.CANCELED
 
 
 def test_a_broken_stream_that_is_established_again_changes_nothing() -> None:
     harness = Harness().running()
-    harness.tell(JobMasterDisconnected(connection=1))
+    harness.handle(JobMasterDisconnected(connection=1))
     harness.register(1, connection=2)
-    harness.tell(JobMasterDisconnected(connection=1))
+    harness.handle(JobMasterDisconnected(connection=1))
     harness.pass_time(10 * RECONNECT_GRACE_S)
     assert harness.job.status is JobStatus.RUNNING
     harness.report(JobStatus.FINISHED, connection=2)
@@ -309,7 +309,7 @@ def test_a_broken_stream_that_is_established_again_changes_nothing() -> None:
 
 def test_a_broken_stream_that_is_not_is_a_death_notice() -> None:
     harness = Harness().running()
-    harness.tell(JobMasterDisconnected(connection=1))
+    harness.handle(JobMasterDisconnected(connection=1))
     out = harness.pass_time(RECONNECT_GRACE_S)
     assert of(KillProcess, out) == [KillProcess(pid=1)]
     assert harness.job.status is JobStatus.FAILED
@@ -319,7 +319,7 @@ def test_a_job_whose_start_was_lost_with_the_stream_is_started_again_under_the_s
     harness = Harness()
     harness.process()
     harness.submit()
-    harness.tell(JobMasterDisconnected(connection=1))
+    harness.handle(JobMasterDisconnected(connection=1))
     assert of(StartJob, harness.register(1, connection=2)) == [
         StartJob(connection=2, job_id=JOB, graph_id="g", epoch=1)
     ]
@@ -329,8 +329,8 @@ def test_a_dead_spare_is_replaced_with_growing_pauses() -> None:
     harness = Harness()
     pauses = []
     for pid in (1, 2, 3):
-        harness.tell(ProcessStarted(pid=pid, log_path=""))
-        assert not of(StartProcess, harness.tell(ProcessExited(pid=pid, reason="exit code 1")))
+        harness.handle(ProcessStarted(pid=pid, log_path=""))
+        assert not of(StartProcess, harness.handle(ProcessExited(pid=pid, reason="exit code 1")))
         pauses.append(harness.core.next_deadline() - harness.now)
         assert of(StartProcess, harness.pass_time(pauses[-1])) == [StartProcess()]
     assert pauses == [0.5, 1.0, 2.0]
@@ -343,7 +343,7 @@ def test_jobs_fail_when_no_job_master_can_be_started() -> None:
         assert harness.job.status is JobStatus.INITIALIZING
         if not harness.core.processes.starting:
             harness.pass_time(harness.core.next_deadline() - harness.now)
-        harness.tell(ProcessStartFailed(reason="no memory"))
+        harness.handle(ProcessStartFailed(reason="no memory"))
     assert harness.job.status is JobStatus.FAILED
     assert "no memory" in of(JobEnded, harness.records)[0].failure
 
@@ -378,7 +378,7 @@ def test_after_a_restart_a_running_job_is_adopted_with_its_job_master() -> None:
     assert harness.job.status is JobStatus.CANCELED
 
 
-def test_after_a_restart_a_job_master_that_was_never_told_of_its_job_is_told() -> None:
+def test_after_a_restart_a_job_master_that_has_not_reported_gets_its_job_again() -> None:
     harness = Harness(jobs=[stored(JobStatus.INITIALIZING)])
     assert [(c.job_id, c.epoch) for c in of(StartJob, harness.register(1))] == [(JOB, 1)]
 
@@ -438,7 +438,7 @@ def test_no_event_ends_a_job_that_has_ended() -> None:
 def test_a_job_tells_how_it_came_to_its_state() -> None:
     harness = Harness().running()
     harness.cancel()
-    harness.tell(JobMasterDisconnected(connection=1))
+    harness.handle(JobMasterDisconnected(connection=1))
     harness.pass_time(RECONNECT_GRACE_S)
     assert harness.core.story(JOB) == [
         "100.000 submitted",

@@ -57,7 +57,7 @@ def test_a_job_survives_reopening(url: str) -> None:
     second.close()
 
 
-def test_the_ending_is_kept_as_the_job_master_told_it(store: JobStore) -> None:
+def test_the_final_details_are_kept_as_reported(store: JobStore) -> None:
     add(store)
     store.persist([JobEnded(job_id=JOB, status=JobStatus.FINISHED, end_ms=9, final_details=b"all")])
     assert store.ending(JOB) == (b"all", "")
@@ -104,7 +104,7 @@ def test_graphs_of_refused_submissions_are_dropped(store: JobStore) -> None:
     assert store.graph(unused) is None
 
 
-def test_whoever_opens_it_later_fences_the_earlier_one(url: str) -> None:
+def test_opening_it_again_fences_the_earlier_one(url: str) -> None:
     earlier, later = JobStore(url), JobStore(url)
     assert later.epoch == earlier.epoch + 1
     with pytest.raises(Fenced, match="taken over"):

@@ -1,4 +1,4 @@
-"""The Dispatcher's real service, with a JobMaster that is nothing but a stub."""
+"""The Dispatcher's real service, and a stub for the JobMaster."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_rows_of_a_job_that_starts_over_reach_the_client_once(
     assert values_of(await table) == [1, 2, 3]
 
 
-async def test_who_has_read_rows_that_come_again_gets_an_error(
+async def test_reading_on_after_rows_that_come_again_is_an_error(
     client: Client, job_master: JobMaster
 ) -> None:
     await job_master.send(0, 1, 2)

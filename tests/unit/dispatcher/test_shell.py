@@ -72,7 +72,7 @@ async def shell(store: JobStore, tmp_path: Path) -> AsyncIterator[Shell]:
     await shell.close()
 
 
-async def test_an_end_is_never_told_without_its_reason(
+async def test_an_end_is_never_shown_without_its_reason(
     store: JobStore, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = shell.core.jobs[JOB]

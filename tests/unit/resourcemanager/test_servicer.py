@@ -110,8 +110,8 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, Shell]) -> None:
                     ),
                 )
             )
-        told = await expect(job_master, "not_enough")
-        assert (told.missing, told.explanation) == (
+        shortage = await expect(job_master, "not_enough")
+        assert (shortage.missing, shortage.explanation) == (
             1,
             "2 slots exist, 2 are taken; no driver can add TaskExecutors",
         )
@@ -128,7 +128,7 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, Shell]) -> None:
         service.core.validate()
 
 
-async def test_an_orderly_end_is_told_at_once(rm: tuple[str, Shell]) -> None:
+async def test_an_orderly_end_is_noticed_at_once(rm: tuple[str, Shell]) -> None:
     address, _ = rm
     async with aio_channel(address) as channel:
         executor, job_master = await connected(

@@ -69,9 +69,9 @@ def test_a_known_size_is_given_exactly() -> None:
     rm.register("a", 2)
     assert [r.profile for r in rm.submit("job", (big, 1))] == [big]
     rm.submit("other", 1)  # what remains is less than a default slot
-    [told] = rm.sent(commands.NotEnoughResources)
-    assert told.missing == 1
-    assert told.explanation == (
+    [shortage] = rm.sent(commands.NotEnoughResources)
+    assert shortage.missing == 1
+    assert shortage.explanation == (
         "2 slots exist, 1 is taken, 1 is free but not large enough; no driver can add TaskExecutors"
     )
 
@@ -106,7 +106,7 @@ def test_the_job_environment_is_passed_on() -> None:
 # ---------------------------------------------------------------- not enough
 
 
-def test_shortage_is_told_once_until_it_changes() -> None:
+def test_a_shortage_is_sent_once_until_it_changes() -> None:
     rm = Harness()
     rm.submit("job", 3)
     assert rm.sent(commands.NotEnoughResources) == [
@@ -335,7 +335,7 @@ def test_a_broken_stream_that_returns_in_time_changes_nothing() -> None:
     assert rm.sent(commands.TaskExecutorLost) == []
 
 
-def test_a_broken_stream_that_does_not_return_is_death_told_to_every_job() -> None:
+def test_a_task_executor_whose_stream_stays_broken_is_declared_dead_to_every_job() -> None:
     rm = Harness()
     rm.register("a", 1)
     rm.register("b", 1)
@@ -483,7 +483,7 @@ def explanation(rm: Harness) -> str:
     return rm.sent(commands.NotEnoughResources)[-1].explanation
 
 
-def test_a_job_that_waits_for_slots_learns_why_their_processes_cannot_start() -> None:
+def test_a_waiting_job_learns_why_its_slots_processes_cannot_start() -> None:
     rm = Harness()
     rm.register("a")
     rm.report("a", *broken(0, 1))

@@ -31,8 +31,8 @@ def cluster(initial: int, **settings: object) -> tuple[Harness, list[WorkerId]]:
 
 def shortage(rm: Harness) -> list[tuple[int, int, str]]:
     return [
-        (told.missing, told.growing, told.explanation)
-        for told in rm.sent(commands.NotEnoughResources)
+        (sent.missing, sent.growing, sent.explanation)
+        for sent in rm.sent(commands.NotEnoughResources)
     ]
 
 
@@ -99,7 +99,7 @@ def test_on_demand_up_to_the_limit() -> None:
     assert len(rm.sent(commands.RequestSlot)) == 2
     rm.register(another, worker_id=another)
     assert requested(rm) == []
-    assert [told[:2] for told in shortage(rm)] == [(3, 0)]
+    assert [sent[:2] for sent in shortage(rm)] == [(3, 0)]
 
 
 def test_only_as_many_workers_as_are_needed() -> None:
@@ -150,7 +150,7 @@ def test_idle_workers_beyond_the_initial_ones_are_stopped() -> None:
     assert requested(rm) == []
 
 
-def test_a_worker_that_is_told_to_leave_gets_no_slots() -> None:
+def test_the_slots_of_a_worker_that_shuts_down_are_not_given() -> None:
     rm, _ = cluster(0, max_slots=2, idle_timeout_s=30.0)
     [request] = rm.submit("job", 0) or [None]
     assert request is None
@@ -175,7 +175,7 @@ def test_use_ends_idleness() -> None:
     assert rm.sent(commands.ReleaseWorker) == []
 
 
-def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_is_told() -> None:
+def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_is_sent() -> None:
     rm = quiet(initial_workers=1, worker=WORKER)
     rm.start()
     [worker] = requested(rm)
@@ -185,11 +185,11 @@ def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_i
             events.WorkerStartFailed(worker_id=worker, cause="no Java was found\nsome traceback")
         )
         assert requested(rm) == []
-        told = shortage(rm)
-        assert told[-1][:2] == (1, 0)
+        sent = shortage(rm)
+        assert sent[-1][:2] == (1, 0)
         assert (
             "the last TaskExecutor did not start (no Java was found) and is tried again"
-            in told[-1][2]
+            in sent[-1][2]
         )
         rm.advance(pause_s - 0.01)
         assert requested(rm) == []
