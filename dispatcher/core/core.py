@@ -262,7 +262,8 @@ class DispatcherCore:
         process.job_master_id = event.job_master_id
         process.address = event.address
         process.connection = event.connection
-        process.lost_at = None
+        if process.exit_reason is None:  # else these are the last messages of a dead process
+            process.lost_at = None
         self.processes.start_succeeded()
         if process.job_id is None:
             self._adopt(process, now)

@@ -280,6 +280,15 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
     assert "/logs/1.log" in ended.failure
 
 
+def test_a_registration_that_arrives_after_the_exit_does_not_revive_the_process() -> None:
+    harness = Harness().running()
+    harness.handle(ProcessExited(pid=1, reason="exit code 1"))
+    harness.register(1, connection=2)
+    harness.pass_time(1.0)
+    assert harness.job.status is JobStatus.FAILED
+    assert 1 not in harness.core.processes.by_pid
+
+
 def test_a_final_status_that_arrives_after_the_exit_counts() -> None:
     harness = Harness().running()
     harness.handle(ProcessExited(pid=1, reason="exit code 0"))
