@@ -152,3 +152,9 @@ def test_a_store_that_is_older_than_migrations_is_refused(url: str) -> None:
         match="cannot be migrated .*jobs lacks cancel_requested.*use another --dir",
     ):
         JobStore(url)
+
+
+def test_a_committed_row_survives_a_loss_of_power(store: JobStore) -> None:
+    with store._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "FULL"
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
