@@ -11,7 +11,7 @@ import structlog
 from firesteel.common.platform import SYSTEM
 from firesteel.common.service import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
-from jobmaster.process import JobMasterProcess
+from jobmaster.service import JobMasterProcess
 
 log = structlog.get_logger(__name__)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.common.ids import AttemptId
-from firesteel.common.rpc.convert import error_to_proto
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.rpc.convert import error_to_proto, state_number
 from firesteel.plan.fusion import fused
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
@@ -21,7 +19,7 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
     return job_master_pb2.JobDetails(
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
-        status=number(graph.status),
+        status=state_number(graph.status),
         timestamps=[
             job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms)
             for status, at_ms in graph.timestamps
@@ -32,11 +30,6 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
     )
-
-
-def number(state: JobStatus | ExecutionState) -> Any:
-    """The state's number on the wire. (Stubs take no int for an enum, so it is Any.)"""
-    return state.value
 
 
 def _vertex(
@@ -108,7 +101,7 @@ def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.Executi
     details = job_master_pb2.ExecutionDetails(
         attempt_id=execution.attempt_id,
         attempt=execution.attempt,
-        state=number(execution.state),
+        state=state_number(execution.state),
         timestamps=[
             job_master_pb2.StateTimestamp(state=state.value, timestamp_ms=at_ms)
             for state, at_ms in execution.timestamps

@@ -22,13 +22,13 @@ from firesteel.common.driver import Driver
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.metrics import Sample
 from firesteel.common.platform import Platform
-from firesteel.common.rpc.convert import job_graph_from_proto
+from firesteel.common.rpc.convert import job_graph_from_proto, state_number
 from jobmaster import convert, job_metrics
 from jobmaster.collected_rows import CollectedRows
 from jobmaster.core import commands, events
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.settings import JobSettings
-from jobmaster.details import job_details, number
+from jobmaster.details import job_details
 from jobmaster.paths import PathLister, PathProblem
 from jobmaster.resource_manager import ResourceManagerLink
 from jobmaster.servicer import Sessions, metrics_in
@@ -248,7 +248,7 @@ class RunningJob:
         return dispatcher_pb2.JobStatusChanged(
             job_id=self.job_id,
             epoch=self.epoch,
-            status=number(status),
+            status=state_number(status),
             timestamp_ms=timestamp_ms,
             tasks_by_state=graph.tasks_by_state(),
             final_details=self.details() if status.terminal else None,

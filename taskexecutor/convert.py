@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from firesteel._proto import (
     common_pb2,
@@ -15,7 +14,12 @@ from firesteel._proto import (
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.resources import SlotStatus
-from firesteel.common.rpc.convert import blob_from_proto, profile_from_proto, profile_to_proto
+from firesteel.common.rpc.convert import (
+    blob_from_proto,
+    profile_from_proto,
+    profile_to_proto,
+    state_number,
+)
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
@@ -223,7 +227,7 @@ def to_job_master(
                     host=host,
                     slots=[_offer(offer) for offer in command.slots],
                     tasks=[
-                        job_master_pb2.RunningTask(attempt_id=attempt, state=_state(state))
+                        job_master_pb2.RunningTask(attempt_id=attempt, state=state_number(state))
                         for attempt, state in command.tasks
                     ],
                 )
@@ -245,7 +249,7 @@ def to_job_master(
                     changes=[
                         tasks_pb2.TaskStateChange(
                             attempt_id=attempt,
-                            state=_state(state),
+                            state=state_number(state),
                             error=error,
                             timestamp_ms=now_ms,
                         )
@@ -273,10 +277,6 @@ def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
         executor_id=offer.executor_id,
         data_address=offer.data_address,
     )
-
-
-def _state(state: ExecutionState) -> Any:  # the stubs do not name its type
-    return common_pb2.ExecutionState.ValueType(state.value)
 
 
 def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:

@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
 from firesteel.common.ids import AttemptId, JobId
-from firesteel.common.rpc.convert import edge_from_proto, error_to_proto, vertex_from_proto
+from firesteel.common.rpc.convert import (
+    edge_from_proto,
+    error_to_proto,
+    state_number,
+    vertex_from_proto,
+)
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo, FiresteelError
 from taskexecutor.executor.analysis.analyze import AnalyzedOperator
@@ -108,7 +113,7 @@ def task_state(
 ) -> executor_pb2.ExecutorToTaskExecutor:
     change = tasks_pb2.TaskStateChange(
         attempt_id=attempt_id,
-        state=common_pb2.ExecutionState.ValueType(state.value),  # type: ignore[arg-type]
+        state=state_number(state),
         timestamp_ms=timestamp_ms,
         error=None if error is None else error_to_proto(error),
         metrics=None if metrics is None else _metrics(metrics),

@@ -17,7 +17,7 @@ from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import ExecutionState
-from jobmaster.process import JobMasterProcess
+from jobmaster.service import JobMasterProcess
 from jobmaster.testing import job, vertex
 from resourcemanager.service import ResourceManager
 from taskexecutor.shell import TaskExecutor

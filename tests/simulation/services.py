@@ -15,7 +15,7 @@ from dispatcher.service import Dispatcher
 from firesteel.common.config import Configuration, parse_definitions
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.metrics import Registry
-from jobmaster.process import JobMasterProcess
+from jobmaster.service import JobMasterProcess
 from resourcemanager.core.workers import WorkerId
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from firesteel._proto import common_pb2, job_graph_pb2
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId
 from firesteel.common.job_graph import (
@@ -15,6 +17,7 @@ from firesteel.common.job_graph import (
     ResultType,
 )
 from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
 
@@ -193,3 +196,8 @@ def job_graph_from_proto(message: job_graph_pb2.JobGraph) -> JobGraph:
         blobs=tuple(blob_from_proto(b) for b in message.blobs),
         batch=message.batch,
     )
+
+
+def state_number(state: JobStatus | ExecutionState) -> Any:
+    """The state on the wire. (The type is Any because stubs take no int for an enum.)"""
+    return state.value

@@ -1,4 +1,4 @@
-"""A source's side of watermark alignment; jobmaster.core.coordinators.watermark_alignment is the other one.
+"""A source's side of watermark alignment; the other is in jobmaster.core.coordinators.
 
 Observes the watermarks that an operator emits, reports them to the JobMaster, and stops the task
 while it is past the latest limit. The first limit is before all times, so nothing is read behind

@@ -24,11 +24,11 @@ from firesteel.common import metrics
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import IdSource
 from firesteel.common.platform import Platform
+from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.states import JobStatus
 from jobmaster.core import events
 from jobmaster.core.settings import settings_from
-from jobmaster.details import number
 from jobmaster.paths import PathLister, list_files
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
@@ -192,7 +192,7 @@ class JobMasterProcess:
         details = job_master_pb2.JobDetails(
             job_id=graph.job_id,
             name=graph.name,
-            status=number(JobStatus.FAILED),
+            status=state_number(JobStatus.FAILED),
             timestamps=[
                 job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
             ],
@@ -203,7 +203,7 @@ class JobMasterProcess:
         self._rejected = dispatcher_pb2.JobStatusChanged(
             job_id=graph.job_id,
             epoch=start.epoch,
-            status=number(JobStatus.FAILED),
+            status=state_number(JobStatus.FAILED),
             timestamp_ms=now_ms,
             final_details=details,
         )
