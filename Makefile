@@ -15,7 +15,7 @@ setup: $(READY) ## all that is needed: .venv with the packages of requirements.l
 ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
-ARCHIVED := $(addprefix taskexecutor/executor/spark/jvm/,archive.py warm.py)
+ARCHIVED := taskexecutor/executor/spark/warm_up.py taskexecutor/executor/spark/jvm/archive.py
 $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 
