@@ -7,6 +7,7 @@ the checkers. Everything is drawn from the seed.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import sys
 import time
@@ -57,29 +58,36 @@ def simulate(seed: int) -> Outcome:
 
 @click.command()
 @click.option("--seed", default=0, help="The first one.")
-@click.option("--count", default=1, help="How many seeds, one after the other.")
-def main(seed: int, count: int) -> None:
-    """Simulates; a failure prints its seed and the last events, and how fast it went comes last."""
-    lasted_s, jobs, failed = 0.0, Counter[str](), []
-    began, began_cpu = time.perf_counter(), time.process_time()
-    for number in range(seed, seed + count):
-        try:
-            outcome = simulate(number)
-        except SimulationFailed as problem:
-            failed.append(number)
-            click.echo(f"seed {number} failed: {problem}\n")
-            continue
-        lasted_s += outcome.lasted_s
-        jobs += outcome.jobs
-    real_s, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
-    ends = ", ".join(f"{ended} {status}" for status, ended in sorted(jobs.items()))
+@click.option("--count", default=1, help="How many seeds, from the first one on.")
+@click.option("--jobs", default=len(os.sched_getaffinity(0)), help="How many at the same time.")
+def main(seed: int, count: int, jobs: int) -> None:
+    """Simulates; a failure prints its seed and the last events. Prints the speed at the end."""
+    lasted_s, ends, failed = 0.0, Counter[str](), []
+    began = time.perf_counter()
+    with concurrent.futures.ProcessPoolExecutor(min(jobs, count)) as pool:
+        for number, outcome in enumerate(pool.map(_outcome, range(seed, seed + count)), seed):
+            if isinstance(outcome, str):
+                failed.append(number)
+                click.echo(f"seed {number} failed: {outcome}\n")
+            else:
+                lasted_s += outcome.lasted_s
+                ends += outcome.jobs
+    real_s = time.perf_counter() - began
     click.echo(
-        f"{count} seeds from {seed}, {lasted_s:,.0f} virtual seconds in {real_s:.1f} s:"
-        f" {lasted_s / real_s:,.0f} x real time ({lasted_s / cpu_s:,.0f} x processor time)"
+        f"{count} seeds from {seed}: {lasted_s:,.0f} virtual seconds in {real_s:.1f} s,"
+        f" {lasted_s / real_s:,.0f} x real time"
     )
-    click.echo(f"jobs: {ends}")
+    click.echo("jobs: " + ", ".join(f"{n} {status}" for status, n in sorted(ends.items())))
     if failed:
         raise SystemExit(f"{len(failed)} failed: {' '.join(map(str, failed))}")
+
+
+def _outcome(seed: int) -> Outcome | str:
+    """Of one seed, in a process of the pool; a text says how it failed."""
+    try:
+        return simulate(seed)
+    except SimulationFailed as problem:
+        return str(problem)
 
 
 if __name__ == "__main__":
