@@ -12,13 +12,14 @@ Who exactly is hit, where there are several, is drawn from the seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, assert_never
 
 from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import JobStatusReported
+from dispatcher.core.jobs import Job
 from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.states import JobStatus
 from resourcemanager.core import events
@@ -260,8 +261,8 @@ def _speak_of_the_past(cluster: Cluster) -> None:
     fault of theirs (`World.stale`).
     """
 
-    def post(service: Any, event: object) -> None:
-        cluster.world.stale.append(event)
+    def post(service: Any, event: object, applies: Callable[[], bool] = lambda: True) -> None:
+        cluster.world.stale.append((event, applies))
         service.post(event)
 
     for _, task_executor in cluster.task_executors:
@@ -271,8 +272,9 @@ def _speak_of_the_past(cluster: Cluster) -> None:
         for event in _past_of_the_resource_manager(resource_manager.shell.core):
             post(resource_manager.shell, event)
     if (dispatcher := cluster.dispatcher) is not None:
-        for event in _past_of_the_dispatcher(dispatcher.shell.core):
-            post(dispatcher.shell, event)
+        for event, job in _past_of_the_dispatcher(dispatcher.shell.core):
+            # Once the job has ended, whoever reports about it may hear so.
+            post(dispatcher.shell, event, lambda job=job: not job.status.globally_terminal)
 
 
 def _past_of_the_task_executor(task_executor: TaskExecutor) -> Iterator[object]:
@@ -317,16 +319,17 @@ def _past_of_the_resource_manager(core: SlotManager) -> Iterator[object]:
             )
 
 
-def _past_of_the_dispatcher(core: DispatcherCore) -> Iterator[object]:
+def _past_of_the_dispatcher(core: DispatcherCore) -> Iterator[tuple[object, Job]]:
     for process in core.processes:
         job_id = process.job_id
         known = core.jobs.get(job_id) if job_id is not None else None
         if known is None or process.connection is None or known.status.globally_terminal:
             continue
-        yield JobStatusReported(
+        report = JobStatusReported(
             connection=process.connection,
             job_id=known.job_id,
             epoch=known.epoch - 1,
             status=JobStatus.FINISHED,
             timestamp_ms=0,
         )
+        yield report, known

@@ -157,11 +157,12 @@ class Services:
         def watched(event: Any, now: float) -> Any:
             self._world.note(process.name, event)
             deadline = core.next_deadline()
+            stale = any(event is old and applies() for old, applies in self._world.stale)
             try:
                 effects = handle(event, now)
                 validate()
                 check(effects)
-                if any(event is old for old in self._world.stale):
+                if stale:
                     overdue = deadline is not None and deadline <= now
                     idle = not effects.records and not effects.commands
                     assert overdue or idle, f"stale {event} led to {effects}"

@@ -255,7 +255,8 @@ class World:
             str, tuple[Program, tuple[float, float]]
         ] = {}  # and how long each takes to start
         self.crash_at_start = 0.0  # probability, of a process that another one starts
-        self.stale: list[object] = []  # events of the past: a core must ignore them
+        # Events of the past, and whether they still are when they are handled: a core ignores them.
+        self.stale: list[tuple[object, Callable[[], bool]]] = []
         self.failure: SimulationFailed | None = None
         self._names: dict[str, itertools.count[int]] = {}
         self._story: deque[tuple[float, str, object]] = deque(maxlen=STORY_LENGTH)
