@@ -243,13 +243,20 @@ class SlotPool:
         """Raises AssertionError unless the invariants hold. `groups`: all of the job."""
         groups = list(groups)
         for slot in self.slots.values():
-            story = f"{slot} {self.story(slot.allocation_id)}"
-            assert (slot.group is None) != (slot.idle_since is None), f"both or neither: {story}"
-            assert (slot.allocation_id in self._idle) == (slot.group is None), f"idle? {story}"
+            assert (slot.group is None) != (slot.idle_since is None), (
+                f"both or neither: {self._described(slot)}"
+            )
+            assert (slot.allocation_id in self._idle) == (slot.group is None), (
+                f"idle? {self._described(slot)}"
+            )
             siblings = self._by_task_executor.get(slot.task_executor_id, {})
-            assert siblings.get(slot.allocation_id) is slot, f"not with its TaskExecutor: {story}"
+            assert siblings.get(slot.allocation_id) is slot, (
+                f"not with its TaskExecutor: {self._described(slot)}"
+            )
             if slot.group is not None:
-                assert slot.group.allocation_id == slot.allocation_id, f"not its group's: {story}"
+                assert slot.group.allocation_id == slot.allocation_id, (
+                    f"not its group's: {self._described(slot)}"
+                )
         held = [group for group in groups if group.allocation_id is not None]
         for group in held:
             assert group.allocation_id in self.slots, f"{group.key} has a slot that is gone"
@@ -264,6 +271,9 @@ class SlotPool:
         required = Counter(group.profile for group in wanted)
         required.update(slot.requirement for slot in self._idle.values())
         assert required == +self._required, f"required {self._required}, wanted and idle {required}"
+
+    def _described(self, slot: Slot) -> str:
+        return f"{slot} {self.story(slot.allocation_id)}"
 
     # ---- inner steps
 
