@@ -1,6 +1,8 @@
 """Structured logs: one key=value line per event on stderr, with job, vertex, subtask and attempt
 where they apply.
 
+Logging never raises: a line that cannot be written is dropped, see firesteel.common.output.
+
 A process calls `configure` once. A task binds its names with `task_context`; every line inside, of
 this code or through the standard library's `logging`, then has them. A new thread starts without.
 """
@@ -125,4 +127,9 @@ def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, float, bool)) or value is None else str(value)
+    if isinstance(value, (int, float, bool)) or value is None:
+        return value
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"

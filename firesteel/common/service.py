@@ -13,9 +13,9 @@
         main()
 
 It watches the lifeline, parses the command line, sets up logs, loads the configuration and runs
-the function: on an event loop if it is a coroutine function. A bad option or configuration ends
-the process with exit code 2 and one line on stderr; a FiresteelError later with exit code 1 and
-one line in the log.
+the function: on an event loop if it is a coroutine function. None of its log lines or prints can
+fail. A bad option or configuration ends the process with exit code 2 and one line on stderr; a
+FiresteelError later with exit code 1 and one line in the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import click
 
-from firesteel.common import logs
+from firesteel.common import logs, output
 from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.errors import FiresteelError
@@ -169,6 +169,7 @@ def service_main(
 class _Service(click.Command):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         watch_lifeline()
+        output.tolerate_failures()
         return super().main(*args, **kwargs)
 
 

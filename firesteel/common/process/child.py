@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import select
@@ -190,13 +191,23 @@ def _starting(
         child_env[LIFELINE_FD] = str(lifeline)
     try:
         with contextlib.ExitStack() as stack:
-            log_file = stack.enter_context(open(log_path, "ab")) if log_path else None
+            log_file = _open_log(log_path, stack) if log_path else None
             yield _Start(ready_read, pass_fds, child_env, log_file)
     except BaseException:
         os.close(ready_read)
         raise
     finally:
         os.close(ready_write)
+
+
+def _open_log(log_path: Path, stack: contextlib.ExitStack) -> BinaryIO | None:
+    """None if the disk is full: the child then logs where this process does."""
+    try:
+        return stack.enter_context(open(log_path, "ab"))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return None
 
 
 def _stop_blocking(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> int:

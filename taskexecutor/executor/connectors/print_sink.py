@@ -1,11 +1,13 @@
-"""PrintSink: rows to the slot's log, one line each, with the subtask's number in front."""
+"""PrintSink: rows to the slot's log, one line each, with the subtask's number in front.
+
+Its rows are results: a log that cannot be written fails the task, unlike a line of the log.
+"""
 
 from __future__ import annotations
 
-import sys
-
 import pyarrow as pa
 
+from firesteel.common.output import write_results
 from firesteel.connectors import PrintSink, SinkWriter
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.connectors.writer_sink import WriterSink
@@ -23,8 +25,7 @@ class PrintWriter(SinkWriter):
         self._prefix = f"{sink.prefix}{':' if place else '> '}{place}" if sink.prefix else place
 
     def write(self, batch: pa.RecordBatch) -> None:
-        sys.stdout.writelines(f"{self._prefix}{row}\n" for row in batch.to_pylist())
-        sys.stdout.flush()
+        write_results("".join(f"{self._prefix}{row}\n" for row in batch.to_pylist()))
 
     def prepare(self) -> tuple[()]:
         return ()

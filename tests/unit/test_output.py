@@ -1,0 +1,118 @@
+"""Real processes whose log cannot be written: they lose lines, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firesteel.common.output import Output
+
+SERVICE = """
+import asyncio, logging, sys, traceback, warnings
+import click
+from firesteel.common import logs
+from firesteel.common.service import ServiceProcess, service_main
+
+log = logs.get_logger(__name__)
+
+@service_main("talker")
+@click.option("--done", required=True)
+async def main(process: ServiceProcess, done: str) -> None:
+    '''Talks.'''
+    class Unshowable:
+        def __str__(self): raise ValueError("no text")
+    for _ in range(3):
+        log.info("a line", value=Unshowable())
+        print("from the user's code", flush=True)
+        print("no good: \\udc80", file=sys.stderr)
+        logging.getLogger("library").warning("another")
+        warnings.warn("careful")
+        try:
+            raise ValueError("boom")
+        except ValueError:
+            log.exception("failed")
+            traceback.print_exc()
+    sys.stdout.flush()
+    with open(done, "w") as file:
+        file.write("done")
+
+main()
+"""
+PRINTING = """
+import pyarrow as pa
+from firesteel.common.output import tolerate_failures, write_results
+tolerate_failures()
+print("a line that may be lost")
+write_results("a row\\n")
+"""
+
+
+@pytest.fixture
+def full() -> Iterator[io.FileIO]:
+    with open("/dev/full", "wb", buffering=0) as file:
+        yield file
+
+
+@pytest.fixture
+def nobody_reads() -> Iterator[int]:
+    read, write = os.pipe()
+    os.close(read)
+    yield write
+    os.close(write)
+
+
+@pytest.mark.parametrize("broken", ["full", "nobody_reads"])
+def test_a_process_that_cannot_log_does_its_work(
+    broken: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    log = request.getfixturevalue(broken)
+    code = subprocess.call(
+        [sys.executable, "-c", SERVICE, "--done", str(tmp_path / "done")], stdout=log, stderr=log
+    )
+    assert code == 0
+    assert (tmp_path / "done").read_text() == "done"
+
+
+def test_a_process_logs_all_of_it_where_it_can(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "ab") as log:
+        command = [sys.executable, "-c", SERVICE, "--done", str(tmp_path / "done")]
+        assert subprocess.call(command, stdout=log, stderr=log) == 0
+    text = (tmp_path / "log").read_text()
+    assert text.count("from the user's code\n") == 3
+    assert text.count('event="a line"') == 3
+    assert text.count("no good: \\udc80\n") == 3
+    assert "lines are missing" not in text
+
+
+def test_results_that_cannot_be_printed_are_an_error(full: io.FileIO, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, text=True
+    )
+    assert ended.returncode != 0
+    assert "No space left on device: '/dev/full'" in ended.stderr
+
+
+def test_the_log_says_how_many_lines_are_missing(full: io.FileIO, tmp_path: Path) -> None:
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    disk = os.dup(log)
+    output = Output(log)
+    output.write(b"one\n")
+    os.dup2(full.fileno(), log)
+    assert output.write(b"two\n") == 4
+    assert output.write(b"three\nfour\n") == 11
+    os.dup2(disk, log)
+    output.write(b"five\n")
+    output.write(b"six\n")
+    one, missing, *rest = (tmp_path / "log").read_text().splitlines()
+    assert one == "one"
+    assert missing.endswith('lines=3 reason="No space left on device"')
+    assert rest == ["five", "six"]
+    output.close()
+    os.close(log)
+    os.close(disk)
