@@ -12,7 +12,6 @@ of
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -28,6 +27,7 @@ from pathlib import Path
 import pyspark
 
 from firesteel.common.process.java import java_home
+from firesteel.common.process.lock_file import LockFile
 from taskexecutor.executor.spark.jvm.launch import class_path, jvm_options, spark_home
 
 COMMAND = "python -m taskexecutor.executor.spark.jvm.archive"
@@ -105,11 +105,12 @@ def build(place: Path | None = None) -> bool:
     """
     place = place or folder()
     place.mkdir(parents=True, exist_ok=True)
-    with open(place / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+    lock = LockFile(place / "lock")
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        return False
+    try:
         if (place / _ARCHIVE).exists():
             return True
         copy_jars(spark_home() / "jars", place / "jars")
@@ -122,6 +123,8 @@ def build(place: Path | None = None) -> bool:
             )
             recorded.chmod(0o644)
             recorded.replace(place / _ARCHIVE)
+    finally:
+        lock.release()
     _remove_unused(place.parent)
     return True
 
