@@ -304,7 +304,8 @@ class DataStream(LatestOperator):
     def execute_and_collect(
         self, job_name: str = "collect", *, iterate: BatchKind | None = None
     ) -> Any:
-        """Runs the program and returns the rows of this stream as an Arrow table.
+        """Runs the job that `Environment.execute` would run, with this stream, and returns the rows
+        of the stream as an Arrow table.
 
         With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames
         ("pandas") that yields them while the job runs, even if it never ends. Use it in a `with`
@@ -313,9 +314,7 @@ class DataStream(LatestOperator):
         if iterate not in (None, "arrow", "pandas"):
             raise InvalidProgram(f'iterate is {iterate!r}; allowed: "arrow", "pandas"')
         sink = self.sink_to(CollectSink(), name="Sink: Collect")
-        if iterate is not None:
-            return self._program.execute_collecting(job_name, sink._operator(), iterate)
-        return self._program.execute(job_name).table(sink)
+        return self._program.collect(job_name, sink._operator(), iterate)
 
     # -- inside
 

@@ -148,13 +148,17 @@ class Environment:
     def job_graph(
         self, job_name: str = "job", *, overrides: dict[str, str] | None = None
     ) -> JobGraph:
-        """The JobGraph of the program as it is now. `overrides` win over its own configuration."""
+        """The JobGraph of what `execute` would run now. `overrides` win over the program's own
+        configuration.
+        """
         return self._program.job_graph(job_name, overrides=overrides)
 
     def execute(self, job_name: str = "job") -> JobResult:
-        """Runs the program; attached, waits for its end.
+        """Runs one job of all sinks that no earlier job has run, and of what leads to them;
+        attached, waits for its end.
 
-        Raises JobFailed (the user's traceback first) or JobCanceled.
+        Raises InvalidProgram if there is no such sink, JobFailed (the user's traceback first) or
+        JobCanceled.
         """
         return self._program.execute(job_name)
 

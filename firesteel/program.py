@@ -1,10 +1,15 @@
 """A program: its operators, its configuration and its files.
 
 Environment and streams add to it; `execute` runs it as `firesteel run` decides, or embedded.
+
+A sink runs in one job. A job consists of the sinks that no job has run yet and of all that is
+upstream of them, from the sources; a stream that leads to no sink is in no job.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import Configuration, options
@@ -13,10 +18,11 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.resources import ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
+from firesteel.plan.place import place_of_call
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 if TYPE_CHECKING:
-    from firesteel.client.collected import BatchKind, CollectedBatches
+    from firesteel.client.collected import BatchKind
     from firesteel.client.execution import JobResult
     from firesteel.client.execution_context import ExecutionContext
 
@@ -31,6 +37,7 @@ class Program:
         self.files: list[str] = []
         self.archives: list[str] = []
         self.requirements: str | None = None
+        self._executed: set[StreamNode] = set()  # the operators of all jobs that were submitted
 
     def resource_profile(self, group: str) -> ResourceProfile:
         if group not in self.resource_groups:
@@ -42,11 +49,89 @@ class Program:
         return self.resource_groups[group]
 
     def job_graph(self, job_name: str, *, overrides: dict[str, str] | None = None) -> JobGraph:
-        """`overrides` win over the program's own configuration."""
+        """That of the job which `execute` would run now. `overrides` win over the program's own
+        configuration.
+
+        Raises InvalidProgram if no sink is left to run.
+        """
+        return self._job_graph(self._pending(), job_name, overrides)
+
+    def execute(self, job_name: str) -> JobResult:
+        """Raises JobFailed, JobCanceled, or InvalidProgram if no sink is left to run."""
+        from firesteel.client.execution import run_job  # gRPC: describing a program needs none
+
+        pending = self._pending()
+        for surprise in (*self._unread(), *self._read_again(pending)):
+            _warn(surprise)
+        context = self._context()
+        graph = self._job_graph(pending, job_name, context.overrides)
+        return run_job(graph, context, lambda: self._executed.update(pending.nodes))
+
+    def collect(self, job_name: str, sink: StreamNode, kind: BatchKind | None) -> Any:
+        """Runs the program with `sink`, a CollectSink that belongs to this one job.
+
+        Without `kind` it returns the rows as a table, else CollectedBatches once the job is
+        submitted.
+        """
+        from firesteel.client.collected import run_collecting
+        from firesteel.client.execution import run_job
+
+        try:
+            pending = self._pending()
+            context = self._context()
+            graph = self._job_graph(pending, job_name, context.overrides)
+            operator_id = operator_id_of(sink)
+
+            def submitted() -> None:
+                self._executed.update(pending.nodes)
+
+            if kind is None:
+                return run_job(graph, context, submitted).table(operator_id)
+            return run_collecting(graph, operator_id, context, kind, submitted)
+        finally:
+            self._executed.add(sink)  # also if there was no job: nobody would read its rows
+
+    # -- inside
+
+    def _pending(self) -> StreamGraph:
+        """What the next job runs."""
+        if not self.graph.nodes:
+            raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
+        sinks = [node for node in self.graph.nodes if node.is_sink]
+        pending = [sink for sink in sinks if sink not in self._executed]
+        if pending:
+            return self.graph.leading_to(pending)
+        unread = f"the rows of {_listed(self._ends())} go nowhere; {_MEND}"
+        if not sinks:
+            raise InvalidProgram(f"the program has no sink: {unread}")
+        raise InvalidProgram(
+            "there is nothing to run: earlier jobs of this environment have run all of its sinks; "
+            + (unread if self._ends() else "add one, or build the program in a new Environment")
+        )
+
+    def _ends(self) -> list[StreamNode]:
+        return [node for node in self.graph.ends() if not node.is_sink]
+
+    def _unread(self) -> Iterable[str]:
+        if ends := self._ends():
+            yield f"the rows of {_listed(ends)} go nowhere, so nothing computes them; {_MEND}"
+
+    def _read_again(self, pending: StreamGraph) -> Iterable[str]:
+        again = [node for node in pending.nodes if node.is_source and node in self._executed]
+        if again:
+            yield (
+                f"this job reads {_listed(again)} from the beginning, as an earlier job of this"
+                " environment did: a job does not continue where another one ended; to read once,"
+                " add all sinks before the first execute()"
+            )
+
+    def _job_graph(
+        self, pending: StreamGraph, job_name: str, overrides: dict[str, str] | None
+    ) -> JobGraph:
         own = {**self.configuration, **(overrides or {})}
         conf = Configuration.load(overrides=own)
         return build_job_graph(
-            self.graph,
+            pending,
             job_id=JobId(random_id()),
             name=job_name,
             default_parallelism=conf.get(options.PARALLELISM),
@@ -56,25 +141,23 @@ class Program:
             config=own,
         )
 
-    def execute(self, job_name: str) -> JobResult:
-        """Raises JobFailed or JobCanceled."""
-        from firesteel.client.execution import run_job  # gRPC: describing a program needs none
-
-        context = self._context()
-        return run_job(self.job_graph(job_name, overrides=context.overrides), context)
-
-    def execute_collecting(
-        self, job_name: str, sink: StreamNode, kind: BatchKind
-    ) -> CollectedBatches[Any]:
-        """Returns when the job is submitted."""
-        from firesteel.client.collected import run_collecting
-
-        context = self._context()
-        graph = self.job_graph(job_name, overrides=context.overrides)
-        return run_collecting(graph, operator_id_of(sink), context, kind)
-
     def _context(self) -> ExecutionContext:
         from firesteel.client.execution_context import ExecutionContext, current
 
         context = current() or ExecutionContext.embedded()
         return context.with_files(self.files, self.archives, self.requirements)
+
+
+_MEND = (
+    "end a stream with sink_to(...), print(), foreach_batch(...) or execute_and_collect(), or with"
+    " sink_to(DiscardSink()) if its operators write themselves"
+)
+
+
+def _listed(nodes: list[StreamNode]) -> str:
+    return ", ".join(f"{node} ({node.place})" for node in nodes)
+
+
+def _warn(message: str) -> None:
+    place = place_of_call()
+    warnings.warn_explicit(message, UserWarning, place.file, place.line)

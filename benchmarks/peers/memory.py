@@ -68,10 +68,11 @@ def cpu_s(executor: psutil.Process) -> float:
 
 
 def executor_memory() -> dict[str, Any]:
-    from benchmarks.peers.run_firesteel import SLOTS, configuration, nothing, program
+    from benchmarks.peers.run_firesteel import SLOTS, configuration, program
     from benchmarks.peers.work import WORKS
     from firesteel import Environment
     from firesteel.client.cluster import LocalCluster
+    from firesteel.connectors import DiscardSink
 
     load = os.getloadavg()[0]
     work = WORKS["keyed_aggregate_1k"]
@@ -94,7 +95,7 @@ def executor_memory() -> dict[str, Any]:
         watcher.start()
         try:
             env = Environment(parallelism=SLOTS)
-            program(env, work, work.rows).map_in_arrow(nothing, name="Discard").print()
+            program(env, work, work.rows).sink_to(DiscardSink())
             client = cluster.client()
             client.wait(client.submit(env.job_graph("memory")))
         finally:

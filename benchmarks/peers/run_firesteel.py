@@ -5,7 +5,6 @@ slots of 1 core each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -15,7 +14,7 @@ from firesteel import Environment, Tumbling
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration, options
-from firesteel.connectors import CollectSink
+from firesteel.connectors import CollectSink, DiscardSink
 from firesteel.datastream import DataStream
 
 SLOTS = 2
@@ -59,11 +58,6 @@ def program(env: Environment, work: Work, rows: int) -> DataStream:
             raise SystemExit(f"unknown: {work.name}")
 
 
-def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.slice(0, 0)
-
-
 def collected(client: Client, stream: DataStream) -> pa.Table:
     stream.sink_to(CollectSink())
     graph = stream._program.job_graph("check")
@@ -88,7 +82,7 @@ def main() -> None:
             work, {name: check[name].to_numpy() for name in check.column_names}, work.check_rows
         )
         env = Environment(parallelism=SLOTS)
-        program(env, work, work.rows).map_in_arrow(nothing, name="Discard").print()
+        program(env, work, work.rows).sink_to(DiscardSink())
         graph = env.job_graph(work.name)
         peers.begin()
         client.wait(client.submit(graph))

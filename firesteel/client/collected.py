@@ -87,9 +87,16 @@ class CollectedBatches(Generic[Batch]):
 
 
 def run_collecting(
-    job_graph: JobGraph, operator_id: str, context: ExecutionContext, kind: BatchKind
+    job_graph: JobGraph,
+    operator_id: str,
+    context: ExecutionContext,
+    kind: BatchKind,
+    submitted: Callable[[], None],
 ) -> CollectedBatches[Any]:
-    """Submits the job and returns at once. Raises the error of a failed submission."""
+    """Submits the job, calls `submitted`, and returns at once.
+
+    Raises the error of a failed submission.
+    """
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:
@@ -102,6 +109,7 @@ def run_collecting(
         )
     client = context.client()
     job_id = client.submit(job_graph, context.files)
+    submitted()
     if context.on_submitted is not None:
         context.on_submitted(job_id, job_graph.name)
     return CollectedBatches(client, job_id, operator_id, _pandas if kind == "pandas" else _arrow)

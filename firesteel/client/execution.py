@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -118,8 +118,13 @@ class JobResult:
         return operator_id
 
 
-def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
-    """Raises JobFailed, JobCanceled, or the error of a failed submission."""
+def run_job(
+    job_graph: JobGraph, context: ExecutionContext, submitted: Callable[[], None]
+) -> JobResult:
+    """Calls `submitted` once the cluster has the job.
+
+    Raises JobFailed, JobCanceled, or the error of a failed submission.
+    """
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:
@@ -128,6 +133,7 @@ def run_job(job_graph: JobGraph, context: ExecutionContext) -> JobResult:
     client = context.client()
     begin = time.monotonic()
     job_id = client.submit(job_graph, context.files)
+    submitted()
     if context.on_submitted is not None:
         context.on_submitted(job_id, job_graph.name)
     if not context.attached:

@@ -5,6 +5,7 @@ Sources go to `Environment.from_source`, sinks to `DataStream.sink_to`. Your own
 """
 
 from firesteel.connectors.collect_sink import CollectSink
+from firesteel.connectors.discard_sink import DiscardSink
 from firesteel.connectors.file_sink import FileSink
 from firesteel.connectors.file_source import MALFORMED_TAG, FileSource
 from firesteel.connectors.foreach_batch_sink import ForeachBatchSink
@@ -21,6 +22,7 @@ __all__ = [
     "CollectSink",
     "Committable",
     "Committer",
+    "DiscardSink",
     "EndOfSplit",
     "FileSink",
     "FileSource",

@@ -31,8 +31,6 @@ def build_job_graph(
     Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
     position in the program.
     """
-    if not stream_graph.nodes:
-        raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
     graph = stream_graph.resolved(
         default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
     )

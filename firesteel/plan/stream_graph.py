@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from firesteel.common.job_graph import Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import Spec
+from firesteel.plan.place import Place, place_of_call
+from firesteel.plan.specs import SinkSpec, Spec
 
 DEFAULT_GROUP = "default"
 
@@ -30,6 +32,7 @@ class StreamNode:
     name: str
     spec: Spec
     inputs: int  # 0 for sources
+    place: Place  # where the program adds it
     parallelism: int | None = None  # None: parallelism.default
     max_parallelism: int | None = None
     uid: str = ""
@@ -48,6 +51,10 @@ class StreamNode:
     @property
     def is_source(self) -> bool:
         return self.inputs == 0
+
+    @property
+    def is_sink(self) -> bool:
+        return isinstance(self.spec, SinkSpec)
 
     @property
     def kind(self) -> str:
@@ -77,7 +84,8 @@ class StreamGraph:
     def add_node(
         self, name: str, spec: Spec, *, inputs: int, runs_on_spark: bool = False
     ) -> StreamNode:
-        node = StreamNode(len(self.nodes), name, spec, inputs, runs_on_spark=runs_on_spark)
+        place = place_of_call()
+        node = StreamNode(len(self.nodes), name, spec, inputs, place, runs_on_spark=runs_on_spark)
         self.nodes.append(node)
         return node
 
@@ -86,6 +94,22 @@ class StreamGraph:
 
     def in_edges(self, node: StreamNode) -> list[StreamEdge]:
         return [e for e in self.edges if e.target is node]
+
+    def ends(self) -> list[StreamNode]:
+        """The nodes whose rows no other node reads."""
+        read = {e.source for e in self.edges}
+        return [node for node in self.nodes if node not in read]
+
+    def leading_to(self, ends: Iterable[StreamNode]) -> StreamGraph:
+        """The part that computes what `ends` read: these nodes and all that is upstream of them."""
+        needed = set(ends)
+        for node in reversed(self.nodes):
+            if node in needed:
+                needed.update(e.source for e in self.in_edges(node))
+        part = StreamGraph()
+        part.nodes = [node for node in self.nodes if node in needed]
+        part.edges = [edge for edge in self.edges if edge.target in needed]
+        return part
 
     def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
         """A copy in which parallelism, max parallelism, groups and partitioners are decided.

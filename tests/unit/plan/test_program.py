@@ -15,6 +15,7 @@ from firesteel.common.resources import UNKNOWN
 from firesteel.connectors import (
     MALFORMED_TAG,
     CollectSink,
+    DiscardSink,
     FileSink,
     FileSource,
     PrintSink,
@@ -235,8 +236,8 @@ class _Splits(StreamOperator):
 def test_side_outputs_are_edges_of_their_own() -> None:
     env = Environment(parallelism=2)
     split = env.from_sequence(0, 10).operator("split", _Splits, side_outputs={"odd": None})
-    split.map_in_arrow(lambda batches: batches, name="even")
-    split.side_output("odd").key_by("value").map_in_arrow(lambda batches: batches, name="odd")
+    split.map_in_arrow(lambda batches: batches, name="even").sink_to(DiscardSink())
+    split.side_output("odd").key_by("value").sink_to(DiscardSink(), name="odd")
     graph = env.job_graph()
     (edge,) = graph.edges
     assert (edge.side_output_tag, edge.partitioner, edge.key_columns) == (
@@ -244,7 +245,10 @@ def test_side_outputs_are_edges_of_their_own() -> None:
         Partitioner.HASH,
         ("value",),
     )
-    assert [v.name for v in graph.vertices] == ["Source: Sequence -> split -> even", "odd"]
+    assert [v.name for v in graph.vertices] == [
+        "Source: Sequence -> split -> even -> Sink: Discard",
+        "odd",
+    ]
 
 
 def test_side_outputs_that_an_operator_does_not_have() -> None:
@@ -292,7 +296,8 @@ def test_co_process_needs_a_function_keys_and_a_schema() -> None:
 
 def test_a_filter_in_sql_is_part_of_the_plan_and_a_function_is_not() -> None:
     env = Environment()
-    env.from_sequence(0, 10).filter("value > 1").filter(lambda batch: batch["value"])
+    numbers = env.from_sequence(0, 10)
+    numbers.filter("value > 1").filter(lambda batch: batch["value"]).sink_to(DiscardSink())
     with pytest.raises(InvalidProgram, match="filter\\(\\) takes a function, not int"):
         env.from_sequence(0, 10).filter(1)  # type: ignore[arg-type]
     operators = [o for v in env.job_graph().vertices for o in v.operators]

@@ -25,7 +25,7 @@ from firesteel import CoProcessFunction, Environment
 from firesteel.common.ids import AttemptId, stable_id
 from firesteel.common.job_graph import JobGraph, JobVertex
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import PythonSource
+from firesteel.connectors import DiscardSink, PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.datastream import DataStream
 from firesteel.errors import ErrorInfo
@@ -295,9 +295,9 @@ def test_streams_that_part_and_meet_lose_double_and_change_nothing(
     schema = to_arrow(to_spark(batches[0].schema))  # as everywhere between tasks
     program = Program(data, schema, [batch.cast(schema) for batch in batches])
     stream, expected = program.stream(depth)
-    stream.operator("all", partial(Seen, "all")).set_parallelism(
-        parallelism := data.draw(st.integers(1, 3))
-    )
+    parallelism = data.draw(st.integers(1, 3))
+    last = stream.operator("all", partial(Seen, "all")).set_parallelism(parallelism)
+    last.sink_to(DiscardSink()).set_parallelism(parallelism)
     run(program.env.job_graph(), schema, capacity)
     found = [batch for _, batch in seen["all"]]
     assert all(batch.schema.equals(schema) for batch in found)

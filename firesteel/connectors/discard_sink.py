@@ -1,0 +1,29 @@
+"""DiscardSink: the end of a stream whose rows nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firesteel.connectors.sink import Sink, SinkWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from firesteel.operator import RuntimeContext
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSink(Sink):
+    """Drops the rows: for streams whose operators write themselves, and for measuring."""
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        return _DiscardWriter()
+
+
+class _DiscardWriter(SinkWriter):
+    def write(self, batch: pa.RecordBatch) -> None:
+        pass
+
+    def prepare(self) -> tuple[()]:
+        return ()
