@@ -22,6 +22,7 @@ GRPC_STATUS = {
     RefusalKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     RefusalKind.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     RefusalKind.WRONG_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    RefusalKind.NOT_STORED: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 
@@ -190,6 +191,29 @@ def details_without_master(
         end_ms=job.end_ms,
         waiting_for=waiting_for,
     )
+
+
+_BEFORE_END = {
+    JobStatus.FINISHED: JobStatus.RUNNING,
+    JobStatus.CANCELED: JobStatus.CANCELLING,
+    JobStatus.FAILED: JobStatus.FAILING,
+}
+
+
+def before_stored(details: job_master_pb2.JobDetails, problem: str) -> job_master_pb2.JobDetails:
+    """Details of a job whose newest status cannot be stored because of `problem`: its end, which
+    could still be lost, is not in them.
+    """
+    details.waiting_for = f"the cluster's job store, which cannot be written: {problem}"
+    status = JobStatus(details.status)
+    if status.globally_terminal:
+        kept = [entry for entry in details.timestamps if entry.state != status.value]
+        del details.timestamps[:]
+        details.timestamps.extend(kept)
+        before_end = status_to_proto(_BEFORE_END[status])
+        details.MergeFrom(job_master_pb2.JobDetails(status=before_end))
+        details.end_ms = 0
+    return details
 
 
 def _vertices(graph: job_graph_pb2.JobGraph) -> Sequence[job_master_pb2.VertexDetails]:

@@ -8,12 +8,13 @@ the shell calls it in one thread.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from dispatcher import migrations
 from dispatcher.core.jobs import ForgottenJob, Job
@@ -104,11 +105,25 @@ class JobStore:
                 )
             with self._engine.begin() as connection:
                 _bring_up_to_date(connection)
-                self.epoch = _take_over(connection)
+            self.epoch, self._found = self._take_over()
         except (sa.exc.SQLAlchemyError, ImportError) as error:
             where = url.split("@")[-1]  # without a password
             problem = f"the job store {where} cannot be opened: {_reason(error)}"
             raise FiresteelError(f"{problem}; check database.url and --dir") from error
+
+    def _take_over(self) -> tuple[int, _Found | None]:
+        """The epoch of this Dispatcher; and, if the disk is too full to store it, what was found:
+        the first transaction then takes the store over.
+        """
+        try:
+            with self._engine.begin() as connection:
+                return _take_over(connection), None
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL":
+                raise
+        with self._engine.connect() as connection:
+            found = _find(connection)
+        return (found.epoch or 0) + 1, found
 
     @staticmethod
     def sqlite_url(directory: Path) -> str:
@@ -213,34 +228,29 @@ class JobStore:
             return None
         return Ending(row.final_details, row.failure)
 
-    def _transaction(self) -> _Fenced:
-        return _Fenced(self._engine, self.epoch)
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """Raises Fenced once a later Dispatcher has taken over the store."""
+        with self._engine.begin() as connection:
+            if self._found is None:
+                self._check_epoch(connection)
+            elif _find(connection) == self._found:
+                _take_over(connection)
+            else:
+                raise Fenced("another Dispatcher has written to the job store before this one")
+            yield connection
+        self._found = None
 
-
-class _Fenced:
-    """A transaction that fails once a later Dispatcher has taken over the store."""
-
-    def __init__(self, engine: Engine, epoch: int) -> None:
-        self._begin = engine.begin()
-        self._epoch = epoch
-
-    def __enter__(self) -> Connection:
-        connection = self._begin.__enter__()
+    def _check_epoch(self, connection: Connection) -> None:
         query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
         if connection.dialect.name != "sqlite":  # there, BEGIN IMMEDIATE has locked the whole file
             query = query.with_for_update()
         epoch = connection.execute(query).scalar_one()
-        if epoch != self._epoch:
-            error = Fenced(
+        if epoch != self.epoch:
+            raise Fenced(
                 f"another Dispatcher (epoch {epoch}) has taken over the job store from this one"
-                f" (epoch {self._epoch})"
+                f" (epoch {self.epoch})"
             )
-            self._begin.__exit__(Fenced, error, None)
-            raise error
-        return connection
-
-    def __exit__(self, *exc: object) -> None:
-        self._begin.__exit__(*exc)  # type: ignore[arg-type]
 
 
 def _bring_up_to_date(connection: Connection) -> None:
@@ -275,6 +285,22 @@ def _check_first_version(connection: Connection) -> None:
                 "the job store is of a version of Firesteel that cannot be migrated (table"
                 f" {table} lacks {', '.join(sorted(missing))}); use another --dir or database.url"
             )
+
+
+class _Found(NamedTuple):
+    """What a Dispatcher has read from a store that it could not take over at once."""
+
+    epoch: int | None
+    jobs: list[tuple[Any, ...]]
+
+
+def _find(connection: Connection) -> _Found:
+    epoch = connection.execute(
+        sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
+    ).scalar()
+    query = sa.select(_jobs.c.job_id, _jobs.c.status, _jobs.c.epoch, _jobs.c.cancel_requested)
+    rows = connection.execute(query.order_by(_jobs.c.job_id))
+    return _Found(epoch, [tuple(row) for row in rows])
 
 
 def _take_over(connection: Connection) -> int:

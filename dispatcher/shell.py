@@ -28,6 +28,7 @@ from dispatcher.core.commands import (
     KillProcess,
     NotifyWatchers,
     Refusal,
+    RefusalKind,
     StartJob,
     StartProcess,
 )
@@ -66,6 +67,7 @@ T = TypeVar("T")
 JOB_MASTER_TIMEOUT_S = 3.0  # for one call to a JobMaster
 STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
 STORE_RETRY_MAX_S = 5.0
+CANCEL_STORED_WITHIN_S = 1.0  # otherwise the JobMaster is asked to cancel before that is stored
 CHANNELS_MAX = 64
 
 
@@ -135,7 +137,10 @@ class Shell:
     async def run(self) -> None:
         """Until `stop`. Raises Fenced once another Dispatcher has taken over the job store."""
         self._log_directory.mkdir(parents=True, exist_ok=True)
-        await self._in_store(self._store.drop_unused_graphs)
+        try:
+            await self._in_store(self._store.drop_unused_graphs)
+        except sa.exc.OperationalError as error:  # a full disk; the next Dispatcher drops them
+            log.warning("unused graphs stay in the job store", reason=str(error.orig))
         self._start_task(self._drop_blobs())
         self.post(Tick())  # has the spares started
         await self._driver.run()
@@ -182,7 +187,32 @@ class Shell:
         return refusal
 
     async def cancel(self, job_id: JobId) -> Refusal | None:
-        return await self._ask(lambda request: CancelJob(request=request, job_id=job_id))
+        """Returns once the request is stored. While the job store cannot be written, the job's
+        JobMaster is asked at once, and the refusal says so: nobody is promised what could be lost.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_STORED_WITHIN_S):
+                    return await self._ask(
+                        lambda request: CancelJob(request=request, job_id=job_id)
+                    )
+            asked = await self._cancel_unstored(job_id)
+            if self.store_problem:
+                then = "is being cancelled; its end is shown" if asked else "will be cancelled"
+                return Refusal(
+                    kind=RefusalKind.NOT_STORED,
+                    message=f"the cluster's job store cannot be written ({self.store_problem}):"
+                    f" job {job_id} {then} once that is repaired",
+                )
+
+    async def _cancel_unstored(self, job_id: JobId) -> bool:
+        """Whether the job's JobMaster has the request."""
+        job = self.core.find(job_id)
+        process = self.core.process_of(job) if job is not None and job.confirmed else None
+        if process is None:  # it has no JobMaster yet, and gets none before that is stored
+            return False
+        log.warning("cancelling a job before the request is stored", job_id=job_id)
+        return await self._send_cancel(job_id, process.address)
 
     async def _ask(self, event: Callable[[int], Event]) -> Refusal | None:
         request = next(self._request_numbers)
@@ -207,12 +237,17 @@ class Shell:
             # Its JobMaster has ended it, but the end is not stored yet and could still be lost: it
             # is not shown before it is stored.
             await self.changed(job.job_id, timeout_s=0.1)
+            if self.store_problem:
+                return convert.before_stored(details, self.store_problem)
         graph = await self._graph(job.graph_id)
         if job.status.globally_terminal:  # by now
             return await self._stored_details(job)
-        return convert.details_without_master(
+        details = convert.details_without_master(
             job, graph, waiting_for="" if job.confirmed else "its JobMaster to start"
         )
+        if self.store_problem:
+            return convert.before_stored(details, self.store_problem)
+        return details
 
     @property
     def forgotten_why(self) -> str:
@@ -229,6 +264,10 @@ class Shell:
             )
         while (ending := await self._in_store(lambda: self._store.ending(job.job_id))) is None:
             await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not stored yet
+            if self.store_problem:
+                graph = await self._graph(job.graph_id)
+                details = convert.details_without_master(job, graph)
+                return convert.before_stored(details, self.store_problem)
         final_details, failure = ending
         if final_details is not None:
             return job_master_pb2.JobDetails.FromString(final_details)
@@ -401,18 +440,23 @@ class Shell:
         self._graphs.pop(command.graph_id, None)
 
     async def _ask_to_cancel(self, command: AskToCancel) -> None:
-        stub: Any = self._job_master(command.address)
+        if not await self._send_cancel(command.job_id, command.address):
+            self.post(CancelNotDelivered(job_id=command.job_id))
+
+    async def _send_cancel(self, job_id: JobId, address: str) -> bool:
+        stub: Any = self._job_master(address)
         try:
             await stub.CancelJob(
-                job_master_pb2.CancelJobRequest(job_id=command.job_id), timeout=JOB_MASTER_TIMEOUT_S
+                job_master_pb2.CancelJobRequest(job_id=job_id), timeout=JOB_MASTER_TIMEOUT_S
             )
         except grpc.aio.AioRpcError as error:
             log.info(
                 "the JobMaster could not be asked to cancel",
-                job_id=command.job_id,
+                job_id=job_id,
                 code=error.code().name,
             )
-            self.post(CancelNotDelivered(job_id=command.job_id))
+            return False
+        return True
 
     # ---- the store
 

@@ -13,6 +13,7 @@ class RefusalKind(Enum):
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
     WRONG_STATE = "wrong state"
+    NOT_STORED = "not stored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

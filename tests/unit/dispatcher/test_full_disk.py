@@ -1,0 +1,123 @@
+"""Real processes whose folder is on a full disk: a job can be cancelled nevertheless."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from firesteel.client.client import Client
+from firesteel.common.process import Child, spawn
+from firesteel.common.states import JobStatus
+from firesteel.errors import FiresteelError
+from jobmaster.testing import job, vertex
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    ballast = disk / "ballast"
+    with open(ballast, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return ballast
+
+
+async def start(disk: Path, *options: str) -> Child:
+    return await spawn(
+        [
+            *(sys.executable, "-m", "dispatcher", "--resource-manager", "127.0.0.1:9"),
+            *("--dir", str(disk), "-Dmetrics.reporter.prom.port=0", *options),
+        ],
+        log_path=disk / "dispatcher.log",
+    )
+
+
+@pytest.fixture
+async def dispatcher(disk: Path) -> AsyncIterator[Child]:
+    child = await start(disk, "--port", "0")
+    yield child
+    await child.stop()
+    for process in psutil.process_iter():  # its JobMasters: they would outlive it
+        with contextlib.suppress(psutil.Error):
+            if child.ready["address"] in process.cmdline():
+                process.kill()
+                process.wait()
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} after {PATIENCE_S:g} s still not: {what}"
+        time.sleep(0.02)
+
+
+def submit(client: Client) -> str:
+    """A job that waits for slots, for there is no ResourceManager."""
+    job_id = client.submit(job(vertex("source", 1)))
+    eventually(lambda: "slot" in client.job_details(job_id).waiting_for, "it has its JobMaster")
+    return job_id
+
+
+async def test_a_job_is_cancelled_and_its_end_is_stored_later(
+    disk: Path, dispatcher: Child
+) -> None:
+    with Client(dispatcher.ready["address"]) as client:
+        job_id = submit(client)
+        ballast = fill(disk)
+        with pytest.raises(FiresteelError, match=r"cannot be written .* is being cancelled"):
+            client.cancel(job_id)
+        eventually(
+            lambda: "cannot be written" in client.job_details(job_id).waiting_for,
+            "the end of the job waits for the store",
+        )
+        assert client.job_details(job_id).status is JobStatus.CANCELLING
+        with pytest.raises(FiresteelError, match="job store cannot be written"):
+            client.submit(job(vertex("source", 1)))
+        assert dispatcher.returncode is None
+        ballast.unlink()
+        eventually(lambda: client.job_details(job_id).status is JobStatus.CANCELED, "stored")
+
+
+async def test_a_dispatcher_starts_on_a_full_disk_and_cancels(
+    disk: Path, dispatcher: Child
+) -> None:
+    address = dispatcher.ready["address"]
+    with Client(address) as client:
+        job_id = submit(client)
+        ballast = fill(disk)
+        dispatcher.kill()
+        await dispatcher.wait()
+        restarted = await start(disk, "--port", address.rpartition(":")[2])
+        eventually(
+            lambda: "slot" in client.job_details(job_id).waiting_for, "its JobMaster is back"
+        )
+        with pytest.raises(FiresteelError, match=r"cannot be written .* is being cancelled"):
+            client.cancel(job_id)
+        eventually(
+            lambda: client.job_details(job_id).status is JobStatus.CANCELLING,
+            "its JobMaster has cancelled it",
+        )
+        ballast.unlink()
+        eventually(lambda: client.job_details(job_id).status is JobStatus.CANCELED, "stored")
+        await restarted.stop()
