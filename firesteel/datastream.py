@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
 from firesteel.latest_operator import LatestOperator
 from firesteel.operator import StreamOperator
+from firesteel.plan.column_sql import shown
+from firesteel.plan.deferred_columns import is_column
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
     CoMapInArrowSpec,
@@ -39,7 +41,7 @@ from firesteel.windows import Watermarks, Window
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from firesteel.client.collected import BatchKind, CollectedBatches
@@ -132,23 +134,29 @@ class DataStream(LatestOperator):
 
     def filter(
         self,
-        condition: str | Callable[[pa.RecordBatch], Any],
+        condition: str | Column | Callable[[pa.RecordBatch], Any],
         *,
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
         """Keeps the rows for which `condition` is true (neither false nor null).
 
-        A string is SQL and runs on Spark, as `transform(lambda df: df.where(condition))` does. A
-        function takes a record batch and returns one boolean per row: an Arrow or NumPy array, a
-        pandas Series or a list.
+        SQL text or a Column (`F.col("x") > 1`) runs on Spark, as
+        `transform(lambda df: df.where(condition))` does. A function takes a record batch and
+        returns one boolean per row: an Arrow or NumPy array, a pandas Series or a list.
         """
+        if is_column(condition):
+            title = f"Filter({shown('filter', condition)})"
+            spec = TransformSpec(function=lambda df: df.where(condition))
+            return self._add(name or title, spec, uid=uid, runs_on_spark=True)
         if isinstance(condition, str):
             spec = TransformSpec(function=lambda df: df.where(condition))
             return self._add(name or f"Filter({condition})", spec, uid=uid, runs_on_spark=True)
         _callable("filter", condition)
         return self._add(
-            name or _function_name("Filter", condition), FilterSpec(function=condition), uid=uid
+            name or _function_name("Filter", condition),
+            FilterSpec(function=cast(Callable[[pa.RecordBatch], Any], condition)),
+            uid=uid,
         )
 
     def operator(
@@ -411,9 +419,11 @@ class KeyedStream(DataStream):
         """
         return WindowedStream(self, window, allowed_lateness)
 
-    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> DataStream:
-        """A running aggregation: the key columns and one column per SQL expression, over all
-        records of the key so far.
+    def aggregate(
+        self, *expressions: str | Column, name: str | None = None, uid: str = ""
+    ) -> DataStream:
+        """A running aggregation: the key columns and one column per expression (SQL text, or a
+        Column such as F.sum("x").alias("s")), over all records of the key so far.
 
         The result is a stream of updates by key: after each bundle of records, each watermark and
         at the end of the input, one row for every key that has changed; the latest row of a key is

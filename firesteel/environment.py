@@ -13,6 +13,7 @@ from firesteel.connectors.source import SparkRead
 from firesteel.datastream import DataStream, Upstream
 from firesteel.errors import InvalidProgram
 from firesteel.latest_operator import positive
+from firesteel.plan import deferred_columns
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge
 from firesteel.program import Program
@@ -20,6 +21,8 @@ from firesteel.windows import Watermarks
 
 if TYPE_CHECKING:
     from firesteel.client.execution import JobResult
+
+deferred_columns.install()  # functions and columns at module level, behind this import
 
 
 class Environment:

@@ -20,7 +20,7 @@ from firesteel.plan.specs import (
 from firesteel.windows import Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 # DataStream, which is above this module: only what is needed of it is known here.
 Stream = TypeVar("Stream", bound="_Timed")
@@ -88,9 +88,11 @@ class WindowedStream(Generic[Stream]):
         self._late_tag = tag
         return self
 
-    def aggregate(self, *expressions: str, name: str | None = None, uid: str = "") -> Stream:
+    def aggregate(
+        self, *expressions: str | Column, name: str | None = None, uid: str = ""
+    ) -> Stream:
         """One row per key and window: the key columns, `window_start`, `window_end` and one column
-        per SQL expression.
+        per expression: SQL text, or a Column such as F.sum("x").alias("s").
 
         Each expression consists of Spark's aggregate functions and has a name: "count(*) AS
         flights", "avg(dep_delay) AS avg_delay". `first(x)` and `last(x)` are by event time. Types,
@@ -167,7 +169,7 @@ class WindowedStream(Generic[Stream]):
 
 
 def running_aggregate(
-    keyed: _Keyed[Stream], expressions: tuple[str, ...], *, name: str | None, uid: str
+    keyed: _Keyed[Stream], expressions: tuple[str | Column, ...], *, name: str | None, uid: str
 ) -> Stream:
     columns = keyed._time_columns
     time_column = next(iter(columns)) if len(columns) == 1 else ""

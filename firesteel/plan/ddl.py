@@ -33,6 +33,19 @@ def parse_ddl(text: str) -> StructType | None:
     return StructType(fields)
 
 
+def parse_type(text: str) -> DataType | None:
+    """The type of `text`, such as "array<double>", or a StructType if it lists columns; None if it
+    needs Spark's parser.
+    """
+    try:
+        parser = _Parser(_tokens(text))
+        found = parser.type()
+        parser.end()
+    except _Unusual:
+        return parse_ddl(text)
+    return found
+
+
 def _tokens(text: str) -> list[str]:
     tokens, position, end = [], 0, len(text.rstrip())
     while position < end:
@@ -64,7 +77,7 @@ class _Parser:
 
         name = self._name()
         self._take(":")
-        kind = self._type()
+        kind = self.type()
         nullable = True
         if self._take("not"):
             self._must_take("null")
@@ -76,7 +89,7 @@ class _Parser:
             return StructField(name, kind, nullable, {"comment": comment[1:-1]})
         return StructField(name, kind, nullable)
 
-    def _type(self) -> DataType:
+    def type(self) -> DataType:
         from pyspark.sql import types
 
         word = self._next().lower()
@@ -100,9 +113,9 @@ class _Parser:
 
     def _arguments(self, count: int) -> list[DataType]:
         self._must_take("<")
-        arguments = [self._type()]
+        arguments = [self.type()]
         while self._take(","):
-            arguments.append(self._type())
+            arguments.append(self.type())
         self._must_take(">")
         if len(arguments) != count:
             raise _Unusual

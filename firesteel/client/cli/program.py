@@ -12,6 +12,7 @@ from pathlib import Path
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
 from firesteel.common.error_report import error_info
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
+from firesteel.plan import deferred_columns
 
 
 class ProgramFailed(FiresteelError):
@@ -23,6 +24,7 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
 
     Raises ProgramFailed, JobFailed, JobCanceled; SystemExit as the program itself raised it.
     """
+    deferred_columns.install()  # also for a program that imports PySpark before Firesteel
     with active(context), _as_main(path, arguments):
         try:
             runpy.run_path(str(path), run_name="__main__")

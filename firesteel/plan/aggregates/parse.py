@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlglot
 from sqlglot import exp
@@ -22,7 +22,11 @@ from firesteel.errors import InvalidProgram
 from firesteel.plan.aggregates.calls import Call, tokens_of
 from firesteel.plan.aggregates.spark_functions import FUNCTIONS
 from firesteel.plan.aggregates.split import NotSplittable, Split, aggregate_name, ordered_by_time
+from firesteel.plan.column_sql import expression_sql
 from firesteel.plan.specs import AggregateExpression
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 _RESERVED = ("window_start", "window_end", "_rows")
 _SELECT = "SELECT "
@@ -31,7 +35,7 @@ _EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions
 
 
 def parse_aggregates(
-    expressions: Sequence[str], *, time_column: str = ""
+    expressions: Sequence[str | Column], *, time_column: str = ""
 ) -> tuple[AggregateExpression, ...]:
     """Parses the items of `aggregate(...)`. first() and last() are by `time_column`; "" if there is
     no event time.
@@ -74,9 +78,7 @@ def point_at(text: str, name: str) -> str:
 
 def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     if not isinstance(text, str):
-        raise InvalidProgram(
-            f"aggregate() takes SQL expressions as text, not {type(text).__name__}"
-        )
+        text = expression_sql("aggregate", text)
     tree = _sql_tree(text)
     _check_functions(text)
     name = ""

@@ -1,0 +1,225 @@
+"""Columns of PySpark that a program has recorded, as SQL text."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from firesteel.errors import InvalidProgram
+from firesteel.plan.deferred_columns import Call, Deferred, Member, UdfCall, deferred, is_column
+
+_FUNCTIONS = ("org.apache.spark.sql.functions", "functions")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+# Methods of the JVM's Column.
+_BINARY = {
+    "plus": "+",
+    "minus": "-",
+    "multiply": "*",
+    "divide": "/",
+    "mod": "%",
+    "equalTo": "=",
+    "notEqual": "<>",
+    "lt": "<",
+    "leq": "<=",
+    "gt": ">",
+    "geq": ">=",
+    "eqNullSafe": "<=>",
+    "and": "AND",
+    "or": "OR",
+    "bitwiseAND": "&",
+    "bitwiseOR": "|",
+    "bitwiseXOR": "^",
+    "like": "LIKE",
+    "rlike": "RLIKE",
+    "ilike": "ILIKE",
+}
+_AS_FUNCTION = {
+    "contains": "contains",
+    "startsWith": "startswith",
+    "endsWith": "endswith",
+    "substr": "substring",
+}
+_SUFFIX = {"isNull": "IS NULL", "isNotNull": "IS NOT NULL"}
+
+# Functions with a syntax of their own.
+_DISTINCT = {"count_distinct": "count", "countDistinct": "count", "sum_distinct": "sum"}
+
+
+class NotSql(Exception):
+    """The message is the part that has no SQL text."""
+
+
+def expression_sql(where: str, column: Any) -> str:
+    """SQL text of a Column with the same meaning. Raises InvalidProgram if there is none."""
+    if not is_column(column):
+        raise InvalidProgram(
+            f'{where}() takes SQL expressions as text, or Columns such as F.sum("x").alias("s"),'
+            f" not {type(column).__name__}"
+        )
+    try:
+        return sql_of(deferred(where, column))
+    except NotSql as error:
+        raise InvalidProgram(f"{where}(): {error}") from None
+
+
+def shown(where: str, column: Any) -> str:
+    """A Column as it is displayed in a plan. Raises InvalidProgram if it belongs to a session."""
+    recorded = deferred(where, column)
+    try:
+        return sql_of(recorded)
+    except NotSql:
+        return repr(recorded)
+
+
+def sql_of(value: Any) -> str:
+    """Raises NotSql."""
+    if is_column(value):
+        return sql_of(deferred("aggregate", value))
+    match value:
+        case UdfCall(udf=udf):
+            raise NotSql(
+                f"{udf._name}() is a user-defined function, and only Spark's own"
+                " can be used here: call it in a transform before, or in window(...).apply(...)"
+            )
+        case Call(function=Member(of=Member(member=room), member=name), arguments=arguments) if (
+            room in _FUNCTIONS
+        ):
+            return _function(name, arguments)
+        case Call(function=Member(of=column, member=name), arguments=arguments):
+            return _method(column, name, arguments)
+        case Deferred():
+            raise NotSql("this Column has no SQL text that is known here; write it as SQL text")
+        case _:
+            return _literal(value)
+
+
+def _function(name: str, arguments: Sequence[Any]) -> str:
+    match name, arguments:
+        case (("col" | "column"), (str(text),)):
+            return _column(text)
+        case "lit", (value,):
+            return sql_of(value)
+        case "expr", (str(text),):
+            return f"({text})"
+        case "negate", (value,):
+            return f"(- {sql_of(value)})"
+        case "not", (value,):
+            return f"(NOT {sql_of(value)})"
+        case "bitwise_not", (value,):
+            return f"(~ {sql_of(value)})"
+        case "when", (condition, value):
+            return f"CASE WHEN {sql_of(condition)} THEN {sql_of(value)} END"
+        case (("first" | "last" | "any_value"), (value, False)):
+            return f"{name}({sql_of(value)})"
+    if name in _DISTINCT:
+        return f"{_DISTINCT[name]}(DISTINCT {_list(arguments)})"
+    if not _WORD.fullmatch(name):
+        raise NotSql(f"{name} has no SQL text; write the expression as SQL text")
+    return f"{name}({_list(arguments)})"
+
+
+def _method(column: Any, name: str, arguments: Sequence[Any]) -> str:
+    if name == "as" and len(arguments) == 1 and isinstance(arguments[0], str):
+        return f"{sql_of(column)} AS {_quoted(arguments[0])}"
+    if name in ("cast", "try_cast") and isinstance(arguments[0], str):
+        return f"{name.upper()}({sql_of(column)} AS {arguments[0]})"
+    if name in _BINARY and len(arguments) == 1:
+        return f"({sql_of(column)} {_BINARY[name]} {sql_of(arguments[0])})"
+    if name in _SUFFIX:
+        return f"({sql_of(column)} {_SUFFIX[name]})"
+    if name in _AS_FUNCTION:
+        return f"{_AS_FUNCTION[name]}({_list([column, *arguments])})"
+    if name == "isNaN":
+        return f"isnan({sql_of(column)})"
+    if name == "isin":
+        return f"({sql_of(column)} IN ({_list(arguments)}))"
+    if name == "getItem" or (name == "apply" and not isinstance(arguments[0], str)):
+        return f"{sql_of(column)}[{sql_of(arguments[0])}]"
+    if name in ("getField", "apply") and isinstance(arguments[0], str):
+        return f"{sql_of(column)}.{_quoted(arguments[0])}"
+    if name in ("when", "otherwise") and (branches := sql_of(column)).endswith(" END"):
+        return f"{branches.removesuffix(' END')} {_branch(name, arguments)} END"
+    raise NotSql(f".{name}() has no SQL text that is known here; write the expression as SQL text")
+
+
+def _branch(name: str, arguments: Sequence[Any]) -> str:
+    if name == "otherwise":
+        return f"ELSE {sql_of(arguments[0])}"
+    condition, value = arguments
+    return f"WHEN {sql_of(condition)} THEN {sql_of(value)}"
+
+
+def _list(arguments: Sequence[Any]) -> str:
+    return ", ".join(sql_of(value) for value in _flat(arguments))
+
+
+def _flat(arguments: Sequence[Any]) -> list[Any]:
+    """Sequences of the JVM are lists of arguments."""
+    flat: list[Any] = []
+    for value in arguments:
+        match value:
+            case Call(function=Member(member="toSeq"), arguments=(items,)):
+                flat.extend(items)
+            case _:
+                flat.append(value)
+    return flat
+
+
+def _column(text: str) -> str:
+    if text == "*" or "`" in text:
+        return text
+    return ".".join("*" if part == "*" else _quoted(part) for part in text.split("."))
+
+
+def _quoted(name: str) -> str:
+    return name if _is_plain(name) else "`" + name.replace("`", "``") + "`"
+
+
+@functools.cache
+def _is_plain(name: str) -> bool:
+    """Whether it is a name in SQL without backticks, too."""
+    if not _WORD.fullmatch(name):
+        return False
+    try:
+        select = sqlglot.parse_one(f"SELECT max({name}) AS {name}", dialect="spark")
+    except SqlglotError:
+        return False
+    item = select.expressions[0]
+    return isinstance(item.this.this, exp.Column) and item.this.this.name == item.alias == name
+
+
+def _literal(value: Any) -> str:
+    for kind, write in _LITERALS.items():
+        if type(value) is kind:
+            return write(value)
+    raise NotSql(f"{value!r} has no SQL text that is known here; write the expression as SQL text")
+
+
+def _float(value: float) -> str:
+    return f"{value!r}D" if math.isfinite(value) else f"double('{value}')"
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+_LITERALS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: "NULL",
+    bool: lambda value: str(value).lower(),
+    int: str,
+    float: _float,
+    str: _text,
+    decimal.Decimal: lambda value: f"{value:f}BD",
+    datetime.date: lambda value: f"DATE'{value.isoformat()}'",
+}

@@ -1,0 +1,232 @@
+"""Columns and user-defined functions of PySpark in a program, which has no JVM.
+
+PySpark's functions build a Column by calling the JVM. While no SparkContext is active, they call a
+`Deferred` JVM instead, which records the calls: `F.col("x") > 1` is a Column of PySpark's as usual,
+can be shipped to a slot, and makes its calls there when it is used. The return types of
+user-defined functions, written as DDL, are parsed without Spark.
+
+With an active SparkContext (in a slot, or in a program that creates a SparkSession), everything is
+PySpark's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from firesteel.errors import InvalidProgram
+from firesteel.plan.ddl import parse_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_installed = False
+
+
+class Deferred:
+    """An object of the JVM that does not exist yet.
+
+    Once a SparkContext is active, it behaves as the object: py4j passes it by the object's id, and
+    its members are the object's.
+    """
+
+    def __init__(self) -> None:
+        # The SparkContext, and the object in its JVM: py4j frees objects that nothing refers to.
+        self._made: tuple[Any, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        # py4j and pickle look for members that would make this something else.
+        if name.startswith("_") or name == "Java":
+            raise AttributeError(name)
+        if _active_context() is not None:
+            return getattr(self.made(), name)
+        if name == "toString":
+            return self.__repr__
+        return Member(self, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if _active_context() is not None:
+            return self.made()(*arguments)
+        return Call(self, arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._parts()
+
+    def __repr__(self) -> str:
+        return "jvm"
+
+    def made(self) -> Any:
+        """The object in the JVM of the active SparkContext."""
+        context = _active_context()
+        if self._made is None or self._made[0] is not context:
+            self._made = context, self._make(context)
+        return self._made[1]
+
+    def _get_object_id(self) -> str:  # called by py4j
+        object_id: str = self.made()._get_object_id()
+        return object_id
+
+    def _parts(self) -> tuple[Any, ...]:
+        return ()
+
+    def _make(self, context: Any) -> Any:
+        return context._jvm
+
+
+class Member(Deferred):
+    def __init__(self, of: Deferred, name: str) -> None:
+        super().__init__()
+        self.of = of
+        self.member = name
+
+    def __repr__(self) -> str:
+        plain = isinstance(self.of, (Call, UdfCall))
+        return f"{self.of!r}.{self.member}" if plain else self.member.rpartition(".")[2]
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.of, self.member
+
+    def _make(self, context: Any) -> Any:
+        return getattr(self.of.made(), self.member)
+
+
+class Call(Deferred):
+    """`arguments` may contain others that are deferred, also in lists."""
+
+    def __init__(self, function: Deferred, arguments: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments = arguments
+
+    def __repr__(self) -> str:
+        return f"{self.function!r}({', '.join(map(repr, self.arguments))})"
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.function, self.arguments
+
+    def _make(self, context: Any) -> Any:
+        return self.function.made()(*self.arguments)
+
+
+class UdfCall(Deferred):
+    """A call of a user-defined function with columns."""
+
+    def __init__(self, udf: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.udf = udf
+        self.arguments = arguments
+        self.named = named
+
+    def __repr__(self) -> str:
+        return f"{self.udf._name}({', '.join(map(str, self.arguments))})"
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.udf, self.arguments, self.named
+
+    def _make(self, context: Any) -> Any:
+        return self.udf(*self.arguments, **self.named)._jc
+
+
+class _NoContext:
+    """What PySpark's functions need of a SparkContext."""
+
+    def __init__(self) -> None:
+        self._jvm = Deferred()
+
+    def _parse_ddl(self, text: str) -> DataType:
+        found = parse_type(text)
+        if found is None:
+            raise InvalidProgram(
+                f"{text!r} is no type, or one that only Spark can parse:"
+                ' write a type as in "string" or "array<double>", or pass a type object,'
+                " such as pyspark.sql.types.StringType()"
+            )
+        return found
+
+
+def is_column(value: Any) -> bool:
+    """Whether it is a Column of PySpark's, deferred or not."""
+    columns = sys.modules.get("pyspark.sql.column")
+    return columns is not None and isinstance(value, columns.Column)
+
+
+def deferred(where: str, column: Any) -> Deferred:
+    """What the Column records. Raises InvalidProgram if it belongs to a session."""
+    found = vars(column).get("_jc")
+    if isinstance(found, Deferred):
+        return found
+    raise InvalidProgram(
+        f"{where}() takes a Column that can be shipped to the slots, and this one belongs to a"
+        " SparkSession of the program (or to Spark Connect): create it with pyspark.sql.functions"
+        " before the SparkSession, or write it as SQL text"
+    )
+
+
+def install() -> None:
+    """Makes PySpark's functions work while no SparkContext is active."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from pyspark.sql import types, udf, utils
+    from pyspark.sql.classic import column, table_arg, window
+    from pyspark.sql.functions import builtin, partitioning
+
+    no_context = _NoContext()
+    original = utils.get_active_spark_context
+
+    def context() -> Any:
+        return _active_context() or no_context
+
+    modules: tuple[ModuleType, ...] = (
+        *(types, udf, utils, column, table_arg, window),
+        *(builtin, partitioning),
+    )
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if value is original:
+                setattr(module, name, context)
+
+    def invoke_function(name: str, *arguments: Any) -> Any:
+        return column.Column(builtin._get_jvm_function(name, context())(*arguments))
+
+    setattr(builtin, "_invoke_function", invoke_function)  # noqa: B010 - not for mypy to follow
+
+    call_udf = udf.UserDefinedFunction.__call__
+
+    @functools.wraps(call_udf)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if _active_context() is not None:
+            return call_udf(self, *arguments, **named)
+        return column.Column(UdfCall(self, arguments, named))  # type: ignore[arg-type]
+
+    setattr(udf.UserDefinedFunction, "__call__", call)  # noqa: B010
+
+    for name in ("cast", "try_cast", "astype"):
+        _cast_by_name(column.Column, name)
+
+
+def _cast_by_name(column: type, method: str) -> None:
+    """Type objects reach the JVM through a session: without one, their names do."""
+    from pyspark.sql.types import DataType
+
+    original = getattr(column, method)
+
+    @functools.wraps(original)
+    def cast(self: Any, dataType: Any) -> Any:
+        if isinstance(dataType, DataType) and _active_context() is None:
+            dataType = dataType.simpleString()
+        return original(self, dataType)
+
+    setattr(column, method, cast)
+
+
+def _active_context() -> Any:
+    """The SparkContext with a JVM, if there is one."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    return context if context is not None and context._jvm is not None else None
