@@ -20,7 +20,7 @@ $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard 
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 
 demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster
-	@.venv/bin/firesteel run examples/daily_delays.py
+	@.venv/bin/firesteel run -t local examples/daily_delays.py
 
 test: $(READY) ## all tests
 	@$(PYTHON_IN_VENV) -m pytest

@@ -1,5 +1,5 @@
-"""`firesteel run examples/daily_delays.py` as `make demo` runs it, from nothing to the prompt, with
-its parts.
+"""`firesteel run -t local examples/daily_delays.py` as `make demo` runs it, from nothing to the
+prompt, with its parts.
 
 The monthly files are written again, as at the first time. The command runs in a process of its own;
 its total CPU time, with that of every process of its cluster, shows how long another machine would
@@ -60,7 +60,7 @@ def demo(folder: Path) -> tuple[float, float, dict[str, float]]:
     began = time.monotonic()
     run = subprocess.run(
         [
-            sys.executable, "-m", "firesteel", "run", "examples/daily_delays.py",
+            sys.executable, "-m", "firesteel", "run", "-t", "local", "examples/daily_delays.py",
             "--data", str(folder / "flights"), "--output", str(folder / "daily_delays"),
         ],
         cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False,

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from .conftest import ROOT, command, eventually, firesteel
 
@@ -20,7 +21,10 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return [p for p in psutil.process_iter() if str(directory) in command(p)]
 
 
-def test_a_cluster_is_started_once_used_and_stopped(tmp_path: Path) -> None:
+def test_a_cluster_is_started_once_used_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRESTEEL_DIR", str(tmp_path))
     start = ("cluster", "start", "--dir", str(tmp_path), "--task-executors", "1", "--slots", "1")
     port = ("-D", "jobmanager.rpc.port=0", "-D", "metrics.reporter.prom.port=0")
     started = firesteel(*start, *port)
@@ -42,8 +46,10 @@ def test_a_cluster_is_started_once_used_and_stopped(tmp_path: Path) -> None:
             "env.from_sequence(0, 9).print('n=')\n"
             "env.execute('nine')\n"
         )
-        done = firesteel("run", "-m", address[0], str(job))
+        done = firesteel("run", str(job))
         assert done.returncode == 0, done.stdout + done.stderr
+        assert f"job.py runs on the cluster at {address[0]} (running in {tmp_path})" in done.stdout
+        assert "nine (FINISHED)" in firesteel("list", "-a").stdout
         assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", done.stdout)
         assert any("n=" in path.read_text(errors="replace") for path in tmp_path.rglob("*.log")), (
             "printed rows are in a slot's log"
@@ -72,6 +78,8 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
             "-m",
             "firesteel",
             "run",
+            "-t",
+            "local",
             "--task-executors",
             "1",
             "--slots",
@@ -116,6 +124,8 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
             "-m",
             "firesteel",
             "run",
+            "-t",
+            "local",
             "--task-executors",
             "1",
             "--slots",

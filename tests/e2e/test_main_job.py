@@ -27,7 +27,8 @@ def expected_rows() -> pd.DataFrame:
 
 def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_path: Path) -> None:
     data, output = tmp_path / "flights", tmp_path / "daily_delays"
-    run = firesteel("run", "examples/daily_delays.py", "--data", str(data), "--output", str(output))
+    arguments = ("--data", str(data), "--output", str(output))
+    run = firesteel("run", "-t", "local", "examples/daily_delays.py", *arguments)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Job has been submitted with JobID " in run.stdout
     assert "FINISHED" in run.stdout

@@ -53,7 +53,7 @@ def test_an_example_runs_from_an_empty_directory(wheel: Path, tmp_path: Path) ->
     empty.mkdir()
     shutil.copy(ROOT / "examples" / "two_streams.py", tmp_path)
     done = subprocess.run(
-        [environment / "bin" / "firesteel", "run", tmp_path / "two_streams.py"],
+        [environment / "bin" / "firesteel", "run", "-t", "local", tmp_path / "two_streams.py"],
         cwd=empty,
         env=CLEAN,
         capture_output=True,

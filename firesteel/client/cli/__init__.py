@@ -16,11 +16,17 @@ EPILOG = """\b
 Examples:
   firesteel run job.py                         run a job on a cluster of its own, on this machine
   firesteel cluster start                      start a session cluster on localhost:6123
-  firesteel run -d -m localhost:6123 job.py    submit a job to it
+  firesteel run -d job.py                      submit a job to it
   firesteel list                               what runs there
   firesteel show JOB                           its tasks, counters and errors
   firesteel cancel JOB
   firesteel cluster stop
+
+\b
+All verbs use the same cluster: that of -m; else the configured one (jobmanager.rpc.address,
+.port); else the one that `cluster start` has started in the default folder ($FIRESTEEL_DIR, or
+~/.firesteel/cluster). If there is none, `run` starts one of its own, as with -t local, and the
+others try localhost:6123.
 """
 
 

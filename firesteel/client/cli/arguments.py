@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,14 +13,17 @@ from firesteel.common.ids import is_id
 if TYPE_CHECKING:
     from firesteel.client.client import Client
 
-address_option = click.option(
-    "-m",
-    "--jobmanager",
-    "address",
-    metavar="HOST:PORT",
-    help="The cluster's address. [default: the configured one; else that of the cluster that"
-    " `cluster start` has started; else localhost:6123]",
-)
+
+def address_option(otherwise: str) -> Callable[[Any], Any]:
+    """`otherwise`: what the verb uses if there is no cluster to find."""
+    return click.option(
+        "-m",
+        "--jobmanager",
+        "address",
+        metavar="HOST:PORT",
+        help="The cluster's address. [default: the configured one (jobmanager.rpc.address, .port);"
+        f" else that of the cluster that `cluster start` has started; else {otherwise}]",
+    )
 
 
 def definitions_option(
@@ -40,15 +43,38 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
     return conf
 
 
-def default_address(conf: Configuration) -> str:
-    """The configured address; else that of this machine's cluster in the default directory."""
+class FoundCluster(NamedTuple):
+    address: str
+    found_by: str  # what names it
+
+    def __str__(self) -> str:
+        return f"the cluster at {self.address} ({self.found_by})"
+
+
+def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | None:
+    """The one rule of all verbs: the cluster of -m, else the configured one, else the one that runs
+    in the default folder, else none.
+    """
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
 
-    if not {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
-        try:
-            return ClusterDirectory(default_directory()).read().dispatcher_address
-        except NoCluster:
-            pass
+    if address:
+        return FoundCluster(address, "of -m")
+    if {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
+        return FoundCluster(_configured_address(conf), "configured")
+    directory = ClusterDirectory(default_directory())
+    try:
+        return FoundCluster(directory.read().dispatcher_address, f"running in {directory.path}")
+    except NoCluster:
+        return None
+
+
+def cluster_address(address: str | None, conf: Configuration) -> str:
+    """That of the cluster found, else localhost:6123."""
+    found = find_cluster(address, conf)
+    return found.address if found is not None else _configured_address(conf)
+
+
+def _configured_address(conf: Configuration) -> str:
     return f"{conf.get(options.RPC_ADDRESS)}:{conf.get(options.RPC_PORT)}"
 
 
@@ -57,7 +83,7 @@ def connect(address: str | None) -> Client:
     from firesteel.client.client import Client
 
     conf = configuration()
-    return Client(address or default_address(conf), conf=conf)
+    return Client(cluster_address(address, conf), conf=conf)
 
 
 def resolve_job(client: Client, job: str) -> str:

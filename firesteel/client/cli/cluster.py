@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firesteel.client.cli.arguments import configuration, default_address, definitions_option
+from firesteel.client.cli.arguments import cluster_address, configuration, definitions_option
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
 from firesteel.common.config import Configuration, options
 
@@ -103,12 +103,12 @@ def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: fl
 
 
 def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Path | None) -> None:
-    found = default_address(Configuration.load()) == state.dispatcher_address
+    found = cluster_address(None, Configuration.load()) == state.dispatcher_address
     at = "" if found else f" -m {state.dispatcher_address}"
     dir_option = "" if directory is None else f" --dir {where.path}"
     click.echo(
         "\nNext:\n"
-        f"  firesteel run -m {state.dispatcher_address} job.py\n"
+        f"  firesteel run{at} job.py\n"
         f"  firesteel list{at}\n"
         f"  firesteel cluster stop{dir_option}"
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Cancelling takes as long as the tasks take to close; after this it continues without us.
 CANCEL_WAIT_S = 30.0
 
+_address_option = address_option(otherwise="localhost:6123")
 _SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
 
 
@@ -28,7 +29,7 @@ _SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
 @click.option("-a", "--all", "everything", is_flag=True, help="Include jobs that have ended.")
 @click.option("-r", "--running", is_flag=True, help="Only running jobs.")
 @click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not started to run.")
-@address_option
+@_address_option
 def list_jobs(everything: bool, running: bool, scheduled: bool, address: str | None) -> None:
     """Lists running and scheduled jobs."""
     with connect(address) as client:
@@ -75,7 +76,7 @@ def job_line(job: JobOverview) -> str:
     "  firesteel cancel 8a3f"
 )
 @click.argument("job", metavar="JOB")
-@address_option
+@_address_option
 def cancel(job: str, address: str | None) -> None:
     """Cancels a job. JOB is its id, the beginning of its id, or its name."""
     with connect(address) as client:
@@ -104,7 +105,7 @@ def cancel(job: str, address: str | None) -> None:
 )
 @click.argument("job", metavar="JOB")
 @click.option("--full", is_flag=True, help="Include full tracebacks and the plans on Spark.")
-@address_option
+@_address_option
 def show(job: str, full: bool, address: str | None) -> None:
     """Shows a job's vertices, subtasks, attempts, slots, counters and errors."""
     from firesteel.client import render

@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from firesteel.client.cli.arguments import (
+    FoundCluster,
     address_option,
+    cluster_address,
     configuration,
-    default_address,
     definitions_option,
+    find_cluster,
 )
 from firesteel.common.config import Configuration, options, parse_definitions
-from firesteel.errors import FiresteelError, JobCanceled, JobFailed
+from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 TARGETS = ("local", "remote", "kubernetes-application")
@@ -38,10 +40,10 @@ _parallelism = click.option(
 @click.command(
     context_settings=_PROGRAM,
     epilog="\b\nExamples:\n"
-    "  firesteel run job.py --input data.csv        on a cluster that ends with the job\n"
-    "  firesteel run -p 4 --task-executors 2 --slots 2 job.py\n"
+    "  firesteel run job.py --input data.csv        on the cluster that runs, or on its own\n"
+    "  firesteel run -t local -p 4 --task-executors 2 --slots 2 job.py\n"
     "  firesteel run -m localhost:6123 job.py       on a session cluster, until the job ends\n"
-    "  firesteel run -d -m localhost:6123 job.py    submits the job and returns\n"
+    "  firesteel run -d job.py                      submits the job and returns\n"
     "  firesteel run --py-files lib.py,tools.zip --py-archives model.zip#model job.py\n"
     "  firesteel run -D spark.sql.ansi.enabled=false -D slot.request.timeout='30 s' job.py",
 )
@@ -51,9 +53,10 @@ _parallelism = click.option(
     "-t",
     "--target",
     type=click.Choice(TARGETS),
-    help="Where to run. [default: local, or remote with -m]",
+    help="Where to run: local is a cluster of the run's own. [default: remote if -m or its default"
+    " names a cluster, else local]",
 )
-@address_option
+@address_option(otherwise="there is none, and the job gets one of its own on this machine")
 @definitions_option(
     "Sets a configuration key of the job, and of a local run's cluster. Repeatable."
 )
@@ -98,41 +101,49 @@ def run(
 ) -> None:
     """Runs a job file: a Python program that builds a pipeline and calls env.execute().
 
-    Without -m or -t, the job gets a cluster of its own on this machine. Without -d, its tasks'
-    states and record counts are shown until it ends; Ctrl-C cancels it, a second Ctrl-C stops
-    waiting. Exit codes: 0 the job finished, 1 it failed, 130 it was cancelled by Ctrl-C.
+    It runs on the cluster that `list` and `show` would find, else on one of its own, which ends
+    with the run; a line says which. Without -d, its tasks' states and record counts are shown until
+    it ends; Ctrl-C cancels it, a second Ctrl-C stops waiting. Exit codes: 0 the job finished, 1 it
+    failed, 130 it was cancelled by Ctrl-C.
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.cli.progress import progress_display
     from firesteel.client.execution_context import ExecutionContext
 
     conf = configuration(definitions)
-    remote = _is_remote(target, address)
-    if detached and not remote:
+    cluster = _cluster_of(target, address, conf)
+    if detached and cluster is None:
         raise FiresteelError(
             "-d needs a cluster that outlives this command:"
             " give its address with -m, or start one with `firesteel cluster start`"
         )
-    if remote and (task_executors or slots):
+    if cluster is not None and (task_executors or slots):
         raise FiresteelError(
-            "--task-executors and --slots are those of a local run;"
-            " those of a cluster are set when it is started"
+            f"--task-executors and --slots are those of a local run, and this one is on {cluster},"
+            " whose own were set when it was started: leave them out, or add -t local"
         )
     check_syntax(job_file)
     files = _files(conf, py_files, py_archives, py_requirements)
     display = progress_display()
     context = ExecutionContext(
-        mode="remote" if remote else "embedded",
+        mode="embedded" if cluster is None else "remote",
         conf=conf,
-        address=(address or default_address(conf)) if remote else "",
+        address="" if cluster is None else cluster.address,
         overrides=_job_overrides(definitions, parallelism),
         attached=not detached,
         on_submitted=lambda job_id, name: _submitted(job_id, display, attached=not detached),
         progress=display.update,
         on_cancel_asked=display.cancelling,
     ).with_files(*files)
-    if remote:
-        context.client()  # finds a wrong address before the program does its work
+    where = "a cluster of its own, on this machine" if cluster is None else cluster
+    click.echo(f"{job_file.name} runs on {where}")
+    if cluster is not None:
+        try:
+            context.client()  # finds a wrong address before the program does its work
+        except ClusterUnreachable as error:
+            if address is None:
+                error.add_note("With -t local, the job gets a cluster of its own.")
+            raise
     else:
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
     try:
@@ -146,7 +157,7 @@ def run(
     except JobFailed as error:
         raise _traceback_first(error, context.address) from error
     except KeyboardInterrupt:
-        if remote and display.interrupted:
+        if cluster is not None and display.interrupted:
             click.echo(
                 f"Left while job {context.executed[-1]} is being cancelled;"
                 f" see `firesteel list -a -m {context.address}`."
@@ -193,17 +204,28 @@ def info(
     run_program(job_file, job_arguments, context)
 
 
-def _is_remote(target: str | None, address: str | None) -> bool:
-    if target == "kubernetes-application":
-        raise FiresteelError(
-            "-t kubernetes-application is not supported yet;"
-            " use -t local, or -t remote with -m HOST:PORT"
-        )
-    if target == "local" and address is not None:
-        raise FiresteelError(
-            "-t local runs on a cluster of its own, -m on another one: give only one of them"
-        )
-    return target == "remote" or address is not None
+def _cluster_of(
+    target: str | None, address: str | None, conf: Configuration
+) -> FoundCluster | None:
+    """None: the run starts its own."""
+    match target:
+        case "kubernetes-application":
+            raise FiresteelError(
+                "-t kubernetes-application is not supported yet;"
+                " use -t local, or -t remote with -m HOST:PORT"
+            )
+        case "local" if address is not None:
+            raise FiresteelError(
+                "-t local runs on a cluster of its own, -m on another one: give only one of them"
+            )
+        case "local":
+            return None
+        case "remote":
+            return find_cluster(address, conf) or FoundCluster(
+                cluster_address(address, conf), "the default address"
+            )
+        case _:
+            return find_cluster(address, conf)
 
 
 def _job_overrides(definitions: tuple[str, ...], parallelism: int | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.client.cli.arguments import default_address
+from firesteel.client.cli.arguments import FoundCluster, cluster_address, find_cluster
 from firesteel.client.cluster import ClusterDirectory, ClusterState
 from firesteel.common.config import Configuration
 
@@ -19,7 +19,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterDirecto
 
 
 def test_without_a_cluster_it_is_the_usual_address(directory: ClusterDirectory) -> None:
-    assert default_address(Configuration()) == "localhost:6123"
+    assert find_cluster(None, Configuration()) is None
+    assert cluster_address(None, Configuration()) == "localhost:6123"
 
 
 def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(
@@ -39,11 +40,14 @@ def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(
                 version="0",
             )
         )
-        assert default_address(Configuration()) == "127.0.0.1:7123"
-        assert (
-            default_address(Configuration({"jobmanager.rpc.address": "far.example"}))
-            == "far.example:6123"
+        assert find_cluster(None, Configuration()) == FoundCluster(
+            "127.0.0.1:7123", f"running in {directory.path}"
+        )
+        configured = Configuration({"jobmanager.rpc.address": "far.example"})
+        assert find_cluster(None, configured) == FoundCluster("far.example:6123", "configured")
+        assert find_cluster("farther.example:1", configured) == FoundCluster(
+            "farther.example:1", "of -m"
         )
     finally:
         directory.release()
-    assert default_address(Configuration()) == "localhost:6123"
+    assert find_cluster(None, Configuration()) is None

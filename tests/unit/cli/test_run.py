@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from click.testing import CliRunner, Result
 from firesteel.client import execution_context
 from firesteel.client.cli import main
 from firesteel.client.cli.program import ProgramFailed, run_program
-from firesteel.client.cli.run import _files, _job_overrides
+from firesteel.client.cli.run import _cluster_of, _files, _job_overrides
+from firesteel.client.cluster import ClusterDirectory, ClusterState
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.files import prepared, python_archive, python_file
 from firesteel.common.config import Configuration
@@ -29,6 +32,13 @@ large = numbers.transform(lambda df: df.where("value > 3"), name="Large")
 large.key_by("value").map_in_arrow(lambda it: it).sink_to(CollectSink())
 env.execute("numbers " + " ".join(sys.argv[1:]))
 """
+
+
+@pytest.fixture(autouse=True)
+def default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Without a cluster, whatever runs on this machine."""
+    monkeypatch.setenv("FIRESTEEL_DIR", str(tmp_path / "cluster"))
+    return tmp_path / "cluster"
 
 
 @pytest.fixture
@@ -152,6 +162,57 @@ def test_options_that_do_not_fit_are_told(job, arguments: list[str], message: st
     assert result.exit_code == 1
     assert message in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.fixture
+def running(default_folder: Path) -> Iterator[Path]:
+    """The default folder, with a cluster that no longer answers."""
+    directory = ClusterDirectory(default_folder)
+    directory.acquire()
+    directory.write(
+        ClusterState(
+            cluster_id="d" * 32,
+            supervisor_pid=os.getpid(),
+            dispatcher_address="127.0.0.1:1",
+            resource_manager_address="127.0.0.1:2",
+            task_executors=1,
+            slots_per_task_executor=1,
+            started_ms=0,
+            version="0",
+        )
+    )
+    yield directory.path
+    directory.release()
+
+
+def test_a_job_runs_on_the_cluster_that_the_other_verbs_find(job, running: Path) -> None:
+    path = job(PIPELINE)
+    for arguments in ([], ["-d"], ["-t", "remote"]):
+        result = invoke("run", *arguments, path)
+        assert result.exit_code == 1
+        assert f"job.py runs on the cluster at 127.0.0.1:1 (running in {running})" in result.output
+        assert "nothing answers at 127.0.0.1:1" in result.output
+        assert "With -t local, the job gets a cluster of its own" in result.output
+    assert "nothing answers at 127.0.0.1:1" in invoke("list").output
+    named = invoke("run", "-m", "localhost:2", path).output
+    assert "job.py runs on the cluster at localhost:2 (of -m)" in named
+    assert "-t local" not in named
+    configured = invoke("run", "-D", "jobmanager.rpc.port=3", path).output
+    assert "job.py runs on the cluster at localhost:3 (configured)" in configured
+    sized = invoke("run", "--slots", "2", path).output
+    assert "the cluster at 127.0.0.1:1" in sized
+    assert "add -t local" in sized
+
+
+def test_t_local_is_a_cluster_of_the_runs_own(running: Path) -> None:
+    assert _cluster_of("local", None, Configuration()) is None
+
+
+def test_without_a_cluster_only_t_remote_takes_the_default_address() -> None:
+    assert _cluster_of(None, None, Configuration()) is None
+    found = _cluster_of("remote", None, Configuration())
+    assert found is not None
+    assert str(found) == "the cluster at localhost:6123 (the default address)"
 
 
 def test_a_file_to_ship_that_is_not_there_is_told(job) -> None:
