@@ -54,6 +54,7 @@ from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
 from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail
+from firesteel.common.process.log_files import prune
 from firesteel.common.states import JobStatus
 
 log = structlog.get_logger(__name__)
@@ -392,7 +393,7 @@ class Shell:
         reason = exit_reason(code)
         log.info("a JobMaster process has ended", pid=child.pid, reason=reason)
         self.post(ProcessExited(pid=child.pid, reason=reason, log_tail=log_tail(log_path)))
-        self._prune_logs()
+        prune(self._log_directory, "jobmaster-*.log", self.conf.get(options.LOG_MAX))
 
     async def _drop_results(self, job_id: JobId) -> None:
         await self._in_thread(self._results_thread, lambda: self.results.drop(job_id))
@@ -405,14 +406,6 @@ class Shell:
         )
         if dropped:
             log.info("deleted files that no job needs any more", files=len(dropped))
-
-    def _prune_logs(self) -> None:
-        """Keeps about as many logs of JobMasters as jobs."""
-        logs = sorted(
-            self._log_directory.glob("jobmaster-*.log"), key=lambda path: path.stat().st_mtime
-        )
-        for path in logs[: -2 * self.conf.get(options.JOB_HISTORY)]:
-            path.unlink(missing_ok=True)
 
     def _kill(self, pid: int) -> None:
         log.warning("killing a JobMaster process that does not answer or is not needed", pid=pid)

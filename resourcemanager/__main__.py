@@ -64,7 +64,12 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
     workers = None
     if driver == "local":
         arguments = ["--host", process.host, *process.conf.to_arguments()]
-        workers = LocalDriver(directory=process.directory, arguments=arguments, platform=SYSTEM)
+        workers = LocalDriver(
+            directory=process.directory,
+            arguments=arguments,
+            logs_kept=process.conf.get(options.LOG_MAX),
+            platform=SYSTEM,
+        )
     resource_manager = ResourceManager(
         process.conf,
         host=process.host,

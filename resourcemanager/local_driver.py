@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,8 +15,10 @@ from typing import Protocol
 import psutil
 import structlog
 
+from firesteel.common.config import options
 from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason
+from firesteel.common.process.log_files import prune
 from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
@@ -43,17 +46,19 @@ class LocalDriver:
         directory: Path,
         arguments: Sequence[str],
         command: Sequence[str] = (),
+        logs_kept: int = options.LOG_MAX.default,
         platform: Platform = SYSTEM,
         find_workers: Callable[[Path], dict[WorkerId, Signalled]] | None = None,
     ) -> None:
         """`arguments` configure every worker (`-D key=value` ...); `command` replaces
-        `python -m taskexecutor`; `find_workers` finds the live workers of a directory, also those
-        of an earlier ResourceManager.
+        `python -m taskexecutor`; `logs_kept`: of workers that have ended; `find_workers` finds the
+        live workers of a directory, also those of an earlier ResourceManager.
         """
         self._find_workers = find_workers or _workers_in
         self._platform = platform
         self._directory = directory
         self._arguments = tuple(arguments)
+        self._logs_kept = logs_kept
         self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
@@ -118,6 +123,7 @@ class LocalDriver:
                 "TaskExecutor process has ended", worker_id=worker_id, pid=child.pid, cause=cause
             )
             self._post(WorkerExited(worker_id=worker_id, cause=cause))
+            await asyncio.to_thread(self._remove_files_of_dead, worker_id)
         finally:
             released.cancel()
 
@@ -148,6 +154,17 @@ class LocalDriver:
         if not exited.done():
             await child.stop(STOP_GRACE_S)
         return await exited
+
+    def _remove_files_of_dead(self, worker_id: WorkerId) -> None:
+        """Of this worker, all but its logs; of the workers that ended first, everything."""
+        folder = self._directory / worker_id
+        with contextlib.suppress(FileNotFoundError):
+            for path in folder.iterdir():
+                if path.name != "log":
+                    shutil.rmtree(path, ignore_errors=True)
+        for log_path in prune(self._directory / "logs", "taskexecutor-*.log", self._logs_kept):
+            ended = log_path.stem.removeprefix("taskexecutor-")
+            shutil.rmtree(self._directory / ended, ignore_errors=True)
 
     def _forget(self, worker_id: WorkerId) -> None:
         self._tasks.pop(worker_id, None)

@@ -5,7 +5,6 @@ kills them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -21,7 +20,6 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.platform import Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
-from firesteel.common.units import MIB
 from taskexecutor.core import commands, events
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes
@@ -29,7 +27,6 @@ from taskexecutor.memory import resident_bytes
 log = structlog.get_logger(__name__)
 
 READY_TIMEOUT_S = 180.0
-MAX_LOG_BYTES = 16 * MIB
 
 _EXIT_CODES = {
     JVM_LOST_EXIT_CODE: "its Spark JVM has ended",
@@ -120,7 +117,7 @@ class ExecutorProcesses:
 
     async def _live(self, command: commands.StartProcess) -> None:
         """A process from its start to its end."""
-        log_path = self._log_path(command.slot_index)
+        log_path = self._directory / "log" / f"slot-{command.slot_index}.log"
         temp_dir = self._directory / "tmp" / command.executor_id
         cause = "it was stopped while it started"
         try:
@@ -179,13 +176,6 @@ class ExecutorProcesses:
             "TMPDIR": str(temp_dir),  # removed when the process has ended, however it did
             CONFIG_VARIABLE: json.dumps(conf.to_dict()),
         }
-
-    def _log_path(self, slot_index: int) -> Path:
-        path = self._directory / "log" / f"slot-{slot_index}.log"
-        with contextlib.suppress(OSError):
-            if path.stat().st_size > MAX_LOG_BYTES:
-                path.replace(path.with_suffix(".log.1"))
-        return path
 
     async def _watch_memory(self, interval_s: float) -> None:
         while True:

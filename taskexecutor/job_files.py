@@ -89,11 +89,11 @@ class JobFiles:
                 command.job_id, command.blobs, command.dispatcher_address
             )
         except FiresteelError as error:
-            self._post(events.JobFilesFailed(job_id=command.job_id, reason=str(error)))
+            self._failed(command.job_id, str(error))
         except Exception as error:
             log.exception("cannot prepare a job's files", job_id=command.job_id)
             reason = f"the job's files cannot be prepared: {type(error).__name__}: {error}"
-            self._post(events.JobFilesFailed(job_id=command.job_id, reason=reason))
+            self._failed(command.job_id, reason)
         else:
             self._post(
                 events.JobFilesReady(
@@ -103,6 +103,13 @@ class JobFiles:
                     single_use=prepared.single_use,
                 )
             )
+
+    def _failed(self, job_id: JobId, reason: str) -> None:
+        """Leaves nothing: the core asks for the removal of files that are ready, or may be soon."""
+        self._preparing.pop(job_id, None)
+        if is_id(job_id):
+            shutil.rmtree(self._jobs / job_id, ignore_errors=True)
+        self._post(events.JobFilesFailed(job_id=job_id, reason=reason))
 
     async def _prepared(
         self, job_id: JobId, blobs: Sequence[Blob], dispatcher_address: str

@@ -15,6 +15,7 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -29,6 +30,13 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """This process writes nothing to its output meanwhile."""
+    with _writing:
+        yield
 
 
 class Output(io.RawIOBase):

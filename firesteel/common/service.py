@@ -35,6 +35,7 @@ import click
 from firesteel.common import logs, output
 from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
+from firesteel.common.process.log_files import keep_short
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def service_main(
             except ConfigurationError as error:
                 print(f"{process_name}: {error}", file=sys.stderr)
                 sys.exit(BAD_USAGE)
+            keep_short(conf.get(options.LOG_MAX_SIZE))
             if port is not None and port_number is None:
                 port_number = conf.get(port)
             with _directory(process_name, directory, given_directory) as path:

@@ -179,7 +179,7 @@ class LocalCluster:
 def _remove_all_but_logs(directory: Path) -> None:
     for folder, folders, files in os.walk(directory, topdown=False):
         for name in files:
-            if not name.endswith(".log"):
+            if not name.endswith((".log", ".log.1")):
                 Path(folder, name).unlink(missing_ok=True)
         for name in folders:
             with contextlib.suppress(OSError):  # not empty

@@ -274,6 +274,23 @@ HA_TYPE = _cluster.option(
     choices=("none", "zookeeper"),
 )
 
+_logs = _Section("Logs")
+LOG_MAX = _logs.option(
+    "env.log.max",
+    "int",
+    100,
+    "Logs that are kept of ended JobMasters, and as many of ended TaskExecutors with their slots'.",
+    minimum=1,
+)
+LOG_MAX_SIZE = _logs.option(
+    "env.log.max-size",
+    "size",
+    16 * MIB,
+    "A log that is longer starts over; what was in it is kept beside it, once, as NAME.log.1. "
+    "0: no limit.",
+    minimum=0,
+)
+
 _exchange = _Section("Exchange between tasks")
 CHANNEL_WINDOW = _exchange.option(
     "taskmanager.network.memory.channel-window",

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Literal
 
 from firesteel.common.process.exits import exit_reason, log_tail
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
+from firesteel.common.process.log_files import LOG_FILE
 
 
 class StartFailed(Exception):
@@ -184,6 +185,7 @@ def _starting(
     """Closes, at the end, what only the child needs; after a failure, all of it."""
     child_env = dict(os.environ if env is None else env)
     child_env.pop(LIFELINE_FD, None)
+    child_env.pop(LOG_FILE, None)
     ready_read, ready_write = os.pipe()
     pass_fds = (ready_write,) if lifeline is None else (ready_write, lifeline)
     child_env[READY_FD] = str(ready_write)
@@ -192,6 +194,8 @@ def _starting(
     try:
         with contextlib.ExitStack() as stack:
             log_file = _open_log(log_path, stack) if log_path else None
+            if log_file is not None:
+                child_env[LOG_FILE] = os.path.abspath(log_file.name)
             yield _Start(ready_read, pass_fds, child_env, log_file)
     except BaseException:
         os.close(ready_read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -33,8 +34,13 @@ class Heard:
         return await asyncio.wait_for(self._events.get(), PATIENCE_S)
 
 
-def driver(directory: Path, code: str = STUB) -> LocalDriver:
-    return LocalDriver(directory=directory, arguments=[], command=[sys.executable, "-c", code])
+def driver(directory: Path, code: str = STUB, logs_kept: int = 10) -> LocalDriver:
+    return LocalDriver(
+        directory=directory,
+        arguments=[],
+        command=[sys.executable, "-c", code],
+        logs_kept=logs_kept,
+    )
 
 
 async def test_a_worker_from_its_start_to_its_release(tmp_path: Path) -> None:
@@ -77,3 +83,32 @@ async def test_workers_of_an_earlier_resource_manager_are_found_and_can_be_ended
     await later.stop()
     assert isinstance(await heard.next(), WorkerExited)
     await earlier.stop()
+
+
+async def test_of_ended_workers_a_few_leave_their_logs_and_nothing_else(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number, name in enumerate(("worker-1", "worker-2")):
+        (tmp_path / name / "log").mkdir(parents=True)
+        log_path = logs / f"taskexecutor-{name}.log"
+        log_path.write_text("ended long ago")
+        os.utime(log_path, (number, number))
+    (tmp_path / "worker-3" / "log").mkdir(parents=True)
+    (tmp_path / "worker-3" / "jobs").mkdir()
+    workers, heard = driver(tmp_path, logs_kept=2), Heard()
+    workers.start("rm:1", heard.post)
+    workers.request_worker(WorkerId("worker-3"))
+    await heard.next()
+    workers.release_worker(WorkerId("worker-3"), "idle")
+    await heard.next()
+    await workers.stop()
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == [
+        "logs",
+        "logs/taskexecutor-worker-2.log",
+        "logs/taskexecutor-worker-3.log",
+        "worker-2",
+        "worker-2/log",
+        "worker-3",
+        "worker-3/log",
+    ]

@@ -141,6 +141,7 @@ async def test_requirements_that_cannot_be_installed_say_what_pip_says(tmp_path)
     assert isinstance(failed, events.JobFilesFailed)
     assert "the requirements in r.txt cannot be installed: ERROR:" in failed.reason
     assert list((tmp_path / "requirements").iterdir()) == []
+    assert list((tmp_path / "jobs").iterdir()) == []
 
 
 def test_a_jobs_modules_are_forgotten_and_nobody_elses(tmp_path, monkeypatch):
