@@ -95,6 +95,8 @@ def main(
         slot=slot,
         location=f"{process.host}, TaskExecutor {task_executor_id}, slot {slot}",
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
+        heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
+        heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
     )
     gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 10, 10)
     starting.join()

@@ -1,8 +1,8 @@
 """The slot's process as its TaskExecutor sees it: carries out the messages on the link, and reports
 what happens to the tasks.
 
-One thread reads the link and acts; each task, and the analysis of a job's plan, has a thread; one
-thread watches the JVM and one reports metrics. A process serves one job at a time.
+One thread reads the link and acts; each task, and the analysis of a job's plan, has a thread; two
+watch the JVM and one reports metrics. A process serves one job at a time.
 """
 
 from __future__ import annotations
@@ -57,12 +57,16 @@ class Host:
         slot: int,
         location: str,
         metrics_interval_s: float,
+        heartbeat_interval_s: float,
+        heartbeat_timeout_s: float,
     ) -> None:
         self._link = link
         self._exchange = exchange
         self._engine = engine
         self._create_operator = create_operator
         self._location = location
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._tasks = RunningTasks()
         self._metrics = MetricsReporter(
             link=link,
@@ -77,7 +81,8 @@ class Host:
 
     def serve(self) -> None:
         """Acts on messages until the link ends. The engine is warm."""
-        threading.Thread(target=self._watch_jvm, name="jvm-watch", daemon=True).start()
+        self._start(self._watch_jvm, name="jvm-watch")
+        self._start(self._kill_silent_jvm, name="jvm-heartbeat")
         self._metrics.start()
         for message in self._link.received():
             try:
@@ -263,6 +268,11 @@ class Host:
         self._link.send(convert.ending(str(lost)))
         self._link.close(FLUSH_TIMEOUT_S)
         os._exit(JVM_LOST_EXIT_CODE)
+
+    def _kill_silent_jvm(self) -> None:
+        self._engine.kill_if_silent(
+            interval_s=self._heartbeat_interval_s, timeout_s=self._heartbeat_timeout_s
+        )
 
 
 def _log_context(config: TaskConfig) -> AbstractContextManager[None]:

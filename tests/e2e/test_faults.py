@@ -24,7 +24,7 @@ from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 
 from .conftest import SLOTS, Session, command, eventually, services
-from .jobs import endless, nothing_left
+from .jobs import endless, nothing_left, unbounded
 
 MIB = 2**20
 
@@ -163,6 +163,57 @@ def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(
     ):
         session.client.wait(job_id)
     session.wait_until_all_slots_are_free()
+
+
+def python_of(slot: psutil.Process) -> psutil.Process:
+    return slot
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A cluster that soon takes a silent process for hung, long before it gives up a task that does
+    not end when it is cancelled.
+    """
+    conf = Configuration.load(
+        overrides={
+            "metrics.reporter.prom.port": "0",
+            "heartbeat.interval": "1 s",
+            "heartbeat.timeout": "6 s",
+            "task.cancellation.timeout": "10 min",
+        }
+    )
+    directory = tmp_path_factory.mktemp("impatient")
+    with LocalCluster(conf, task_executors=1, slots=2, directory=directory) as cluster:
+        cluster.wait_for_slots()
+        yield Session(cluster)
+
+
+@pytest.mark.parametrize("part", [python_of, jvm_of])
+def test_a_slots_process_that_hangs_fails_its_job_with_what_was_seen(
+    impatient: Session, part: Callable[[psutil.Process], psutil.Process]
+) -> None:
+    """Both of its tasks have an exchange with the other slot's."""
+    env = Environment(parallelism=2)
+    evens = unbounded(env).transform(lambda df: df.where("value % 2 = 0"))
+    evens.rebalance().map_in_arrow(nothing_left, name="Discard").print()
+    job_id = impatient.submit(env)
+    slot, _ = busy_slot(impatient, job_id)
+    family = [slot, *slot.children(recursive=True)]
+    hung = part(slot)
+    hung.suspend()
+    begin = time.monotonic()
+    with pytest.raises(
+        JobFailed,
+        match=rf"\(pid {hung.pid}\).* has not answered for \d+ s \(heartbeat.timeout\) and was",
+    ):
+        impatient.client.wait(job_id)
+    assert time.monotonic() - begin < 6 + 5, "and not after task.cancellation.timeout"
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert alive == []
+    eventually(lambda: impatient.free_slots() == 2, "2 free slots")
+    env = Environment(parallelism=2)
+    env.from_sequence(0, 1_000).rebalance().map_in_arrow(nothing_left).print()
+    assert impatient.run(env).status is JobStatus.FINISHED
 
 
 def test_a_transform_that_uses_up_the_heap_fails_its_job_with_the_reason(session: Session) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -30,6 +32,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.jvm.heartbeat import await_silence
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
@@ -405,6 +408,36 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     assert alive == []
     session.udf.register("thrice", lambda x: 3 * x, "long")
     assert session.sql("SELECT thrice(2)").first()[0] == 6, "Spark starts new Python workers"
+
+
+def test_a_stopped_jvm_is_silent_and_a_busy_one_is_not(engine: SparkEngine) -> None:
+    timeout_s = 4.0
+    jvm = psutil.Process(engine.jvm_pid)
+    enough = threading.Event()
+
+    def busy() -> None:
+        with engine.job_group("busy", "longer than the timeout", enough.is_set):
+            engine.session.range(10**15).selectExpr("sum(hash(id))").collect()
+
+    with ThreadPoolExecutor() as pool:
+        gateway = engine.session.sparkContext._gateway
+        silent = pool.submit(await_silence, gateway, interval_s=0.5, timeout_s=timeout_s)
+        working = pool.submit(busy)
+        begin = time.monotonic()
+        while time.monotonic() < begin + 1.5 * timeout_s:
+            engine.collect_garbage()
+        assert not silent.done() and not working.done()
+        enough.set()
+        assert "cancel" in str(working.exception(timeout=30)).lower()
+
+        jvm.suspend()
+        begin = time.monotonic()
+        try:
+            assert silent.result(timeout=30)
+        finally:
+            jvm.resume()
+        assert timeout_s - 1 < time.monotonic() - begin < timeout_s + 1
+    assert engine.session.range(3).count() == 3
 
 
 def test_the_end_of_the_jvm_is_reported(engine: SparkEngine) -> None:

@@ -148,15 +148,23 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     assert await gone(everything)
 
 
-async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
-    """Its Python is stopped, as by a debugger or a signal: nothing of it answers, nothing ends."""
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [("python", "the process (pid {}) of slot 0"), ("java", "the slot's Spark JVM (pid {})")],
+)
+async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster, name, who):
+    """Its Python or its JVM is stopped, as by a debugger or a signal: nothing answers or ends. It
+    has no task.
+    """
     first = await cluster.take_slot("1")
-    python = cluster.named("python")
-    python.suspend()
+    python, jvm, hung = cluster.named("python"), cluster.named("java"), cluster.named(name)
+    hung.suspend()
+    begin = time.monotonic()
     lost = await cluster.masters.job_master.next("slot_lost", timeout_s=30)
-    assert f"the process (pid {python.pid}) of slot 0" in lost.error.summary
+    assert time.monotonic() - begin < 8 + 2
+    assert who.format(hung.pid) in lost.error.summary
     assert "has not answered for 8 s (heartbeat.timeout) and was killed" in lost.error.summary
-    assert await gone([python])
+    assert await gone([python, jvm])
     assert (await cluster.take_slot("2")).executor_id != first.executor_id
 
 

@@ -227,7 +227,8 @@ HEARTBEAT_TIMEOUT = _cluster.option(
     "heartbeat.timeout",
     "duration",
     20.0,
-    "A peer that is silent for this long is declared dead; a slot's process that is, is killed.",
+    "A peer that is silent for this long is declared dead; a slot's process or JVM that is, is "
+    "killed.",
 )
 SPREAD_SLOTS = _cluster.option(
     "cluster.evenly-spread-out-slots",

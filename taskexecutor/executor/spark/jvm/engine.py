@@ -19,7 +19,7 @@ from firesteel.common.process import temporary
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.bundles import BundleStore
-from taskexecutor.executor.spark.jvm import archive, gateway, mllib
+from taskexecutor.executor.spark.jvm import archive, gateway, heartbeat, mllib
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
 from taskexecutor.executor.spark.jvm.launch import Jvm, start_jvm
@@ -60,6 +60,7 @@ class SparkEngine:
         self._temp_dir: Path | None = None
         self._heap_bytes = 0
         self._context_stopped = False
+        self._silent_s = 0.0  # for how long the JVM had not answered when it was killed for that
         self.cores = 1
         self._watch = CancellationWatch(self.cancel)
         self._mllib: MetaPathFinder | None = None
@@ -205,6 +206,14 @@ class SparkEngine:
         properties.putAll(session._jsparkSession.sessionState().conf().settings())
         return properties
 
+    def kill_if_silent(self, *, interval_s: float, timeout_s: float) -> None:
+        """Kills the JVM once it has not answered for `timeout_s`; returns when it has ended."""
+        jvm = self._jvm
+        assert jvm is not None, "start first"
+        if heartbeat.await_silence(jvm.gateway, interval_s=interval_s, timeout_s=timeout_s):
+            self._silent_s = timeout_s
+            jvm.process.kill()
+
     def cancel(self, group: str) -> None:
         """From any thread: cancels the jobs of `group`."""
         # A JVM that is dying, or a session that is being stopped, has nothing to cancel.
@@ -215,6 +224,12 @@ class SparkEngine:
 
     def lost(self) -> SparkLost:
         """The error that says why the JVM has ended."""
+        jvm = f"the slot's Spark JVM (pid {self.jvm_pid})"
+        if self._silent_s:
+            return SparkLost(
+                f"{jvm} has not answered for {self._silent_s:g} s (heartbeat.timeout) and was "
+                "killed"
+            )
         code = None
         if self._jvm is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -234,7 +249,7 @@ class SparkEngine:
             reason = f"it was killed by signal {-code}"
         else:
             reason = f"it ended with code {code}; the slot's log says why"
-        return SparkLost(f"the slot's Spark JVM (pid {self.jvm_pid}) is gone: {reason}")
+        return SparkLost(f"{jvm} is gone: {reason}")
 
     def stop(self, grace_s: float = 3.0) -> None:
         """Ends the JVM and removes every file. Idempotent."""
