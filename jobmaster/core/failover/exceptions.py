@@ -17,6 +17,7 @@ _FOLLOW_UPS = 8  # per failure
 # Words in errors that are consequences of another task's end, however it ended.
 _CONSEQUENCES = (
     "PartitionFailed",
+    "PartitionAbandoned",
     "ExchangeClosed",
     "the producer failed",
     "FlightUnavailableError",

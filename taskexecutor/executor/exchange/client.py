@@ -213,7 +213,7 @@ class ConsumerStream(threading.Thread):
             )
             self.cancel()
         except TRANSPORT_ERRORS as error:
-            reason = f"its process is gone ({str(error).splitlines()[0][:300]})"
+            reason = f"the connection to its process was lost ({str(error).splitlines()[0][:300]})"
         except Exception as error:  # gates must learn of their producer's loss in any case
             log.exception("exchange stream failed", result_id=self.result_id, address=self.address)
             reason = f"the stream could not be read: {error!r}"

@@ -21,7 +21,7 @@ __all__ = [
     "UnsupportedKey",
 ]
 
-# What Flight raises when a peer is gone.
+# What Flight raises when the connection to a peer is lost.
 TRANSPORT_ERRORS = (pa.ArrowException, flight.FlightError, OSError)
 
 

@@ -132,7 +132,7 @@ class ProducerStream:
             target=self._write, name=f"exchange-writer-{self._result_id[:8]}", daemon=True
         )
         writing.start()
-        reason = "its process is gone"
+        reason = "the connection to its process was lost"
         try:
             while True:
                 try:
@@ -144,7 +144,7 @@ class ProducerStream:
                 ):
                     self._handle(record)
         except TRANSPORT_ERRORS:
-            pass  # the connection broke: the consumer is gone
+            pass  # the consumer's process has died, or has not taken anything for long
         except ProtocolError as error:
             reason = f"its process broke the protocol: {error}"
             log.warning("exchange stream broken off", result_id=self._result_id, reason=str(error))
