@@ -1,0 +1,73 @@
+"""A cluster whose folder, with logs, job store and temporary files, is on a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from firesteel import Environment
+from firesteel.client.cluster import LocalCluster
+from firesteel.common.config import Configuration
+from firesteel.common.states import ExecutionState, JobStatus
+from tests.e2e.conftest import Session, eventually, firesteel
+from tests.e2e.jobs import unbounded
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    ballast = disk / "ballast"
+    with open(ballast, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return ballast
+
+
+def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        print("a line that may be lost", flush=True)
+        yield batch.slice(0, 0)
+
+
+def test_a_job_is_cancelled_and_its_slot_is_free_again(disk: Path) -> None:
+    conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
+    with LocalCluster(conf, task_executors=1, slots=1, directory=disk) as cluster:
+        cluster.wait_for_slots()
+        session = Session(cluster)
+        env = Environment()
+        unbounded(env).map_in_arrow(talking).print()
+        job_id = session.submit(env)
+        session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
+        ballast = fill(disk)
+        eventually(lambda: shutil.disk_usage(disk).free == 0, "a full disk")
+        told = firesteel("cancel", "-m", session.address, job_id)
+        assert "job store cannot be written" in told.stderr
+        assert f"job {job_id} is being cancelled" in told.stderr
+        eventually(lambda: session.free_slots() == 1, "its task has ended")
+        assert session.client.job_details(job_id).status is JobStatus.CANCELLING
+        ballast.unlink()
+        eventually(
+            lambda: session.client.job_details(job_id).status is JobStatus.CANCELED, "stored"
+        )
+        bounded = Environment()
+        bounded.from_sequence(0, 10).map_in_arrow(talking).print()
+        assert session.run(bounded).status is JobStatus.FINISHED
+        [log_path] = disk.glob("worker-*/log/slot-0.log")
+        assert "the log could not be written; lines are missing" in log_path.read_text()
