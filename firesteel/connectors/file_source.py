@@ -19,6 +19,32 @@ CORRUPT_RECORD = "_corrupt_record"  # Spark's name for the text of a row that do
 MALFORMED_TAG = "malformed"  # the side output of a FileSource with malformed="side_output"
 MALFORMED_FORMATS = ("csv", "json")  # in whose files a row may be wrong, and types are inferred
 MIN_WATCH_S = 0.01
+
+# What reads data that is not in files of Spark's formats.
+_CONNECTOR = (
+    "there is no connector for it yet: use PythonSource with a Python data source, or a Source of"
+    " your own (firesteel.connectors)"
+)
+_TABLES = (
+    "a folder of files says nothing about the table's versions: export it as parquet, or use"
+    " PythonSource with a Python data source"
+)
+_NOT_FILES = {
+    "kafka": _CONNECTOR,
+    "kinesis": _CONNECTOR,
+    "pulsar": _CONNECTOR,
+    "rabbitmq": _CONNECTOR,
+    "socket": _CONNECTOR,
+    "mongodb": _CONNECTOR,
+    "jdbc": _CONNECTOR,
+    "postgres": f"{_CONNECTOR}; to write to PostgreSQL there is PostgresSink",
+    "postgresql": f"{_CONNECTOR}; to write to PostgreSQL there is PostgresSink",
+    "rate": "use SequenceSource(0, rate_per_s=...)",
+    "rate-micro-batch": "use SequenceSource(0, rate_per_s=...)",
+    "delta": _TABLES,
+    "iceberg": _TABLES,
+    "hudi": _TABLES,
+}
 Malformed = Literal["fail", "drop", "side_output"]
 
 
@@ -41,9 +67,9 @@ class FileSource(Source):
     "fail" the job, naming row and file; "drop" them, counted as numMalformedRecordsDropped;
     "side_output": send them to the side output MALFORMED_TAG, with columns `_corrupt_record` (the
     row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by default,
-    what cannot be parsed is null.
+    what cannot be parsed is null, and the job goes on.
 
-    Raises InvalidProgram if `watch` or `malformed` is invalid.
+    Raises InvalidProgram if `watch` or `malformed` is invalid, or `format` is not one of files.
     """
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.source:FileSourceRuntime"
@@ -69,6 +95,11 @@ class FileSource(Source):
         if watch_s is not None and watch_s < MIN_WATCH_S:
             raise InvalidProgram(
                 f"FileSource: watch is {watch!r}; it must be at least {MIN_WATCH_S * 1000:.0f} ms"
+            )
+        if (instead := _NOT_FILES.get(format.lower())) is not None:
+            raise InvalidProgram(
+                f"FileSource: format={format!r}: FileSource reads files (parquet, orc, csv, json,"
+                f" xml, text, binaryFile), and {format} is no format of these; {instead}"
             )
         if format.lower() in MALFORMED_FORMATS:  # Spark ignores the case
             format = format.lower()

@@ -20,13 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
-from firesteel import Environment
+from firesteel import Environment, Session, Tumbling, Watermarks
 from firesteel.common.error_report import summary_of
 from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import MALFORMED_TAG, FileSink, FileSource
 from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
+from firesteel.windows import Window
 from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.connectors.runtime import sink_runtime
@@ -48,6 +49,10 @@ def reader(
     if function is not None:
         stream = stream.transform(function)
     stream.print()
+    return source_of(engine, env, tags)
+
+
+def source_of(engine: SparkEngine, env: Environment, tags: tuple[str, ...] = ()) -> OperatorHarness:
     graph = env.job_graph("files")
     schemas = [operator.schema for operator in analyze(graph, engine)]
     operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
@@ -115,8 +120,40 @@ def test_a_malformed_row_fails_the_task_and_is_named(engine: SparkEngine, file: 
     with pytest.raises(Exception, match="malformed row") as raised:
         read(harness, file)
     assert re.search(
-        rf"malformed row in {file}: .*x.* \(expected a int, b string\)", summary_of(raised.value)
+        rf"malformed row in {file}: .*x.* \(expected a int, b string\);"
+        r" FileSource\(malformed=\"drop\"\)",
+        summary_of(raised.value),
     )
+
+
+@pytest.mark.parametrize("window", [Tumbling("1 hour"), Session("1 hour")], ids=str)
+def test_a_malformed_event_time_is_named_with_file_row_and_option(
+    engine: SparkEngine, tmp_path: Path, window: Window
+) -> None:
+    file = tmp_path / "times.csv"
+    file.write_text("2024-03-01 09:00:00,a\nnoon,b\n")
+    env = Environment(parallelism=1)
+    times = env.from_source(
+        FileSource(str(file), format="csv", schema="at TIMESTAMP, k STRING", watch="1 s"),
+        watermarks=Watermarks.bounded("at"),
+    )
+    times.key_by("k").window(window).aggregate("count(*) AS n").print()
+    harness = source_of(engine, env)
+    with pytest.raises(FiresteelError) as raised:
+        read(harness, file)
+    assert re.search(
+        rf"{file}: the row 'noon,b' does not fit the schema.*FileSource\(malformed=\"drop\"\)",
+        str(raised.value),
+    )
+
+
+@pytest.mark.parametrize(
+    ("format", "instead"),
+    [("kafka", "PythonSource"), ("rate", "SequenceSource"), ("Delta", "export it as parquet")],
+)
+def test_formats_that_are_no_files_say_what_there_is_instead(format: str, instead: str) -> None:
+    with pytest.raises(InvalidProgram, match=f"format='{format}'.*{instead}"):
+        FileSource("x", format=format)
 
 
 GOOD, BAD = (

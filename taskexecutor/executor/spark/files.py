@@ -95,6 +95,15 @@ def _fixed_part(path: str) -> str:
     return path.rstrip(os.sep)
 
 
+def first_malformed(
+    session: SparkSession, source: FileSource, path: str, schema: StructType
+) -> str | None:
+    """The text of a row that does not fit the schema; None if there is none."""
+    rows = _with_corrupt_record(session, source, path, schema)
+    found = rows.where(column(CORRUPT_RECORD).isNotNull()).head()
+    return None if found is None else found[CORRUPT_RECORD][:200]
+
+
 class CheckedRows:
     """One split of a source with `malformed`.
 
@@ -129,19 +138,7 @@ class CheckedRows:
             self._emit(output)
 
     def _rows(self) -> DataFrame:
-        from pyspark.sql.types import StringType, StructField, StructType
-
-        schema = StructType([*self._schema.fields, StructField(CORRUPT_RECORD, StringType(), True)])
-        reader = (
-            file_reader(self._session, self._source).schema(schema).options(**self._source.options)
-        )
-        if base := partition_base(self._source, self._path):
-            reader = reader.option("basePath", base)
-        return (
-            reader.option("mode", "PERMISSIVE")
-            .option("columnNameOfCorruptRecord", CORRUPT_RECORD)
-            .load(self._path)
-        )
+        return _with_corrupt_record(self._session, self._source, self._path, self._schema)
 
     def _all_columns(self) -> Column:
         """An expression of all columns, so that Spark parses them; checking for null is cheap."""
@@ -159,7 +156,10 @@ class CheckedRows:
         message = sql.concat(
             sql.lit(f"malformed row in {self._path}: "),
             sql.substring(corrupt, 1, 200),
-            sql.lit(f" (expected {self._expected()})"),
+            sql.lit(
+                f" (expected {self._expected()});"
+                ' FileSource(malformed="drop") or "side_output" goes on without such rows'
+            ),
         )
         return sql.when(corrupt.isNull(), True).otherwise(sql.raise_error(message).cast("boolean"))
 
@@ -183,3 +183,20 @@ class CheckedRows:
             output.emit_side(
                 MALFORMED_TAG, pa.RecordBatch.from_arrays([records, paths], schema=MALFORMED_SCHEMA)
             )
+
+
+def _with_corrupt_record(
+    session: SparkSession, source: FileSource, path: str, schema: StructType
+) -> DataFrame:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = [field for field in schema.fields if field.name != CORRUPT_RECORD]
+    schema = StructType([*fields, StructField(CORRUPT_RECORD, StringType(), True)])
+    reader = file_reader(session, source).schema(schema).options(**source.options)
+    if base := partition_base(source, path):
+        reader = reader.option("basePath", base)
+    return (
+        reader.option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", CORRUPT_RECORD)
+        .load(path)
+    )

@@ -17,6 +17,7 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowApplySpec,
 )
+from taskexecutor.executor.timing.missing_time import missing_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -92,9 +93,7 @@ def partial_window_aggregate(
             ]
         case SessionSpec() if spec.in_event_time:
             # session_window() silently drops rows without a time.
-            missing = sql.raise_error(
-                f"event time column '{spec.time_column}' is null in some rows; {_DROP_THEM}"
-            )
+            missing = sql.raise_error(missing_time(spec.time_column))
             present_us = sql.coalesce(
                 sql.expr(event_time_us(spec.time_column, spec.time_shift_us)),
                 missing.cast("bigint"),
@@ -136,7 +135,6 @@ def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
     )
 
 
-_DROP_THEM = "drop them or give them a time before the window"
 _SESSION = "_session"
 
 

@@ -15,6 +15,7 @@ from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
+from taskexecutor.executor.timing.missing_time import missing_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,8 +90,4 @@ class SparkStage(StreamOperator):
             return
         starts = batch.column(batch.schema.get_field_index(plans.WINDOW_START))
         if starts.null_count:
-            name = last.time_column
-            raise FiresteelError(
-                f"event time column {name!r} is null in some rows; "
-                "drop them or give them a time before the window"
-            )
+            raise FiresteelError(missing_time(last.time_column))

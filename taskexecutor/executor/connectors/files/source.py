@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
-from firesteel.connectors.file_source import CORRUPT_RECORD, FileSource
+from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
 from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
@@ -25,9 +25,11 @@ from taskexecutor.executor.spark.files import (
     CheckedRows,
     declared_schema,
     file_reader,
+    first_malformed,
     read_files,
 )
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.timing.missing_time import IS_NULL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +83,7 @@ class FileStage(SparkSourceStage):
             frame = self._frame(path) if checked is None else checked.frame
             if self._watermarks is not None:
                 frame = observations.observe_time(frame, self._watermarks)
-            done = self._run(frame)
+            done = self._run_explained(frame, path)
             self._show_plan(done)
             if self._watermarks is not None:
                 latest_us, rows = observations.observed_times(done)
@@ -92,6 +94,30 @@ class FileStage(SparkSourceStage):
         if latest_us is not None:
             self._advance(latest_us)
         return rows
+
+    def _run_explained(self, frame: DataFrame, path: str) -> DataFrame:
+        """Runs `frame`. If a window misses an event time, the error names a row that does not fit
+        the schema, if there is one.
+        """
+        try:
+            return self._run(frame)
+        except Exception as error:
+            source, schema = self._source, self._source_schema
+            if (
+                IS_NULL not in str(error)
+                or schema is None
+                or source.malformed is not None
+                or source.format not in MALFORMED_FORMATS
+            ):
+                raise
+            row = first_malformed(self._engine.session, source, path, schema)
+            if row is None:
+                raise
+            raise FiresteelError(
+                f"{path}: the row {row!r} does not fit the schema, so columns of it are null,"
+                " and a window needs its event time;"
+                ' FileSource(malformed="drop") or "side_output" goes on without such rows'
+            ) from error
 
     def _frame(self, path: str) -> DataFrame:
         return read_files(self._engine.session, self._source, path, self._source_schema)

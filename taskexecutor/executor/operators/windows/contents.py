@@ -13,6 +13,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from taskexecutor.executor.operators.aggregation.grouping import Ints
+from taskexecutor.executor.timing.missing_time import missing_time
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 TIME = pa.timestamp("us", "UTC")
@@ -73,10 +74,7 @@ def event_times(batch: pa.RecordBatch, column: str, what: str) -> Ints:
     """Microseconds since the epoch. Raises FiresteelError if a row has none."""
     times = batch.column(column)
     if times.null_count:
-        raise FiresteelError(
-            f"{what}: event time column {column!r} is null in some rows; "
-            "drop them or give them a time before the window"
-        )
+        raise FiresteelError(f"{what}: {missing_time(column)}")
     return as_int64(times)
 
 
