@@ -17,6 +17,7 @@ from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
 from firesteel.latest_operator import LatestOperator
+from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
 from firesteel.plan.column_sql import shown
 from firesteel.plan.deferred_columns import is_column
@@ -75,6 +76,11 @@ class DataStream(LatestOperator):
         self._upstreams = upstreams
         self._time_columns = time_columns  # event-time columns of the sources it comes from
         self._node = node
+
+    if not TYPE_CHECKING:  # a type checker knows the members by itself
+
+        def __getattr__(self, name: str) -> Any:
+            no_such_member(type(self), name)
 
     # -- operators
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from firesteel.durations import Duration, duration_us
 from firesteel.errors import InvalidProgram
+from firesteel.missing_methods import no_such_member
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.specs import (
     AggregateExpression,
@@ -68,6 +69,11 @@ class WindowedStream(Generic[Stream]):
                 "allowed_lateness has no meaning in processing time: nothing is ever late"
             )
         self._time_column, self._time_shift_us = _event_time(keyed, window)
+
+    if not TYPE_CHECKING:  # a type checker knows the members by itself
+
+        def __getattr__(self, name: str) -> Any:
+            no_such_member(type(self), name)
 
     def side_output_late(self, tag: str) -> Self:
         """Sends late records unchanged to the side output `tag` of the result instead of dropping

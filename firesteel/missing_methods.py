@@ -1,0 +1,56 @@
+"""What is meant by methods that streams do not have, and those of other libraries do."""
+
+from __future__ import annotations
+
+import difflib
+from typing import NoReturn
+
+_AGGREGATE = 'aggregate("sum(x) AS total", ...) after key_by(...), with a window(...) between them'
+_ROWS = "transform(lambda df: df.{name}(...))"
+_PYTHON = "map_in_arrow(function, schema) or map_in_pandas(function, schema)"
+_SINK = "sink_to(...), for example with a FileSink"
+_COLLECT = "execute_and_collect(), which returns an Arrow table"
+_SORTED = "window(...).apply(lambda df: df.{name}(...)): an endless stream has no order of its own"
+
+# Methods of Spark's DataFrames, of Flink's streams and of pandas; what to write instead.
+_INSTEAD = {
+    **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "reduce", "sum"), _AGGREGATE),
+    **dict.fromkeys(("groupBy", "group_by", "groupby", "keyBy"), 'key_by("column")'),
+    **dict.fromkeys(("drop", "dropna", "fillna", "select", "selectExpr"), _ROWS),
+    **dict.fromkeys(("withColumn", "withColumns", "withColumnRenamed"), _ROWS),
+    **dict.fromkeys(("with_column", "with_columns"), "transform(lambda df: df.withColumn(...))"),
+    "where": "filter(...)",
+    **dict.fromkeys(("apply", "flatMap", "flat_map", "map", "process"), _PYTHON),
+    **dict.fromkeys(("coGroup", "join"), "connect(other).key_by(...).co_process(...)"),
+    **dict.fromkeys(("unionAll", "unionByName"), "union(other)"),
+    "withWatermark": "assign_timestamps_and_watermarks(Watermarks.bounded(...))",
+    **dict.fromkeys(("addSink", "add_sink", "save", "write", "writeStream"), _SINK),
+    "foreach": "foreach_batch(function)",
+    **dict.fromkeys(("collect", "toArrow", "toPandas", "to_pandas"), _COLLECT),
+    **dict.fromkeys(("head", "show", "take"), f"print(), or {_COLLECT}"),
+    "repartition": "rebalance(), or key_by(...)",
+    **dict.fromkeys(("limit", "orderBy", "sort", "sort_values"), _SORTED),
+    "flatMapGroupsWithState": "key_by(...).transform_with_state(...)",
+}
+_AFTER_KEY_BY = ("aggregate", "transform_with_state", "transform_with_state_in_pandas", "window")
+
+
+def no_such_member(kind: type, name: str) -> NoReturn:
+    """Raises AttributeError for a member that a `kind` of stream does not have; the message says
+    what is meant.
+    """
+    message = f"{kind.__name__} has no {name}"
+    if not name.startswith("_"):
+        message += _hint(kind, name)
+    raise AttributeError(message, name=name)
+
+
+def _hint(kind: type, name: str) -> str:
+    if name in _INSTEAD:
+        return f"; use {_INSTEAD[name].format(name=name)}"
+    if name in _AFTER_KEY_BY:
+        return f"; call key_by(...) first: key_by(...).{name}(...)"
+    methods = [member for member in dir(kind) if not member.startswith("_")]
+    spelled = {member.replace("_", ""): member for member in methods}  # as in Java: keyBy
+    close = difflib.get_close_matches(name.lower().replace("_", ""), spelled, n=1)
+    return f"; did you mean {spelled[close[0]]}?" if close else ""
