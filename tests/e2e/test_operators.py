@@ -189,13 +189,13 @@ def test_custom_watermarks_of_a_source(session: Session, tmp_path: Path) -> None
         ),
         uid="timed",
     )
-    assert [o.name for o in env.job_graph().vertices[0].operators] == [
-        "Source: timed",
-        "Watermarks",
-    ]
     windows = source.key_by("n").window(Tumbling("10 s")).aggregate("count(*) AS rows")
     (table,) = collected(session, windows)
     assert sorted(table["n"].to_pylist()) == [1, 3, 5, 12, 25]
+    assert [o.name for o in env.job_graph().vertices[0].operators][:2] == [
+        "Source: timed",
+        "Watermarks",
+    ]
 
 
 ODD = pa.schema(
