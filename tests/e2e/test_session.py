@@ -4,6 +4,7 @@ leave nothing behind.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ import pytest
 from firesteel import Environment
 from firesteel.client.client import Client
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.connectors import DiscardSink
 from firesteel.errors import JobCanceled, JobFailed, JobNotFound
 
 from .conftest import SLOTS, Session, firesteel
@@ -140,6 +142,26 @@ def test_the_commands_of_a_session(session: Session) -> None:
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)
     assert job_id in firesteel("list", "-a", "-m", session.address).stdout
+
+
+def test_cancelling_a_job_that_has_ended_says_how_it_ended(session: Session) -> None:
+    job_id = session.submit(endless(), "ended twice")
+    session.client.cancel(job_id)
+    with pytest.raises(JobCanceled):
+        session.client.wait(job_id)
+    again = firesteel("cancel", "-m", session.address, "ended twice")
+    assert again.returncode == 0
+    assert re.search(
+        rf'Job {job_id} \("ended twice"\) had already ended at .*: it is CANCELED\.', again.stdout
+    )
+    env = Environment()
+    env.from_sequence(0, 10).sink_to(DiscardSink())
+    done = session.run(env, "ended twice").job_id
+    told = firesteel("cancel", "-m", session.address, "ended twice")
+    assert told.returncode == 1
+    assert f"Job {done}" in told.stderr, "the newest of this name"
+    assert "it is FINISHED, and cannot be cancelled" in told.stderr
+    assert done in firesteel("show", "-m", session.address, "ended twice").stdout
 
 
 def test_an_unknown_job_id_is_named(session: Session) -> None:

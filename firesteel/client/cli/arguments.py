@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -12,6 +12,7 @@ from firesteel.common.ids import is_id
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
+    from firesteel.client.job_details import JobOverview
 
 
 def address_option(otherwise: str) -> Callable[[Any], Any]:
@@ -86,25 +87,34 @@ def connect(address: str | None) -> Client:
     return Client(cluster_address(address, conf), conf=conf)
 
 
-def resolve_job(client: Client, job: str) -> str:
+def resolve_job(client: Client, job: str, *, newest: bool = False) -> str:
     """The id of a job that is given by its id, by the beginning of its id, or by its name.
 
-    Raises JobNotFound unless exactly one job matches.
+    Raises JobNotFound unless exactly one job is meant.
     """
     from firesteel.errors import JobNotFound
 
     if is_id(job):
         return job
-    jobs = client.list_jobs()
-    found = [j for j in jobs if j.job_id.startswith(job.lower()) or j.name == job]
-    if len(found) > 1:  # a running job is preferred to ended ones
-        found = [j for j in found if not j.status.globally_terminal] or found
-    if len(found) == 1:
-        return found[0].job_id
-    if found:
-        ids = ", ".join(j.job_id for j in found)
-        raise JobNotFound(f"{job!r} matches {len(found)} jobs ({ids}); give the whole id of one")
-    raise JobNotFound(
-        f"there is no job {job!r} on the cluster at {client.address};"
-        " `firesteel list -a` shows all jobs"
-    )
+    meant = jobs_meant(client.list_jobs(), job, newest=newest)
+    if len(meant) > 1:
+        ids = ", ".join(j.job_id for j in meant)
+        raise JobNotFound(f"{job!r} matches {len(meant)} jobs ({ids}); give the whole id of one")
+    if not meant:
+        raise JobNotFound(
+            f"there is no job {job!r} on the cluster at {client.address};"
+            " `firesteel list -a` shows all jobs"
+        )
+    return meant[0].job_id
+
+
+def jobs_meant(jobs: Sequence[JobOverview], job: str, *, newest: bool = False) -> list[JobOverview]:
+    """Those whose id begins so or whose name it is: only the ones that have not ended, if there are
+    any. Of several jobs of one name, the newest, if all have ended or with `newest`.
+    """
+    matching = [j for j in jobs if j.job_id.startswith(job.lower()) or j.name == job]
+    live = [j for j in matching if not j.status.globally_terminal]
+    meant = live or matching
+    if meant and (newest or not live) and all(j.name == job for j in meant):
+        return [max(meant, key=lambda j: j.start_ms)]
+    return meant

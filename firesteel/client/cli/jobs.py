@@ -14,7 +14,7 @@ from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
-    from firesteel.client.job_details import JobOverview
+    from firesteel.client.job_details import JobDetails, JobOverview
 
 # Cancelling takes as long as the tasks take to close; after this it continues without us.
 CANCEL_WAIT_S = 30.0
@@ -66,8 +66,11 @@ def _section(title: str, jobs: Iterable[JobOverview], none: str) -> None:
 
 def job_line(job: JobOverview) -> str:
     """In Flink's format, which scripts parse."""
-    began = time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(job.start_ms / 1000))
-    return f"{began} : {job.job_id} : {job.name} ({job.status.name})"
+    return f"{_local_time(job.start_ms)} : {job.job_id} : {job.name} ({job.status.name})"
+
+
+def _local_time(ms: int) -> str:
+    return time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(ms / 1000))
 
 
 @click.command(
@@ -78,9 +81,16 @@ def job_line(job: JobOverview) -> str:
 @click.argument("job", metavar="JOB")
 @_address_option
 def cancel(job: str, address: str | None) -> None:
-    """Cancels a job. JOB is its id, the beginning of its id, or its name."""
+    """Cancels a job. JOB is its id, the beginning of its id, or its name.
+
+    Exit codes: 0 the job is cancelled, also if it already was; 1 it had ended otherwise.
+    """
     with connect(address) as client:
         job_id = resolve_job(client, job)
+        before = client.job_details(job_id)
+        if before.status.globally_terminal:
+            _say_it_had_ended(before)
+            return
         click.echo(f"Cancelling job {job_id}.")
         client.cancel(job_id)
         deadline = time.monotonic() + CANCEL_WAIT_S
@@ -100,6 +110,15 @@ def cancel(job: str, address: str | None) -> None:
     sys.exit(1)
 
 
+def _say_it_had_ended(job: JobDetails) -> None:
+    """Raises FiresteelError unless the job was cancelled."""
+    at = f" at {_local_time(job.end_ms)}" if job.end_ms else ""
+    message = f'Job {job.job_id} ("{job.name}") had already ended{at}: it is {job.status.name}'
+    if job.status is not JobStatus.CANCELED:
+        raise FiresteelError(f"{message}, and cannot be cancelled")
+    click.echo(f"{message}.")
+
+
 @click.command(
     epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'"
 )
@@ -107,11 +126,15 @@ def cancel(job: str, address: str | None) -> None:
 @click.option("--full", is_flag=True, help="Include full tracebacks and the plans on Spark.")
 @_address_option
 def show(job: str, full: bool, address: str | None) -> None:
-    """Shows a job's vertices, subtasks, attempts, slots, counters and errors."""
+    """Shows a job's vertices, subtasks, attempts, slots, counters and errors.
+
+    JOB is its id, the beginning of its id, or its name: of several jobs of one name, the newest
+    that runs, else the newest.
+    """
     from firesteel.client import render
 
     with connect(address) as client:
-        details = client.job_details(resolve_job(client, job))
+        details = client.job_details(resolve_job(client, job, newest=True))
     console = render.console()
     for part in render.job(details, full=full, width=console.width):
         console.print(part)

@@ -1,4 +1,4 @@
-"""Which cluster a command means when nobody says."""
+"""Which cluster and which job a command means."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.client.cli.arguments import FoundCluster, cluster_address, find_cluster
+from firesteel.client.cli.arguments import (
+    FoundCluster,
+    cluster_address,
+    find_cluster,
+    jobs_meant,
+)
 from firesteel.client.cluster import ClusterDirectory, ClusterState
+from firesteel.client.job_details import JobOverview
 from firesteel.common.config import Configuration
+from firesteel.common.states import JobStatus
 
 
 @pytest.fixture
@@ -51,3 +58,23 @@ def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(
     finally:
         directory.release()
     assert find_cluster(None, Configuration()) is None
+
+
+def overview(job_id: str, name: str, status: JobStatus, start_ms: int) -> JobOverview:
+    return JobOverview(
+        job_id=job_id, name=name, status=status, start_ms=start_ms, end_ms=0, tasks_by_state={}
+    )
+
+
+def test_a_name_means_what_runs_then_the_newest() -> None:
+    old = overview("aa1", "daily", JobStatus.FINISHED, 3)
+    newer = overview("aa2", "daily", JobStatus.FAILED, 5)
+    running = overview("aa3", "daily", JobStatus.RUNNING, 1)
+    second = overview("bb4", "daily", JobStatus.RUNNING, 2)
+    assert jobs_meant([old, newer], "daily") == [newer]
+    assert jobs_meant([old, newer, running], "daily") == [running]
+    assert jobs_meant([running, second, newer], "daily") == [running, second], "cancel asks which"
+    assert jobs_meant([second, running, newer], "daily", newest=True) == [second]
+    assert jobs_meant([old, newer], "aa") == [old, newer], "ids have no newest"
+    assert jobs_meant([old, newer], "aa1") == [old]
+    assert jobs_meant([old], "weekly") == []
