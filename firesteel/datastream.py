@@ -85,17 +85,24 @@ class DataStream(LatestOperator):
     # -- operators
 
     def transform(
-        self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        per_bundle: bool = False,
+        name: str | None = None,
+        uid: str = "",
     ) -> DataStream:
         """Applies a DataFrame to DataFrame function that treats rows independently: without
-        aggregation or ordering.
+        aggregation, ordering, limits or window functions. Joins with static data are allowed.
 
-        Runs on the slot's Spark; chained transforms become one Catalyst plan.
+        Runs on the slot's Spark; chained transforms become one Catalyst plan. The function sees
+        one bundle of rows at a time, so a job whose function relates rows to each other is refused
+        before data flows. `per_bundle=True` allows it, for functions meant for each bundle alone.
         """
         _callable("transform", function)
         return self._add(
             name or _function_name("Transform", function),
-            TransformSpec(function=function),
+            TransformSpec(function=function, per_bundle=per_bundle),
             uid=uid,
             runs_on_spark=True,
         )

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -105,6 +106,25 @@ def test_a_transform_that_does_not_resolve_shows_sparks_message(session: Session
     assert "valeu" in str(error)
     assert "JavaObject" not in str(error)
     assert "py4j" not in str(error)
+
+
+def test_a_transform_that_relates_rows_is_refused_before_data_flows(session: Session) -> None:
+    env = Environment(parallelism=2)
+
+    def once(df: Any) -> Any:
+        return df.dropDuplicates(["shop"])
+
+    shops = env.from_sequence(0, 1_000).transform(lambda df: df.selectExpr("value % 4 AS shop"))
+    shops.transform(once).print()
+    line = once.__code__.co_firstlineno
+    job_id = session.submit(env)
+    with pytest.raises(
+        JobFailed,
+        match=rf"Transform\(once\) \(test_bad_input\.py, line {line}\): dropDuplicates "
+        r"\(Deduplicate\) works on one bundle .*transform_with_state.*per_bundle=True",
+    ):
+        session.client.wait(job_id)
+    assert no_task_ran(session, job_id)
 
 
 def test_a_user_function_that_raises_shows_its_traceback_first(session: Session) -> None:

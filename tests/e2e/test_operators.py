@@ -63,6 +63,31 @@ def test_side_outputs_go_on_like_any_stream(session: Session) -> None:
     assert sorted(tens["tens"].to_pylist()) == [10 * n for n in range(1, 1_000, 2)]
 
 
+def test_static_data_and_single_bundles_in_a_transform(session: Session, tmp_path: Path) -> None:
+    for shop in range(4):
+        (tmp_path / f"{shop}.csv").write_text(f"{shop}\n" * 10)
+    (tmp_path / "names.json").write_text('{"shop": 1, "name": "one"}\n{"shop": 1, "name": "1"}\n')
+    names = f"{tmp_path}/names.json"
+
+    def named(df: Any) -> Any:
+        read = df.sparkSession.read.schema("shop INT, name STRING").json(names)
+        first = read.groupBy("shop").agg({"name": "max"}).toDF("shop", "name")
+        return df.join(first, "shop", "left").selectExpr("*", "input_file_name() AS file")
+
+    env = Environment(parallelism=2)
+    source = env.from_source(FileSource(f"{tmp_path}/*.csv", format="csv", schema="shop INT"))
+    joined = source.transform(named)
+    one_each = env.from_source(
+        FileSource(f"{tmp_path}/*.csv", format="csv", schema="shop INT")
+    ).transform(lambda df: df.distinct(), per_bundle=True)  # each file is a bundle
+    all_rows, firsts = collected(session, joined, one_each)
+    assert all_rows.num_rows == 40
+    for row in all_rows.to_pylist():
+        assert row["name"] == ("one" if row["shop"] == 1 else None)
+        assert row["file"].endswith(f"/{row['shop']}.csv")
+    assert sorted(firsts["shop"].to_pylist()) == [0, 1, 2, 3]
+
+
 def test_malformed_rows_can_be_read_while_the_source_stays_in_its_plan(
     session: Session, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
     ],
 )
 def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
-    operator, harness = stage(engine, lambda numbers: numbers.transform(function))
+    operator, harness = stage(engine, lambda ns: ns.transform(function, per_bundle=True))
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert not plan_is_kept(operator)
 

@@ -363,7 +363,7 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
     numbers = env.from_source(
         FileSource(str(tmp_path / "*.csv"), format="csv", header=True, schema="n LONG")
     )
-    numbers.transform(lambda df: df.groupBy().sum("n")).print()
+    numbers.transform(lambda df: df.groupBy().sum("n"), per_bundle=True).print()
     source, transform, *_ = opened(env.job_graph("sum"), engine)
     reader = OperatorHarness(
         create_operator([source, transform]),

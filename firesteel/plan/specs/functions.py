@@ -14,11 +14,12 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec:
-    """`function(DataFrame) -> DataFrame`, on the slot's Spark. It treats each row, or at least each
-    batch, independently.
+    """`function(DataFrame) -> DataFrame`, on the slot's Spark. It treats each row independently, or
+    is meant for each bundle on its own (`per_bundle`).
     """
 
     function: Callable[[Any], Any]
+    per_bundle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ files, once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cloudpickle
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow as pa
 from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 from firesteel.errors import FiresteelError
+from firesteel.plan.fusion import fused
 from firesteel.plan.specs import CoProcessSpec, CustomSpec, Spec, side_output_tags
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
@@ -65,6 +66,13 @@ class _Analysis:
         self._graph = graph
         self._session = engine.session
         self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
+        # By vertex and operator: the operators that are one plan with it, in order.
+        self._plan_of = {
+            (vertex.vertex_id, index): group
+            for vertex in graph.vertices
+            for group in fused(graph, vertex)
+            for index in group
+        }
 
     def visit(self, vertex: JobVertex, index: int) -> None:
         operator = vertex.operators[index]
@@ -84,7 +92,7 @@ class _Analysis:
         _declare_side_outputs(step, spec, output)
         self.outputs[vertex.vertex_id].append(output)
         self._check_out_edges(vertex, index, output)
-        if output.frame is not None and self._ends_plan(vertex, index):
+        if output.frame is not None and self._plan_of[vertex.vertex_id, index][-1] == index:
             output.plan = plans.analyzed_plan(output.frame.frame, output.frame.leaf)
 
     def _input_count(self, vertex: JobVertex, index: int) -> int:
@@ -96,18 +104,20 @@ class _Analysis:
     def _producers(self, vertex: JobVertex, index: int, number: int) -> list[AnalyzedOutput]:
         """All that feeds one input: chained operators and edges."""
         chained = vertex.operators[index].inputs
-        producers = [
-            self.outputs[vertex.vertex_id][producer]
-            for producer in (chained[number] if number < len(chained) else ())
-        ]
+        producers = []
+        for producer in chained[number] if number < len(chained) else ():
+            output = self.outputs[vertex.vertex_id][producer]
+            if producer not in self._plan_of[vertex.vertex_id, index]:
+                output = replace(output, frame=None)  # a Spark plan ends there
+            producers.append(output)
         for edge in self._graph.edges:
             if _enters(edge, vertex, index) and edge.target_input == number:
-                producer = self.outputs[edge.source_vertex_id][edge.source_operator]
+                output = self.outputs[edge.source_vertex_id][edge.source_operator]
                 # Without its frame: a Spark plan ends at an edge.
                 producers.append(
-                    AnalyzedOutput(schema=producer.sides[edge.side_output_tag])
+                    AnalyzedOutput(schema=output.sides[edge.side_output_tag])
                     if edge.side_output_tag
-                    else AnalyzedOutput(schema=producer.schema, final=producer.final)
+                    else AnalyzedOutput(schema=output.schema, final=output.final)
                 )
         if not producers:
             raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
@@ -123,18 +133,6 @@ class _Analysis:
         for edge in edges:
             schema = output.sides[edge.side_output_tag] if edge.side_output_tag else output.schema
             check_keys(schema, edge.key_columns)
-
-    def _ends_plan(self, vertex: JobVertex, index: int) -> bool:
-        """Whether the Spark plan of a run of chained operators ends with this one."""
-        consumers = [
-            operator
-            for operator in vertex.operators
-            if any(index in producers for producers in operator.inputs)
-        ]
-        leaves_task = any(
-            _leaves(edge, vertex, index) and not edge.side_output_tag for edge in self._graph.edges
-        )
-        return leaves_task or len(consumers) != 1 or not consumers[0].runs_on_spark
 
 
 def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> None:

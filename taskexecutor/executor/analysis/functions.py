@@ -18,13 +18,17 @@ from taskexecutor.executor.analysis.checks import (
     check_same_key_types,
     check_time_column,
 )
+from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
 
 
 def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput:
     frame = step.frame()
-    return AnalyzedOutput.on_spark(frame.with_plan(plans.transform(frame.frame, spec)))
+    result = plans.transform(frame.frame, spec)
+    if not spec.per_bundle:
+        check_row_by_row(step.operator_name, spec.function, frame, result)
+    return AnalyzedOutput.on_spark(frame.with_plan(result))
 
 
 def analyze_map(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+BUNDLE = "Bundle"  # the leaf of a plan that does not begin with a source
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A Spark plan over no rows, and what stands at its leaf in the plan that users see."""
@@ -69,7 +72,7 @@ class AnalysisStep:
                 f"{self.operator_name}: the schema of its input is not known; "
                 "declare one on the operator before it"
             )
-        return Frame(empty_frame(self.session, to_spark(producer.schema)), "Bundle")
+        return Frame(empty_frame(self.session, to_spark(producer.schema)), BUNDLE)
 
     def declared(self, schema: Any, otherwise: pa.Schema | None = None) -> pa.Schema | None:
         """The Arrow schema that the program declares; `otherwise` if it declares none."""

@@ -1,0 +1,237 @@
+"""Refuses transforms that are not row by row.
+
+Spark sees one bundle of a stream at a time, or one split of its source. A function that relates
+rows to each other (a groupBy, a limit, a join of its input with itself) would be right for each
+bundle and wrong for the stream, and nobody would notice. Its analysed plan shows that before data
+flows: every operator between the function's input and its result must be one that is known to
+treat rows independently. Operators over static data, which do not come from the input, may be any.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.analysis.step import BUNDLE, Frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Logical operators with one child.
+_ROW_BY_ROW = frozenset(
+    {
+        "CTERelationDef",
+        "CollectMetrics",
+        "DeserializeToObject",
+        "EventTimeWatermark",
+        "Expand",
+        "Filter",
+        "Generate",
+        "LateralJoin",
+        "MapElements",
+        "MapInArrow",
+        "MapInPandas",
+        "MapPartitions",
+        "PipeOperator",
+        "Project",
+        "RebalancePartitions",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sample",
+        "ScriptTransformation",
+        "SerializeFromObject",
+        "SubqueryAlias",
+        "TypedFilter",
+        "View",
+    }
+)
+# Joins in which each row of this side is matched with the other side on its own.
+_LEFT_SAFE = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI", "LEFT SINGLE"})
+_RIGHT_SAFE = frozenset({"INNER", "CROSS", "RIGHT OUTER"})
+
+_WINDOWS = "use key_by(...).window(...).apply(...), whose function gets whole windows"
+_AGGREGATE = (
+    "use key_by(...).window(...).aggregate(...) or, without windows, key_by(...).aggregate(...)"
+)
+_STATE = "use key_by(...).transform_with_state(...), which can keep what it has seen of a key"
+
+
+class _Refused(NamedTuple):
+    spelling: str  # what programs write
+    instead: str
+
+
+_OPERATORS = {
+    "Aggregate": _Refused("groupBy", _AGGREGATE),
+    "Deduplicate": _Refused("dropDuplicates", _STATE),
+    "DeduplicateWithinWatermark": _Refused("dropDuplicatesWithinWatermark", _STATE),
+    "Distinct": _Refused("distinct", _STATE),
+    "Sort": _Refused("orderBy", _WINDOWS),
+    "GlobalLimit": _Refused("limit", _WINDOWS),
+    "LocalLimit": _Refused("limit", _WINDOWS),
+    "Offset": _Refused("offset", _WINDOWS),
+    "Tail": _Refused("tail", _WINDOWS),
+    "Window": _Refused("a window function", _WINDOWS),
+    "Except": _Refused("exceptAll or subtract", _WINDOWS),
+    "Intersect": _Refused("intersect", _WINDOWS),
+    "FlatMapGroupsInPandas": _Refused("applyInPandas", _WINDOWS),
+    "FlatMapGroupsInArrow": _Refused("applyInArrow", _WINDOWS),
+    "AttachDistributedSequence": _Refused("zipWithIndex", "use uuid() for distinct values"),
+}
+_FUNCTIONS = {
+    "MonotonicallyIncreasingID": _Refused(
+        "monotonically_increasing_id()", "use uuid() for distinct values"
+    ),
+    "SparkPartitionID": _Refused("spark_partition_id()", "leave it out"),
+}
+_OF_FILES = {
+    "InputFileName": "input_file_name()",
+    "InputFileBlockStart": "input_file_block_start()",
+    "InputFileBlockLength": "input_file_block_length()",
+}
+
+
+def check_row_by_row(
+    operator_name: str, function: Callable[[Any], Any], given: Frame, result: DataFrame
+) -> None:
+    """Raises FiresteelError if `result`, which `function` returned for `given`, relates rows of
+    `given` to each other, naming the operator and what to use instead.
+    """
+    check = _Check(f"{operator_name}{_place(function)}", given)
+    if not check.reads_input(_analyzed(result)):
+        check.refuse(
+            "the DataFrame it returns, whose plan does not begin with the one it got,",
+            "return one made of its argument by DataFrame methods",
+        )
+
+
+class _Check:
+    """Of one transform's plan, from its input upwards."""
+
+    def __init__(self, what: str, given: Frame) -> None:
+        self._what = what
+        self._reads_files = given.leaf != BUNDLE
+        self._input = _analyzed(given.frame)
+        self._ctes: dict[int, bool] = {}  # whether they read the input, by id
+
+    def refuse(self, what: str, instead: str) -> NoReturn:
+        raise FiresteelError(
+            f"{self._what}: {what} works on one bundle of rows at a time, not on the whole stream; "
+            f"{instead}, or transform(..., per_bundle=True) if that is meant"
+        )
+
+    def reads_input(self, plan: Any) -> bool:
+        """Whether rows of the input reach the top of `plan`, which is checked if they do."""
+        unary = []  # long chains are common, so they are no recursion
+        while not self._is_input(plan) and plan.children().size() == 1:
+            unary.append(plan)
+            plan = plan.children().apply(0)
+        reads = self._is_input(plan) or self._branches_read_input(plan)
+        for node in reversed(unary):
+            self._check_subqueries(node)
+            if reads:
+                self._check_unary(node)
+        return reads
+
+    def _is_input(self, plan: Any) -> bool:
+        """Also if its columns have other ids, which Spark gives them where it is used twice."""
+        return bool(plan.sameResult(self._input))
+
+    def _branches_read_input(self, plan: Any) -> bool:
+        """Of a plan whose top has no child or several."""
+        kind = _kind(plan)
+        if kind == "CTERelationRef":
+            return self._ctes.get(plan.cteId(), False)
+        if kind == "WithCTE":
+            for definition in _items(plan.cteDefs()):
+                self._ctes[definition.id()] = self.reads_input(definition)
+            return self.reads_input(plan.plan())
+        reading = [self.reads_input(child) for child in _items(plan.children())]
+        self._check_subqueries(plan)
+        if not any(reading):
+            return False
+        if kind == "Join":
+            self._check_join(plan, *reading)
+        elif kind != "Union":
+            self._refuse_operator(kind)
+        elif not all(reading):
+            self.refuse(
+                "union with other rows than its input's (Union)",
+                "use DataStream.union with a stream that has them",
+            )
+        return True
+
+    def _check_join(self, join: Any, left: bool, right: bool) -> None:
+        if left and right:
+            self.refuse("a join of its input with itself (Join)", _WINDOWS)
+        kind = join.joinType().sql()
+        if kind not in (_LEFT_SAFE if left else _RIGHT_SAFE):
+            side = "left" if left else "right"
+            self.refuse(
+                f"a {kind.lower()} join with its input on the {side} (Join)",
+                "use an inner join, or one that keeps the input's rows (left, with the input left)",
+            )
+
+    def _check_subqueries(self, node: Any) -> None:
+        if any(self.reads_input(query) for query in _items(node.subqueries())):
+            self.refuse("a subquery over its input", _WINDOWS)
+
+    def _check_unary(self, node: Any) -> None:
+        kind = _kind(node)
+        if kind == "Sort" and not getattr(node, "global")():
+            return  # sortWithinPartitions: promises nothing that a bundle cannot keep
+        if kind not in _ROW_BY_ROW:
+            self._refuse_operator(kind)
+        if node.deterministic():
+            return
+        for expression in _items(node.expressions()):
+            if not expression.deterministic():
+                for leaf in _items(expression.collectLeaves()):
+                    self._check_function(_kind(leaf))
+
+    def _refuse_operator(self, kind: str) -> NoReturn:
+        refused = _OPERATORS.get(kind)
+        if refused is None:
+            self.refuse(f"the operator {kind}", _WINDOWS)
+        self.refuse(f"{refused.spelling} ({kind})", refused.instead)
+
+    def _check_function(self, kind: str) -> None:
+        if kind in _FUNCTIONS:
+            self.refuse(*_FUNCTIONS[kind])
+        if kind in _OF_FILES and not self._reads_files:
+            self.refuse(
+                _OF_FILES[kind],
+                "call it in a transform right after the FileSource, chained to it and its only "
+                "consumer",
+            )
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    execution: Any = frame._jdf.queryExecution()
+    return execution.analyzed()
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def _place(function: Any) -> str:
+    """Where the program defines the function; "" if that is not known."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    if code is None or str(function.__module__).startswith("firesteel."):
+        return ""
+    return f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})"

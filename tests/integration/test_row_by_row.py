@@ -1,0 +1,153 @@
+"""Which transforms are refused because they relate rows to each other, and which are not."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
+from firesteel import DataStream, Environment
+from firesteel.connectors import FileSource
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+
+
+def rows(tmp_path: Path) -> DataStream:
+    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1, "tags": ["x"]}\n')
+    source = FileSource(
+        f"{tmp_path}/*.json", format="json", schema="shop STRING, n LONG, tags ARRAY<STRING>"
+    )
+    return Environment().from_source(source)
+
+
+def analyzed(stream: DataStream, engine: SparkEngine) -> None:
+    stream.print()
+    analyze(stream._program.job_graph("rows"), engine)
+
+
+def static(df: Any) -> Any:
+    return df.sparkSession.createDataFrame([("a", 1)], "shop STRING, x LONG")
+
+
+def ranked(df: Any) -> Any:
+    return df.withColumn("rank", sql.row_number().over(Window.partitionBy("shop").orderBy("n")))
+
+
+def in_sql(query: str, df: Any) -> Any:
+    df.createOrReplaceTempView("sales")
+    static(df).createOrReplaceTempView("prices")
+    return df.sparkSession.sql(query)
+
+
+def query(text: str) -> Callable[[Any], Any]:
+    return functools.partial(in_sql, text)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda df: df.dropDuplicates(["shop"]),
+            "dropDuplicates (Deduplicate) works on one bundle",
+        ),
+        (lambda df: df.distinct().where("n > 1").select("n"), "dropDuplicates (Deduplicate)"),
+        (lambda df: df.limit(3), "limit (LocalLimit)"),
+        (lambda df: df.offset(3), "offset (Offset)"),
+        (lambda df: df.groupBy("shop").count(), "groupBy (Aggregate)"),
+        (lambda df: df.groupBy("shop").sum().orderBy("shop").limit(1), "groupBy (Aggregate)"),
+        (lambda df: df.describe(), "groupBy (Aggregate)"),
+        (lambda df: df.orderBy("n"), "orderBy (Sort)"),
+        (ranked, "a window function (Window)"),
+        (lambda df: df.groupBy("shop").applyInPandas(lambda p: p, df.schema), "applyInPandas"),
+        (lambda df: df.exceptAll(df.where("n > 1")), "exceptAll or subtract (Except)"),
+        (lambda df: df.zipWithIndex(), "zipWithIndex (AttachDistributedSequence)"),
+        (lambda df: df.join(df.select("shop"), "shop"), "a join of its input with itself (Join)"),
+        (lambda df: df.where("n > 1").join(df.groupBy().sum("n")), "groupBy (Aggregate)"),
+        (lambda df: static(df).join(df, "shop", "left"), "left outer join with its input on the r"),
+        (lambda df: df.join(static(df), "shop", "full"), "full outer join with its input on the l"),
+        (lambda df: static(df).join(df, "shop", "anti"), "left anti join with its input on the r"),
+        (lambda df: df.select("shop").union(static(df).select("shop")), "union with other rows"),
+        (lambda df: static(df), "whose plan does not begin with the one it got"),
+        (lambda df: df.withColumn("id", sql.monotonically_increasing_id() + 1), "use uuid()"),
+        (lambda df: df.where(sql.spark_partition_id() == 0), "spark_partition_id()"),
+        (query("SELECT shop, count(*) FROM sales GROUP BY shop"), "groupBy (Aggregate)"),
+        (query("SELECT * FROM sales WHERE n = (SELECT max(n) FROM sales)"), "groupBy (Agg"),
+        (query("SELECT * FROM prices WHERE shop IN (SELECT shop FROM sales)"), "a subquery over"),
+        (query("WITH a AS (SELECT * FROM sales LIMIT 3) SELECT n FROM a"), "limit (LocalLimit)"),
+    ],
+)
+def test_what_relates_rows_is_refused(
+    engine: SparkEngine, tmp_path: Path, function: Any, message: str
+) -> None:
+    with pytest.raises(FiresteelError, match=re.escape(message)):
+        analyzed(rows(tmp_path).transform(function), engine)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda df: df,
+        lambda df: functools.reduce(lambda d, i: d.withColumn(f"c{i}", d.n + i), range(150), df),
+        lambda df: df.where("n > rand()").withColumn("at", sql.current_timestamp()),
+        lambda df: df.select("n", sql.explode("tags")).sample(0.5).withColumn("id", sql.uuid()),
+        lambda df: df.unpivot(["shop"], ["n"], "name", "value").dropna().na.fill(0),
+        lambda df: df.mapInPandas(lambda frames: frames, df.schema),
+        lambda df: df.withColumn("w", sql.window(sql.timestamp_seconds("n"), "1 hour").start),
+        lambda df: df.repartition(2).coalesce(1).sortWithinPartitions("n").hint("broadcast"),
+        lambda df: df.where("n > 1").select("n").union(df.where("n < 1").select("n")),
+        lambda df: df.join(sql.broadcast(static(df)), "shop"),
+        lambda df: df.join(static(df).groupBy("shop").sum(), "shop", "left"),
+        lambda df: df.join(static(df).orderBy("x").limit(1), "shop", "anti"),
+        lambda df: static(df).distinct().join(df, "shop", "right"),
+        lambda df: df.where(df.n > static(df).select(sql.max("x")).scalar()),
+        query("SELECT s.n + 1 AS n FROM sales s LEFT JOIN prices p ON s.shop = p.shop"),
+        query("SELECT * FROM sales WHERE shop IN (SELECT shop FROM prices)"),
+        query("WITH a AS (SELECT * FROM sales), b AS (SELECT max(x) FROM prices) SELECT * FROM a"),
+        query("SELECT s.n, t.tag FROM sales s, LATERAL explode(s.tags) AS t(tag)"),
+        query(
+            "SELECT n, y FROM sales s, LATERAL (SELECT max(x) y FROM prices WHERE shop = s.shop)"
+        ),
+        query("FROM sales |> WHERE n > 1 |> EXTEND n + 1 AS m |> SELECT m"),
+    ],
+)
+def test_what_treats_rows_independently_is_allowed(
+    engine: SparkEngine, tmp_path: Path, function: Any
+) -> None:
+    behind_another = rows(tmp_path).rebalance().transform(lambda df: df.where("n > 0"))
+    analyzed(behind_another.transform(function), engine)
+
+
+def test_each_transform_is_checked_on_its_own(engine: SparkEngine, tmp_path: Path) -> None:
+    bundles = rows(tmp_path).transform(lambda df: df.limit(3), per_bundle=True)
+    analyzed(bundles.transform(lambda df: df.where("n > 1").union(df)), engine)
+
+    def first(df: Any) -> Any:
+        return df.limit(1)
+
+    line = first.__code__.co_firstlineno
+    with pytest.raises(
+        FiresteelError, match=rf"^Transform\(first\) \(test_row_by_row\.py, line {line}\): limit"
+    ):
+        analyzed(bundles.transform(lambda df: df.where("n > 1")).transform(first), engine)
+    with pytest.raises(FiresteelError, match=r"^Filter\(spark_partition_id\(\) = 0\): spark_part"):
+        analyzed(rows(tmp_path).filter("spark_partition_id() = 0"), engine)
+
+
+def test_only_a_plan_over_files_knows_their_names(engine: SparkEngine, tmp_path: Path) -> None:
+    def named(stream: DataStream) -> DataStream:
+        return stream.transform(lambda df: df.withColumn("file", sql.input_file_name()))
+
+    analyzed(named(rows(tmp_path).transform(lambda df: df.where("n > 1"))), engine)
+    behind_an_exchange = rows(tmp_path).rebalance()
+    one_of_two = rows(tmp_path)
+    one_of_two.print()
+    for stream in (behind_an_exchange, one_of_two):
+        with pytest.raises(FiresteelError, match=r"input_file_name\(\) works on one bundle"):
+            analyzed(named(stream), engine)
