@@ -29,6 +29,7 @@ Stream_co = TypeVar("Stream_co", bound="_Timed", covariant=True)
 
 # The event time of a window's result: its last microsecond, just before this column's time.
 _WINDOW_END = "window_end"
+_WINDOW_COLUMNS = ("window_start", _WINDOW_END)  # every window's results have them
 
 
 class _Timed(Protocol):
@@ -57,6 +58,7 @@ class WindowedStream(Generic[Stream]):
             raise InvalidProgram(
                 f"window() takes a Tumbling, Sliding or Session window, not {type(window).__name__}"
             )
+        _check_keys(keyed.key_columns)
         self._keyed = keyed
         self._window = window
         self._spec: WindowSpec = window.spec()
@@ -115,6 +117,7 @@ class WindowedStream(Generic[Stream]):
         aggregates; unknown columns are found before data flows.
         """
         aggregates = parse_aggregates(expressions, time_column=self._time_column)
+        _check_names(aggregates, self._keyed.key_columns)
         title = name or f"Window({self._window})"
         if self._late_tag or unsplittable(aggregates):
             return self._keep_rows(title, None, aggregates, uid)
@@ -180,6 +183,7 @@ def running_aggregate(
     columns = keyed._time_columns
     time_column = next(iter(columns)) if len(columns) == 1 else ""
     aggregates = parse_aggregates(expressions, time_column=time_column)
+    _check_names(aggregates, keyed.key_columns)
     for item in unsplittable(aggregates):
         raise InvalidProgram(
             f"aggregate({item.sql!r}): without a window this would keep all rows of each key"
@@ -191,6 +195,26 @@ def running_aggregate(
     )
     final = RunningAggregateSpec(key_columns=keyed.key_columns, aggregates=aggregates)
     return keyed._add_in_two_halves(name or "Aggregate", partial, final, uid=uid)
+
+
+def _check_keys(keys: tuple[str, ...]) -> None:
+    """Results have the keys and the window's own columns."""
+    for key in keys:
+        if key in _WINDOW_COLUMNS:
+            raise InvalidProgram(
+                f'key_by("{key}").window(...): its results have a column {key} of their own; '
+                "key by a copy with another name:"
+                f" transform(lambda df: df.withColumn('earlier', df['{key}'])).key_by('earlier')"
+            )
+
+
+def _check_names(aggregates: tuple[AggregateExpression, ...], keys: tuple[str, ...]) -> None:
+    for item in aggregates:
+        if item.name in keys:
+            raise InvalidProgram(
+                f"aggregate({item.sql!r}): {item.name!r} is a key column, which its results have,"
+                " too; choose another name"
+            )
 
 
 def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:

@@ -196,6 +196,21 @@ def test_windows_over_windows(session: Cluster, stream: DataStream) -> None:
     assert found["value"].tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("aggregate", ["sum(total)", "CAST(percentile(total, 1) AS BIGINT)"])
+def test_a_window_keyed_by_the_start_of_an_earlier_one(
+    session: Cluster, stream: DataStream, aggregate: str
+) -> None:
+    hourly = stream.key_by("key").window(Tumbling("1 hour")).aggregate("sum(n) AS total")
+    hours = hourly.transform(lambda df: df.withColumn("hour", df["window_start"]))
+    daily = hours.key_by("hour").window(Tumbling("1 day")).aggregate(f"{aggregate} AS value")
+    found = sorted_frame(collected(session, daily), "hour")
+    assert found.columns.tolist() == ["hour", "window_start", "window_end", "value"]
+    totals = ROWS.groupby([ROWS["at"].dt.floor("1h"), "key"])["n"].sum().groupby(level=0)
+    expected = totals.sum() if "sum" in aggregate else totals.max()
+    assert found["value"].tolist() == expected.tolist()
+    assert (found["window_start"] == found["hour"].dt.floor("1D")).all()
+
+
 def test_a_running_aggregate_ends_with_the_totals(session: Cluster, stream: DataStream) -> None:
     running = stream.key_by("key").aggregate(
         "count(*) AS n_rows", "sum(n) AS total", "avg(n) AS mean", "max_by(n, at) AS newest"

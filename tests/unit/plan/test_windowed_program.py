@@ -58,6 +58,20 @@ def specs(stream: DataStream) -> list[Any]:
             lambda s: s.window(Tumbling("1 h")).side_output_late(""),
             "takes the name of a side output, not ''",
         ),
+        (
+            lambda s: (
+                s.window(Tumbling("1 h"))
+                .aggregate("sum(x) AS x")
+                .key_by("window_start")
+                .window(Tumbling("1 d"))
+            ),
+            "transform(lambda df: df.withColumn('earlier', df['window_start'])).key_by('earlier')",
+        ),
+        (
+            lambda s: s.window(Tumbling("1 h")).aggregate("max(k) AS k"),
+            "'k' is a key column, which its results have, too; choose another name",
+        ),
+        (lambda s: s.aggregate("max(k) AS k"), "'k' is a key column"),
         (lambda s: s.window(Tumbling("1 h")).apply("sum(x)"), "apply() takes a function, not str"),
         (lambda s: s.window(Tumbling("1 h")).aggregate("medain(x) AS m"), "did you mean median?"),
         (
