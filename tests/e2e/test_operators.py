@@ -72,7 +72,7 @@ def test_static_data_and_single_bundles_in_a_transform(session: Session, tmp_pat
     def named(df: Any) -> Any:
         read = df.sparkSession.read.schema("shop INT, name STRING").json(names)
         first = read.groupBy("shop").agg({"name": "max"}).toDF("shop", "name")
-        return df.join(first, "shop", "left").selectExpr("*", "input_file_name() AS file")
+        return df.selectExpr("*", "input_file_name() AS file").join(first, "shop", "left")
 
     env = Environment(parallelism=2)
     source = env.from_source(FileSource(f"{tmp_path}/*.csv", format="csv", schema="shop INT"))
