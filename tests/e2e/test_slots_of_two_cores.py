@@ -85,7 +85,7 @@ def test_everything_at_once(session: Session, in_session: None, tmp_path: Path) 
     order = even.transform(lambda df: df.where("n % 10 = 0").select("origin", "n")).key_by("origin")
     disorder = order.transform_with_state(OutOfOrder(), "origin BIGINT, n BIGINT")
     squares = env.from_sequence(0, 100_000).transform(
-        lambda df: df.selectExpr("sum(value) AS value")
+        lambda df: df.selectExpr("sum(value) AS value"), per_bundle=True
     )
     sinks = [
         stream.sink_to(CollectSink()) for stream in (windows, running, medians, disorder, squares)
