@@ -175,7 +175,7 @@ def test_many_groups_are_found_in_a_larger_map(
         aggregates = (
             "count(v) AS c",
             "sum(v) AS t",
-            "min(v) AS l",
+            "min(v) AS m",
             "max(d) AS h",
             "avg(s) AS a",
             "stddev(d) AS e",

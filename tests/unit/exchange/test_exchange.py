@@ -388,7 +388,9 @@ def test_an_address_without_a_process_is_a_clear_error(network: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(PartitionFailed, match=f"at {address}: its process is gone"):
+    with pytest.raises(
+        PartitionFailed, match=f"at {address}: the connection to its process was lost"
+    ):
         network.consumer(address=address).next()
 
 
