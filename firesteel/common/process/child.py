@@ -114,6 +114,7 @@ async def spawn(
         raise _not_ready(argv, ready_timeout_s, log_path) from None
     except BaseException:
         child.kill()
+        await child.wait()  # the loop may end before it has seen the exit by itself
         raise
     return child
 
