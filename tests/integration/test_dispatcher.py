@@ -29,6 +29,13 @@ from jobmaster.testing import job, operator_id, vertex
 
 PATIENCE_S = 20.0
 
+# The Dispatcher, collecting garbage so often that what it drops is destroyed at once.
+TIDY = """\
+import gc, runpy
+gc.set_threshold(100, 1, 1)
+runpy.run_module("dispatcher", run_name="__main__", alter_sys=True)
+"""
+
 
 def _command(process: psutil.Process) -> str:
     try:
@@ -54,8 +61,8 @@ class Dispatcher:
         resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nothing listens there
         argv = [
             sys.executable,
-            "-m",
-            "dispatcher",
+            "-c",
+            TIDY,
             "--port",
             str(self._port),
             "--resource-manager",
@@ -147,6 +154,47 @@ def test_clients_see_changes_and_an_orderly_end_logs_no_error(dispatcher: Dispat
     assert "Traceback" not in dispatcher.log.read_text()
     assert "CancelledError" not in dispatcher.log.read_text()
     assert "Task was destroyed" not in dispatcher.log.read_text()
+
+
+STRAY_CALLS = (  # what asyncio and gRPC print of calls that nobody has ended properly
+    "Task was destroyed",
+    "cannot reuse already awaited coroutine",
+    "was never retrieved",
+    "was never awaited",
+    "Traceback",
+)
+
+
+@pytest.mark.parametrize("dispatcher", [("heartbeat.interval=50ms",)], indirect=True)
+def test_calls_that_clients_and_job_masters_break_off_leave_nothing_in_the_log(
+    dispatcher: Dispatcher,
+) -> None:
+    with dispatcher.client() as steady:
+        ids = [f"{number:x}" * 32 for number in range(1, 5)]
+        for job_id in ids:
+            steady.submit(replace(a_job(), job_id=JobId(job_id)))
+            until_running(steady, job_id)
+            impatient = dispatcher.client()
+            watches = [impatient.watch_job(job_id) for _ in range(3)]
+            for watch in watches:
+                next(watch)
+            reader = threading.Thread(target=read_results, args=(impatient, job_id), daemon=True)
+            reader.start()
+            impatient.close()  # in the middle of all of its calls
+            reader.join(PATIENCE_S)
+        *_, killed = ids
+        for job_id in ids:
+            if job_id == killed:
+                for process in job_masters(dispatcher):
+                    process.kill()
+            else:
+                steady.cancel(job_id)
+            assert list(steady.watch_job(job_id))[-1].status.globally_terminal
+        dispatcher.wait_for_log("a JobMaster process has ended")
+        dispatcher.process.terminate()
+        assert dispatcher.process.wait(PATIENCE_S) == 0
+    logged = dispatcher.log.read_text()
+    assert [stray for stray in STRAY_CALLS if stray in logged] == [], logged
 
 
 def test_a_dead_job_master_fails_its_job_with_exit_code_and_log(dispatcher: Dispatcher) -> None:
