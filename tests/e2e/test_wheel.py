@@ -42,6 +42,7 @@ def test_the_wheel_has_the_services_the_stubs_and_nothing_else(wheel: Path) -> N
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
     assert "firesteel/_proto/dispatcher_pb2_grpc.py" in names
     assert "firesteel/py.typed" in names
+    assert "taskexecutor/executor/spark/jvm/java/FiresteelTask.java" in names
 
 
 def test_an_example_runs_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:

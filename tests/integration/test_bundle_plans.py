@@ -220,7 +220,7 @@ def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -
         with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
             run(kept, [{"k": "a", "x": 0, "t": 0}], schema)
         assert run(kept, [{"k": "a", "x": 4, "t": 0}], schema) == [{"y": 2.5}]
-    assert engine.local_tasks._memory.executionMemoryUsed() == 0
+    assert engine.local_tasks.used_bytes == 0
     kept.close()
     assert list(engine.bundles.folder.glob("*.parquet")) == []
 
@@ -232,7 +232,7 @@ def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
     result = kept.run([batch(rows)], schema, "test")
     assert next(result).num_rows > 0
     result.close()
-    assert engine.local_tasks._memory.executionMemoryUsed() == 0
+    assert engine.local_tasks.used_bytes == 0
     kept.close()
 
 

@@ -22,6 +22,7 @@ from taskexecutor.executor.spark.bundles import BundleStore
 from taskexecutor.executor.spark.jvm import archive, gateway, heartbeat, mllib
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
+from taskexecutor.executor.spark.jvm.code import Code
 from taskexecutor.executor.spark.jvm.launch import Jvm, start_jvm
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.jvm.session import create_session, session_settings
@@ -51,6 +52,7 @@ class SparkLost(FiresteelError):
 class SparkEngine:
     """Owns a slot's JVM and session, its bundles in shared memory and its temporary folder."""
 
+    code: Code
     local_tasks: LocalTasks
 
     def __init__(self) -> None:
@@ -102,7 +104,8 @@ class SparkEngine:
             )
             self._session = create_session(settings, self._jvm)
             _ENGINES[id(self._session)] = self
-            self.local_tasks = LocalTasks(self._session)
+            self.code = Code(self._session)
+            self.local_tasks = LocalTasks(self._session, self.code)
             self._mllib = mllib.register_when_imported(self._session._jvm)
         except BaseException:
             self.stop(grace_s=0)

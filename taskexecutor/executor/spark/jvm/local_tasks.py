@@ -2,65 +2,61 @@
 JVM.
 
 They have what Spark's code expects of the task it runs in: memory accounting, the session's
-settings, a completion that frees everything, and interruption. Spark has no public API for this.
+settings, locks on broadcasts, a completion that frees everything, and interruption. Spark has no
+public API for this, so they are made in `java/FiresteelTask.java`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from taskexecutor.executor.spark.jvm.code import Code
 
 
 class LocalTasks:
     """The local tasks of one session."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, code: Code) -> None:
         jvm = session._jvm
-        self._of_thread = singleton(jvm, "org.apache.spark.TaskContext")
-        self._none = singleton(jvm, "scala.None")
-        self._memory_manager_of_task = jvm.org.apache.spark.memory.TaskMemoryManager
+        code.load("FiresteelTask")
+        self._type = code.type("FiresteelTask")
         # Through fields: SparkEnv's methods use types that PySpark's jars lack, so reflection on
         # them fails.
         environment = _field(jvm, "org.apache.spark.SparkContext", "_env").get(session._jsc.sc())
         self._memory = _field(jvm, "org.apache.spark.SparkEnv", "_memoryManager").get(environment)
-        self._memory_of = _field(jvm, "org.apache.spark.TaskContextImpl", "taskMemoryManager")
-        self._properties_of = _field(jvm, "org.apache.spark.TaskContextImpl", "localProperties")
-        self._ids = itertools.count(-2, -1)  # the scheduler's are not negative
-        self._running: dict[str, LocalTask] = {}
+        blocks = _field(jvm, "org.apache.spark.SparkEnv", "blockManager").get(environment)
+        self._locks = _field(jvm, "org.apache.spark.storage.BlockManager", "blockInfoManager").get(
+            blocks
+        )
 
     @contextmanager
     def task(self, group: str, properties: Any) -> Iterator[LocalTask]:
         """A task of the group, which `interrupt` addresses. `properties`: see
         `SparkEngine.session_properties`.
+
+        The rows it emits may go through another plan of the same group: that is another task,
+        inside this one.
         """
-        memory = self._memory_manager_of_task(self._memory, next(self._ids))
-        context = self._of_thread.empty()
-        self._memory_of.set(context, memory)
-        self._properties_of.set(context, properties)
-        task = LocalTask(self._of_thread, context)
-        # The rows it emits may go through another plan of the same task.
-        outer = self._running.get(group)
-        self._running[group] = task
+        task = self.begin(group, properties)
         try:
-            yield task
+            yield LocalTask(task)
         finally:
-            if outer is not None:
-                self._running[group] = outer
-            else:
-                del self._running[group]
-            with task:  # completion listeners ask for the current task
-                context.markTaskCompleted(self._none)
-            memory.cleanUpAllAllocatedMemory()
+            task.end()
+
+    def begin(self, group: str, properties: Any) -> Any:
+        """The Java object of a task, which the caller must end()."""
+        return self._type(group, properties, self._memory, self._locks)
 
     def interrupt(self, group: str) -> bool:
         """From any thread: makes the group's task fail at its next rows. False if it has none."""
-        task = self._running.get(group)
-        if task is None:
-            return False
-        task.context.markInterrupted("the task was cancelled")
-        return True
+        return bool(self._type.interrupt(group))
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory that tasks hold for sorts, aggregations and the like."""
+        return int(self._memory.executionMemoryUsed())
 
 
 class LocalTask:
@@ -68,15 +64,24 @@ class LocalTask:
     may run other plans in between.
     """
 
-    def __init__(self, of_thread: Any, context: Any) -> None:
-        self._of_thread = of_thread
-        self.context = context
+    def __init__(self, java: Any) -> None:
+        self.java = java
+
+    @property
+    def context(self) -> Any:
+        """Spark's TaskContext."""
+        return self.java.context()
+
+    @property
+    def records_read(self) -> int:
+        """How many rows the task has read from files so far."""
+        return int(self.java.recordsRead())
 
     def __enter__(self) -> None:
-        self._of_thread.setTaskContext(self.context)
+        self.java.enter()
 
     def __exit__(self, *error: object) -> None:
-        self._of_thread.unset()
+        self.java.leave()
 
 
 def singleton(jvm: Any, name: str) -> Any:

@@ -1,0 +1,66 @@
+"""Java of our own in a slot's JVM, and Spark's tasks without a scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from taskexecutor.executor.spark.jvm.code import PACKAGE, Code
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import singleton
+
+
+def file_scan(engine: SparkEngine, path: Path) -> tuple[Any, Any]:
+    """A plan that reads the file, with its partition."""
+    frame = engine.session.read.schema("n LONG").parquet(str(path))
+    rdd = frame._jdf.queryExecution().executedPlan().execute()
+    return rdd, rdd.partitions()[0]
+
+
+def drained(rows: Any) -> int:
+    count = 0
+    while rows.hasNext():
+        rows.next()
+        count += 1
+    return count
+
+
+def test_a_task_reads_files_and_counts_their_rows(engine: SparkEngine, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "n.parquet")
+    rdd, partition = file_scan(engine, tmp_path / "n.parquet")
+    tasks = engine.local_tasks
+    for _ in range(2):
+        with tasks.task("files", engine.session_properties()) as task:
+            with task:  # Hadoop's settings are a broadcast, which is locked in the task's name
+                assert drained(rdd.iterator(partition, task.context)) == 1000
+            assert task.records_read == 1000
+    assert tasks._locks.getTaskLockCount(task.context.taskAttemptId()) == 0
+    assert tasks.used_bytes == 0
+
+
+def test_the_innermost_task_of_a_group_is_interrupted(engine: SparkEngine) -> None:
+    tasks, properties = engine.local_tasks, engine.session_properties()
+    with tasks.task("a", properties) as outer, tasks.task("b", properties) as other:
+        with tasks.task("a", properties) as inner:
+            assert outer.context.taskAttemptId() != inner.context.taskAttemptId()
+            assert tasks.interrupt("a")
+            assert inner.context.isInterrupted()
+        assert not outer.context.isInterrupted() and not other.context.isInterrupted()
+        assert tasks.interrupt("a")
+        assert outer.context.isInterrupted()
+    assert not tasks.interrupt("a")
+    assert singleton(engine.session._jvm, "org.apache.spark.TaskContext").get() is None
+
+
+def test_generated_code_finds_our_classes(engine: SparkEngine) -> None:
+    """Which Spark looks for in the class loader of the thread."""
+    jvm: Any = engine.session._jvm
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    assert loader.loadClass(f"{PACKAGE}.FiresteelTask") is not None
+    again = Code(engine.session)
+    with pytest.raises(Exception, match="duplicate class definition"):
+        again.load("FiresteelTask")
