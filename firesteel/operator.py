@@ -73,6 +73,31 @@ class Counter(Protocol):
     def inc(self, count: int = 1) -> None: ...
 
 
+class PlanMeter(Protocol):
+    """Counts an operator's plans on Spark, and divides the time that it spends there.
+
+    The spans are for use inside `RuntimeContext.time("spark")`: whatever is in neither of them
+    counts as running a plan.
+    """
+
+    @property
+    def planning(self) -> AbstractContextManager[None]:
+        """Making a plan: the program's functions, analysis, optimisation, code generation."""
+
+    @property
+    def converting(self) -> AbstractContextManager[None]:
+        """Bringing rows into Spark and out of it, as far as this process does that."""
+
+    def made(self) -> None:
+        """Counts a plan that was made, kept or not."""
+
+    def ran_kept(self) -> None:
+        """Counts a bundle that was run by a kept plan."""
+
+    def not_kept(self, reason: str) -> None:
+        """Says why a plan is made for each bundle, for `firesteel show --full`."""
+
+
 class TaskCancelled(BaseException):
     """Unwinds a cancelled task. Not an Exception: a user's `except Exception` must not stop it."""
 
@@ -138,6 +163,9 @@ class RuntimeContext(Protocol):
 
     def count_bundle(self, records: int) -> None:
         """Counts a bundle of records, for `firesteel show` and the metrics of bundle sizes."""
+
+    @property
+    def plan_meter(self) -> PlanMeter: ...
 
     def show_plan(self, plan: Callable[[], str]) -> None:
         """Shows a Spark plan in `firesteel show`; `plan` is called from time to time."""

@@ -155,6 +155,10 @@ def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
         last_bundle_records=metrics.last_bundle_records,
         plans=metrics.plans,
         aligning_ms=metrics.watermark_alignment_ms,
+        spark_planning_ms=metrics.spark_planning_ms,
+        spark_converting_ms=metrics.spark_converting_ms,
+        plans_made=metrics.plans_made,
+        kept_runs=metrics.kept_runs,
     )
 
 

@@ -102,6 +102,7 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
         .filter("k > 2", name="Large")
         .map_in_arrow(lambda batches: batches, name="Pass")
         .rebalance()
+        .transform(lambda df: df.where("rand() < 2"), name="Drawn")
         .map_in_arrow(nothing_left, name="Discard")
         .print()
     )
@@ -114,7 +115,10 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
         has_run = any(
             "isnotnull" in operator.plan for operator in details.vertices[0].operators
         )  # as Catalyst optimised it
-        return has_run and all(m.bundles and m.python_ms and m.exchange_ms for m in subtasks)
+        why = any("Planned for each" in operator.plan for operator in details.vertices[1].operators)
+        return (
+            has_run and why and all(m.bundles and m.python_ms and m.exchange_ms for m in subtasks)
+        )
 
     session.wait_until(job_id, has_worked)
     running = firesteel("show", "--full", "-m", session.address, job_id).stdout
@@ -129,14 +133,20 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
             shown,
         ), shown
         assert re.search(rf"1/2 +#0 +{state}", shown), shown
-        columns = r"Time +Spark +Python +Exchange +Busy +Idle +Back-pressured +Bundles +Last +Mean"
+        assert "Planned for each bundle: it differs from call to call" in shown, shown
+        columns = r"Time +Spark +Python +Exchange +Busy +Idle +Back-pressured"
         assert re.search(rf"Task +{columns} *\n +1/2 +[\d.]+ m?s +\d+% +\d+% +\d+%", shown), shown
+        plans = r"Planning +Running +Converting +Bundles +Mean +Last +Plans +Kept"
+        assert re.search(
+            rf"On Spark +{plans} *\n +1/2(?: +\d+%){{3}}(?: +\S+){{4}} +[1-9]", shown
+        ), shown
     for vertex in ended.vertices:
         for subtask in vertex.subtasks:
             attempt = subtask.attempts[-1]
             metrics, at_ms = attempt.metrics, attempt.entered_ms
             told_ms = metrics.busy_ms + metrics.idle_ms + metrics.back_pressured_ms
             assert metrics.spark_ms + metrics.python_ms + metrics.exchange_ms <= metrics.busy_ms
+            assert metrics.spark_planning_ms + metrics.spark_converting_ms < metrics.spark_ms
             assert (
                 at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.RUNNING] <= told_ms + 1_000
             ), "of which the last was not told"

@@ -29,6 +29,8 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.spark.warm_up import start_warm
+from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+from taskexecutor.executor.timing.plan_meter import PlanMeter
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 CALLS = itertools.count()
@@ -81,7 +83,11 @@ def planned(
     with BundleLoader(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
         result = plans.apply(frame, specs, cores=engine.cores)
         schema = to_arrow(result.schema)
-        return schema, [row for each in collect(result, schema) for row in each.to_pylist()]
+        return schema, [
+            row
+            for each in collect(result, schema, PlanMeter(TaskClock()))
+            for row in each.to_pylist()
+        ]
 
 
 def run(
@@ -91,7 +97,7 @@ def run(
 
 
 def made(engine: SparkEngine, specs: list[Spec]) -> BundlePlans:
-    kept = BundlePlans(engine, SCHEMA, specs)
+    kept = BundlePlans(engine, SCHEMA, specs, PlanMeter(TaskClock()))
     kept.make()
     assert kept.frame is not None
     return kept
@@ -162,30 +168,20 @@ def test_many_rows_and_many_batches(
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "reason"),
     [
-        pytest.param(lambda df: df.where(f"x >= {df.count() * 0}"), id="looks at the rows"),
-        pytest.param(
-            lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"
-        ),
-        pytest.param(lambda df: df.where("rand() >= 0"), id="draws lots"),
-        pytest.param(
-            lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), id="another plan each time"
-        ),
-        pytest.param(lambda df: df.orderBy("x"), id="not row by row"),
-        pytest.param(
-            lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), id="with a subquery"
-        ),
-        pytest.param(
-            lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"), id="with a join"
-        ),
-        pytest.param(
-            lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df,
-            id="fails without rows",
-        ),
+        (lambda df: df.where(f"x >= {df.count() * 0}"), "a function looks at its rows"),
+        (lambda df: df.where("current_timestamp() IS NOT NULL"), "it contains the current time"),
+        (lambda df: df.where("rand() >= 0"), "it differs from call to call"),
+        (lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), "it differs from call to call"),
+        (lambda df: df.orderBy("x"), "it contains a sort (SortExec)"),
+        (lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), "a subquery"),
+        (lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"), "it contains a join ("),
+        (lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df, "ZeroDivisionError"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
+def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: str) -> None:
     operator = SparkTransformStage(transforms(function), None)
     harness = OperatorHarness(operator, [SCHEMA], spark=engine.session).open()
     for first in (0, 50):
@@ -195,6 +191,10 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
     assert sorted(row["x"] for row in harness.rows()) == list(range(100))
     assert operator._plans is not None
     assert operator._plans.frame is None
+    counts = harness.metrics.plan_counts
+    assert (counts.made, counts.kept_runs) == (2, 0)
+    assert reason in counts.not_kept
+    assert harness.metrics.shown_plan.startswith(f"Planned for each bundle: {counts.not_kept}\n")
 
 
 def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> None:
@@ -211,6 +211,12 @@ def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> Non
     harness.end()
     assert len(harness.rows()) == 4
     assert len(calls) == made
+    counts = harness.metrics.plan_counts
+    assert (counts.made, counts.kept_runs, counts.not_kept) == (1, 5, "")
+    spent_ns = harness.environment.clock.read_ns()
+    assert all(
+        spent_ns[kind] > 0 for kind in (TimeKind.PLANNING, TimeKind.SPARK, TimeKind.CONVERTING)
+    )
 
 
 def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -> None:

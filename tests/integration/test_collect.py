@@ -15,6 +15,8 @@ from taskexecutor.executor.spark.bundles import collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.warm_up import start_warm
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.plan_meter import PlanMeter
 
 ROWS = 4_000_000
 PARTITIONS = 8
@@ -32,7 +34,7 @@ def test_rows_come_in_their_order(engine: SparkEngine) -> None:
     # The first partitions take longest.
     slow = "aggregate(sequence(0, (7 - id DIV 1000) * 20), 0D, (a, v) -> a + sqrt(v)) >= 0"
     frame = engine.session.range(0, 8_000, 1, PARTITIONS).where(slow)
-    found = pa.Table.from_batches(collect(frame, to_arrow(frame.schema)))
+    found = pa.Table.from_batches(collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock())))
     assert found["id"].to_pylist() == list(range(8_000))
 
 
@@ -42,7 +44,7 @@ def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine
     jobs_before = scheduler.numTotalJobs()
     frame = engine.session.range(0, ROWS, 1, PARTITIONS)
     counts: list[int] = []
-    result = collect(frame, to_arrow(frame.schema))
+    result = collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock()))
     read = next(result).num_rows
     other = threading.Thread(
         target=lambda: counts.append(engine.session.range(0, 1000, 1, 2).count()), daemon=True
@@ -65,7 +67,9 @@ def test_tasks_go_by_the_sessions_values(engine: SparkEngine, tmp_path: Path) ->
     try:
         with engine.job_group("group", "test", lambda: False):
             frame = session.read.schema("n INT, _corrupt_record STRING").json(str(tmp_path))
-            rows = pa.Table.from_batches(collect(frame, to_arrow(frame.schema)))
+            rows = pa.Table.from_batches(
+                collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock()))
+            )
     finally:
         session.conf.unset("spark.sql.legacy.json.allowEmptyString.enabled")
     assert rows.to_pylist() == [{"n": None, "_corrupt_record": None}]

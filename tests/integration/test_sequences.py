@@ -77,6 +77,8 @@ def test_transforms_run_by_a_kept_plan(engine: SparkEngine) -> None:
     operator, harness = stage(engine, lambda numbers: numbers.transform(odd))
     assert sorted(r["d"] for r in read(harness)) == [2 * n for n in NUMBERS if n >= 0 and n % 2]
     assert plan_is_kept(operator)
+    counts = harness.metrics.plan_counts
+    assert counts.kept_runs == harness.metrics.bundles - 1, "the last split is a shorter one"
 
 
 def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
@@ -92,25 +94,21 @@ def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "reason"),
     [
-        pytest.param(lambda df: df.where(f"n >= {df.count() * 0 + START}"), id="looks at the rows"),
-        pytest.param(
-            lambda df: df.where("current_timestamp() IS NOT NULL"), id="asks for the time"
-        ),
-        pytest.param(
-            lambda df: df.where(f"n > -{next(CALLS) + 10_000}"), id="another plan each time"
-        ),
-        pytest.param(lambda df: df.orderBy(df.n % 10), id="not row by row"),
-        pytest.param(
-            lambda df: df.where("n <= (SELECT max(id) FROM range(100000))"), id="with a subquery"
-        ),
+        (lambda df: df.where(f"n >= {df.count() * 0 + START}"), "a function looks at its rows"),
+        (lambda df: df.where("current_timestamp() IS NOT NULL"), "it contains the current time"),
+        (lambda df: df.where(f"n > -{next(CALLS) + 10_000}"), "it differs from call to call"),
+        (lambda df: df.orderBy(df.n % 10), "it contains a sort (SortExec)"),
+        (lambda df: df.where("n <= (SELECT max(id) FROM range(100000))"), "a subquery"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any) -> None:
+def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: str) -> None:
     operator, harness = stage(engine, lambda ns: ns.transform(function, per_bundle=True))
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert not plan_is_kept(operator)
+    assert reason in harness.metrics.plan_counts.not_kept
 
 
 def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +134,6 @@ def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:
     operator, _ = stage(engine, program)
     leaf = engine.session.range(5).toDF("n")
     kept = keep(engine.session, leaf, leaf, operator._specs, ranges._ALLOWED)
-    assert kept is not None
     assert kept.physical.toString().count("HashAggregate") == 1
 
 

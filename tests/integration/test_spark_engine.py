@@ -35,6 +35,8 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.heartbeat import await_silence
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.plan_meter import PlanMeter
 
 DAY_US = 86_400_000_000
 RICH = pa.schema(
@@ -88,7 +90,7 @@ def test_schemas_and_values_survive_the_round_trip(engine: SparkEngine, copies: 
     table = pa.Table.from_pylist(ROWS * copies, schema=RICH)
     way = BundleLoader(engine.session, engine.bundles, RICH)
     with way.dataframe(table.to_batches()) as frame:
-        batches = list(collect(frame, to_arrow(frame.schema)))
+        batches = list(collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock())))
     assert to_arrow(to_spark(RICH)).equals(RICH)
     assert all(batch.schema.equals(RICH) for batch in batches)
     assert pa.Table.from_batches(batches).to_pylist() == table.to_pylist()

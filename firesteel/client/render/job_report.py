@@ -91,7 +91,7 @@ _Cells = dict[str, Callable[[TaskMetrics], str]]  # by column
 
 
 def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
-    """What each attempt has processed, and below it where its time went."""
+    """What each attempt has processed, below it where its time went, and below that its plans."""
     done: _Cells = {
         "Records in": lambda m: count(m.records_in),
         "Records out": lambda m: count(m.records_out),
@@ -106,9 +106,12 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
         done["Late"] = lambda m: count(m.late_records_dropped)
     if any(attempt.metrics.aligning_ms for _, attempt in attempts):  # a part of the idle time
         done["Aligning"] = lambda m: _share(m.aligning_ms, m)
-    spent = _time_spent([attempt.metrics for _, attempt in attempts], wide=wide)
+    all_metrics = [attempt.metrics for _, attempt in attempts]
+    spent = _time_spent(all_metrics, wide=wide)
     first = new_table("Task", "Attempt" if wide else "#", "State", "Slot", *done, right=done)
     second = new_table("Task", *spent, right=spent)
+    on_spark = _on_spark(wide=wide)
+    third = new_table("On Spark", *on_spark, right=on_spark)
     for subtask, attempt in attempts:
         name, number, metrics = (
             f"{subtask.index + 1}/{vertex.parallelism}",
@@ -118,25 +121,39 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
         cells = (cell(metrics) for cell in done.values())
         first.add_row(name, number, state_text(attempt.state), _slot(attempt, wide=wide), *cells)
         if _whole_ms(metrics) > 0:
-            second.add_row(
-                f"{name} {number}" if attempt.number else name,
-                *(cell(metrics) for cell in spent.values()),
-            )
-    return Group(first, second) if second.row_count else first
+            name = f"{name} {number}" if attempt.number else name
+            second.add_row(name, *(cell(metrics) for cell in spent.values()))
+            if any(m.spark_ms or m.bundles for m in all_metrics):
+                third.add_row(name, *(cell(metrics) for cell in on_spark.values()))
+    return Group(*(table for table in (first, second, third) if table is first or table.row_count))
 
 
 def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
-    """Shares of an attempt's time, and its bundles; columns only for work that was done."""
+    """Shares of an attempt's time; columns only for work that was done."""
     cells: _Cells = {"Time": lambda m: duration(_whole_ms(m) / 1000)} if wide else {}
     for name, part_ms in _WORK.items():
         if any(map(part_ms, metrics)):
             cells[name] = lambda m, part_ms=part_ms: _share(part_ms(m), m)  # type: ignore[misc]
     cells["Busy"], cells["Idle"] = lambda m: _share(m.busy_ms, m), lambda m: _share(m.idle_ms, m)
     cells["Back-pressured" if wide else "Blocked"] = lambda m: _share(m.back_pressured_ms, m)
-    if any(m.bundles for m in metrics):
-        cells["Bundles"] = lambda m: short_count(m.bundles)
+    return cells
+
+
+def _on_spark(*, wide: bool) -> _Cells:
+    """Shares of an attempt's time that add up to Spark's; its bundles and their records; its plans,
+    and how many bundles were run by a kept one.
+    """
+    cells: _Cells = {
+        "Planning": lambda m: _share(m.spark_planning_ms, m),
+        "Running": lambda m: _share(m.spark_running_ms, m),
+        "Converting": lambda m: _share(m.spark_converting_ms, m),
+        "Bundles": lambda m: short_count(m.bundles),
+        "Mean": lambda m: short_count(m.bundle_records / max(1, m.bundles)),
+    }
+    if wide:
         cells["Last"] = lambda m: short_count(m.last_bundle_records)
-        cells["Mean"] = lambda m: short_count(m.bundle_records / max(1, m.bundles))
+    cells["Plans"] = lambda m: short_count(m.plans_made)
+    cells["Kept"] = lambda m: short_count(m.kept_runs)
     return cells
 
 

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
+from firesteel.common.error_report import summary_of
 from firesteel.common.units import MIB
+from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundles import local_frame, writing
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
+from taskexecutor.executor.spark.kept_plan import (
+    ATTEMPTS,
+    ROW_BY_ROW,
+    NotKept,
+    keep,
+    temporary_conf,
+)
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -57,8 +65,11 @@ class _Plan:
 class BundlePlans:
     """The kept plan of one operator's bundles, made with the first bundle if that is sound."""
 
-    def __init__(self, engine: SparkEngine, schema: pa.Schema, specs: Sequence[Spec]) -> None:
+    def __init__(
+        self, engine: SparkEngine, schema: pa.Schema, specs: Sequence[Spec], meter: PlanMeter
+    ) -> None:
         self._engine = engine
+        self._meter = meter
         self._session: Any = engine.session
         self._schema = schema  # of the bundles
         self._spark_schema = to_spark(schema)
@@ -86,18 +97,25 @@ class BundlePlans:
         """Tries to make the plan, which sets `frame`. Calls the functions of the program."""
         self._attempts -= 1
         try:
-            self._plan = self._made()
+            with self._meter.planning:
+                self._plan = self._made()
+            self._meter.made()
+        except NotKept as reason:
+            self._meter.not_kept(str(reason))
         except Exception as error:
             # If it is the program's error, planning the bundle in the usual way raises it again.
             _log.info("the plan is not kept", error=repr(error))
+            self._meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
 
     def run(
         self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str
     ) -> Generator[pa.RecordBatch, None, None]:
         """The results in batches of exactly `schema`, each computed on demand."""
-        table = pa.Table.from_batches(
-            [conform(batch, self._schema) for batch in batches], self._schema
-        ).cast(self._canonical)
+        with self._meter.converting:
+            table = pa.Table.from_batches(
+                [conform(batch, self._schema) for batch in batches], self._schema
+            ).cast(self._canonical)
+        self._meter.ran_kept()
         part_rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
         for start in range(0, table.num_rows, part_rows):
             yield from self._run(table.slice(start, part_rows), schema, group)
@@ -107,6 +125,7 @@ class BundlePlans:
     ) -> Generator[pa.RecordBatch, None, None]:
         into, out = self._paths
         with (
+            self._meter.converting,
             writing(into, table.nbytes),
             pa.OSFile(str(into), "wb") as file,
             pa.ipc.new_stream(file, self._canonical) as writer,
@@ -129,27 +148,27 @@ class BundlePlans:
                         plan.write(rows.take(1), stream)
                     finally:
                         stream.close()
-                content = pa.py_buffer(out.read_bytes())
-                batch = pa.ipc.read_record_batch(content[_LENGTH_BYTES:], plan.schema)
+                with self._meter.converting:
+                    content = pa.py_buffer(out.read_bytes())
+                    batch = pa.ipc.read_record_batch(content[_LENGTH_BYTES:], plan.schema)
+                    batch = conform(batch, schema) if batch.num_rows else batch
                 if batch.num_rows:
-                    yield conform(batch, schema)
+                    yield batch
 
     def close(self) -> None:
         for path in self._paths:
             path.unlink(missing_ok=True)
 
-    def _made(self) -> _Plan | None:
+    def _made(self) -> _Plan:
         session = self._session
         leaf = self._leaf()
         kept = keep(session, leaf, leaf, self._specs, ROW_BY_ROW | _LEAF)
-        if kept is None:
-            return None
         rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical)
         root = rdd
         while root.getClass().getSimpleName() == "MapPartitionsRDD":
             root = root.dependencies().head().rdd()
         if root.getClass().getSimpleName() != "ParallelCollectionRDD":
-            return None
+            raise NotKept(f"its rows come from a {root.getClass().getSimpleName()}")
         jvm = session._jvm
         return _Plan(
             frame=kept.frame,

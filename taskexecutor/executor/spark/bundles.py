@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
+from firesteel.operator import PlanMeter
 from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ def writing(path: Path, size_bytes: int) -> Iterator[None]:
         ) from error
 
 
-def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+def collect(
+    frame: DataFrame, schema: pa.Schema, meter: PlanMeter
+) -> Generator[pa.RecordBatch, None, None]:
     """Runs the plan and yields its rows in order, in batches of exactly `schema`, none of them
     empty. Closing the generator abandons the rest.
 
@@ -136,9 +139,10 @@ def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, No
     from pyspark.util import _create_local_socket  # as PySpark's own toLocalIterator
 
     session: Any = frame.sparkSession
-    rows = frame._jdf.toArrowBatchRdd(
-        BATCH_ROWS, "UTC", True, False
-    )  # structs' fields have distinct names; no large_string
+    with meter.planning:
+        rows = frame._jdf.toArrowBatchRdd(
+            BATCH_ROWS, "UTC", True, False
+        )  # structs' fields have distinct names; no large_string
     port, secret, server = session._jvm.PythonRDD.toLocalIteratorAndServe(rows, True)
     arrow_schema = to_arrow(frame.schema)
     file: Any
@@ -146,9 +150,12 @@ def collect(frame: DataFrame, schema: pa.Schema) -> Generator[pa.RecordBatch, No
     try:
         while _next_partition(file):
             while (size := _read_int(file)) != _END_OF_PARTITION:
-                batch = pa.ipc.read_record_batch(pa.py_buffer(_read(file, size)), arrow_schema)
+                content = _read(file, size)
+                with meter.converting:
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(content), arrow_schema)
+                    batch = conform(batch, schema) if batch.num_rows else batch
                 if batch.num_rows:
-                    yield conform(batch, schema)
+                    yield batch
         with _unwrapped():
             server.getResult()  # raises what the plan raised
     finally:

@@ -135,7 +135,7 @@ class CheckedRows:
         if self._source.malformed == "drop":
             context.counter(DROPPED_COUNTER).inc(malformed)
         elif self._source.malformed == "side_output":
-            self._emit(output)
+            self._emit(context, output)
 
     def _rows(self) -> DataFrame:
         return _with_corrupt_record(self._session, self._source, self._path, self._schema)
@@ -168,7 +168,7 @@ class CheckedRows:
             f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields[:40]
         )
 
-    def _emit(self, output: Output) -> None:
+    def _emit(self, context: RuntimeContext, output: Output) -> None:
         """Reads the file once more, for the malformed rows only. They are rare, or the source is
         about to be fixed.
         """
@@ -177,7 +177,7 @@ class CheckedRows:
 
         rows = self._rows()
         rows = rows.where(column(CORRUPT_RECORD).isNotNull())
-        for batch in collect(rows, to_arrow(rows.schema)):
+        for batch in collect(rows, to_arrow(rows.schema), context.plan_meter):
             records = batch.column(batch.schema.get_field_index(CORRUPT_RECORD))
             paths = pa.array([self._path] * batch.num_rows, pa.string())
             output.emit_side(

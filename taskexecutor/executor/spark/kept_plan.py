@@ -49,6 +49,25 @@ _CONF_LOCK = threading.Lock()
 _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
+_NAMES = {  # what users call these nodes
+    "ArrowEvalPythonExec": "a Python UDF",
+    "ArrowWindowPythonExec": "a Python UDF",
+    "BatchEvalPythonExec": "a Python UDF",
+    "BroadcastHashJoinExec": "a join",
+    "BroadcastNestedLoopJoinExec": "a join",
+    "MapInArrowExec": "mapInArrow",
+    "MapInPandasExec": "mapInPandas",
+    "ShuffleExchangeExec": "a shuffle",
+    "ShuffledHashJoinExec": "a join",
+    "SortExec": "a sort",
+    "SortMergeJoinExec": "a join",
+}
+
+
+class NotKept(Exception):
+    """A plan must not be kept; the message says why."""
+
+
 class KeptPlan(NamedTuple):
     frame: DataFrame
     physical: Any  # the SparkPlan, without an exchange
@@ -56,9 +75,9 @@ class KeptPlan(NamedTuple):
 
 def keep(
     session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]
-) -> KeptPlan | None:
-    """The group's plan over `leaf`; None if it must not be kept. Calls the functions of the
-    program, first on `empty`, a leaf without rows.
+) -> KeptPlan:
+    """The group's plan over `leaf`. Raises NotKept. Calls the functions of the program, first on
+    `empty`, a leaf without rows.
 
     `allowed`: the classes of nodes that the physical plan may have, except those of the partial
     aggregate.
@@ -67,21 +86,19 @@ def keep(
     jobs_before = scheduler.numTotalJobs()
     _applied(empty, specs)
     if scheduler.numTotalJobs() != jobs_before:
-        return None
+        raise NotKept("a function looks at its rows (count, first, collect, ...)")
     rows, frame = _applied(leaf, specs)
     _, again = _applied(leaf, specs)
     analyzed = frame._jdf.queryExecution().analyzed()
     time_of_day = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    if analyzed.containsPattern(time_of_day) or not analyzed.sameResult(
-        again._jdf.queryExecution().analyzed()
-    ):
-        return None
-    if not _all_in(rows._jdf.queryExecution().executedPlan(), allowed):
-        return None
+    if analyzed.containsPattern(time_of_day):
+        raise NotKept("it contains the current time")
+    if not analyzed.sameResult(again._jdf.queryExecution().analyzed()):
+        raise NotKept("it differs from call to call, as with random numbers")
+    _check(rows._jdf.queryExecution().executedPlan(), allowed)
     plan = frame._jdf.queryExecution().executedPlan()
     if frame is not rows:
-        if not _all_in(plan, allowed | _AGGREGATION | {_EXCHANGE}):
-            return None
+        _check(plan, allowed | _AGGREGATION | {_EXCHANGE})
         # Of this thread; new nodes ask for it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
@@ -121,13 +138,16 @@ def _children(plan: Any) -> list[Any]:
     return [children.apply(index) for index in range(children.size())]
 
 
-def _all_in(plan: Any, allowed: frozenset[str]) -> bool:
-    """Whether the plan has only nodes of these classes, and no subqueries."""
+def _check(plan: Any, allowed: frozenset[str]) -> None:
+    """Raises NotKept unless the plan has only nodes of these classes, and no subqueries."""
     if not plan.subqueriesAll().isEmpty():
-        return False
-    return plan.getClass().getSimpleName() in allowed and all(
-        _all_in(child, allowed) for child in _children(plan)
-    )
+        raise NotKept("it contains a subquery")
+    node = plan.getClass().getSimpleName()
+    if node not in allowed:
+        known = _NAMES.get(node)
+        raise NotKept(f"it contains {known} ({node})" if known else f"it contains {node}")
+    for child in _children(plan):
+        _check(child, allowed)
 
 
 def _aggregated_once(session: Any, plan: Any) -> Any:

@@ -50,10 +50,13 @@ class SparkStage(StreamOperator):
 
     def _run(self, frame: DataFrame) -> DataFrame:
         """Applies the group to `frame`, runs the plan, emits its rows, and returns its frame."""
-        frame = plans.apply(frame, self._specs, cores=self._engine.cores)
-        self._check_schema(frame)
+        meter = self.context.plan_meter
+        with meter.planning:
+            frame = plans.apply(frame, self._specs, cores=self._engine.cores)
+            self._check_schema(frame)
+        meter.made()
         assert self._output_schema is not None
-        self._emit(collect(frame, self._output_schema))
+        self._emit(collect(frame, self._output_schema, meter))
         return frame
 
     def _emit(self, result: Generator[pa.RecordBatch, None, None]) -> None:

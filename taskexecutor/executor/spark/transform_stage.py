@@ -8,6 +8,7 @@ and no watermark overtakes a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import pyarrow as pa
 
@@ -49,7 +50,7 @@ class SparkTransformStage(SparkStage):
         self.context.count_bundle(rows)
         schema = self.context.input_schemas[0] or bundle[0].schema
         if self._plans is None:
-            self._plans = BundlePlans(self._engine, schema, self._specs)
+            self._plans = BundlePlans(self._engine, schema, self._specs, self.context.plan_meter)
             self._loader = BundleLoader(self._engine.session, self._engine.bundles, schema)
         suited = self._plans.suits(rows)
         if suited and self._plans.undecided:
@@ -63,7 +64,9 @@ class SparkTransformStage(SparkStage):
                 self._show_plan(self._plans.frame)
         else:
             assert self._loader is not None
-            with self._on_spark(), self._loader.dataframe(bundle) as frame:
+            with self._on_spark(), ExitStack() as loaded:
+                with self.context.plan_meter.converting:
+                    frame = loaded.enter_context(self._loader.dataframe(bundle))
                 self._show_plan(self._run(frame))
 
     def close(self) -> None:

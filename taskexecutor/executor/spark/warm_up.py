@@ -29,6 +29,8 @@ from taskexecutor.executor.spark.files import read_files
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.plan_meter import PlanMeter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,7 +82,9 @@ def warm_up(engine: SparkEngine) -> None:
     loader = BundleLoader(engine.session, engine.bundles, _SCHEMA)
 
     # Small bundles: by a kept plan, and as a local relation.
-    bundles = BundlePlans(engine, _SCHEMA, [TransformSpec(function=_filter_and_project)])
+    bundles = BundlePlans(
+        engine, _SCHEMA, [TransformSpec(function=_filter_and_project)], PlanMeter(TaskClock())
+    )
     bundles.make()
     for _ in bundles.run(table.to_batches(), _SCHEMA, "warm-up"):
         pass
@@ -121,5 +125,5 @@ def _aggregated(frame: DataFrame, cores: int) -> DataFrame:
 
 
 def _run(frame: DataFrame) -> None:
-    for _ in collect(frame, to_arrow(frame.schema)):
+    for _ in collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock())):
         pass

@@ -24,6 +24,9 @@ TIMES = {
     "Idle": "idle_ms",
     "BackPressured": "back_pressured_ms",
     "Spark": "spark_ms",
+    "SparkPlanning": "spark_planning_ms",
+    "SparkRunning": "spark_running_ms",
+    "SparkConverting": "spark_converting_ms",
     "Python": "python_ms",
     "Exchange": "exchange_ms",
 }
@@ -113,6 +116,9 @@ class TaskMeters:
             "numRecordsInPerSecond": rates[f"in {operator.operator_id}"],
             "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
         }
+        if plans := operator.plan_counts.made:
+            values["numPlansMade"] = plans
+            values["numKeptPlanRuns"] = operator.plan_counts.kept_runs
         if operator.bundles:
             values["numBundles"] = operator.bundles
             values["lastBundleRecords"] = operator.last_bundle_records

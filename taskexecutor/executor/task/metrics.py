@@ -13,6 +13,7 @@ from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.task.interfaces import InputGate, ResultPartition
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+from taskexecutor.executor.timing.plan_meter import PlanCounts
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 LATE_RECORDS = "numLateRecordsDropped"
@@ -20,6 +21,7 @@ LATE_RECORDS = "numLateRecordsDropped"
 RECORDS_READ = "numRecordsIn"
 # How often an operator's plan on Spark is read, which costs a few calls into the JVM.
 PLAN_INTERVAL_S = 10.0
+_ON_SPARK = (TimeKind.SPARK, TimeKind.PLANNING, TimeKind.CONVERTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class TaskMetrics:
     back_pressured_ms: float
     # parts of the time above
     spark_ms: float
+    spark_planning_ms: float  # of spark_ms, as is the next; the rest is running plans
+    spark_converting_ms: float
     python_ms: float
     exchange_ms: float  # handing batches to result partitions, without waiting for credit
     watermark_alignment_ms: float  # of idle_ms: paused until others of the alignment group catch up
@@ -45,7 +49,13 @@ class TaskMetrics:
     bundles: int  # runs of plans on Spark
     bundle_records: int  # the records in them
     last_bundle_records: int
+    plans_made: int
+    kept_runs: int  # of the bundles: those that were run by a kept plan
     plans: Mapping[str, str]  # by operator: its last plan on Spark; of the first subtask only
+
+    @property
+    def spark_running_ms(self) -> float:
+        return self.spark_ms - self.spark_planning_ms - self.spark_converting_ms
 
 
 class OperatorCounter:
@@ -72,12 +82,19 @@ class OperatorMetrics:
     bundles: int = 0
     bundle_records: int = 0
     last_bundle_records: int = 0
+    plan_counts: PlanCounts = field(default_factory=PlanCounts)
     plan: str = ""  # on Spark, as last read
     plan_read_at_s: float = -PLAN_INTERVAL_S
     watermark_alignment: WatermarkAlignment | None = None
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())
+
+    @property
+    def shown_plan(self) -> str:
+        """The plan, below the reason why it is not kept."""
+        why = self.plan_counts.not_kept
+        return f"Planned for each bundle: {why}\n{self.plan}" if why else self.plan
 
     @property
     def records_taken(self) -> int:
@@ -133,13 +150,17 @@ class TaskMetricGroup:
             busy_ms=busy_ns / 1e6,
             idle_ms=spent_ns[TimeKind.IDLE] / 1e6,
             back_pressured_ms=blocked_ns / 1e6,
-            spark_ms=spent_ns[TimeKind.SPARK] / 1e6,
+            spark_ms=sum(spent_ns[kind] for kind in _ON_SPARK) / 1e6,
+            spark_planning_ms=spent_ns[TimeKind.PLANNING] / 1e6,
+            spark_converting_ms=spent_ns[TimeKind.CONVERTING] / 1e6,
             python_ms=spent_ns[TimeKind.PYTHON] / 1e6,
             exchange_ms=(spent_ns[TimeKind.EXCHANGE] - no_credit_ns) / 1e6,
             bundles=sum(o.bundles for o in self.operators),
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
-            plans={o.operator_id: o.plan for o in self.operators if o.plan}
+            plans_made=sum(o.plan_counts.made for o in self.operators),
+            kept_runs=sum(o.plan_counts.kept_runs for o in self.operators),
+            plans={o.operator_id: o.shown_plan for o in self.operators if o.shown_plan}
             if self.info.subtask == 0
             else {},
             watermark_alignment_ms=sum(

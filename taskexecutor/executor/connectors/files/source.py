@@ -79,10 +79,11 @@ class FileStage(SparkSourceStage):
         path = split["path"]
         latest_us: int | None = None
         with self._on_spark():
-            checked = self._checked_rows(path)
-            frame = self._frame(path) if checked is None else checked.frame
-            if self._watermarks is not None:
-                frame = observations.observe_time(frame, self._watermarks)
+            with self.context.plan_meter.planning:
+                checked = self._checked_rows(path)
+                frame = self._frame(path) if checked is None else checked.frame
+                if self._watermarks is not None:
+                    frame = observations.observe_time(frame, self._watermarks)
             done = self._run_explained(frame, path)
             self._show_plan(done)
             if self._watermarks is not None:

@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.connectors import SequenceSource
+from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, keep, temporary_conf
+from taskexecutor.executor.spark.kept_plan import (
+    ATTEMPTS,
+    ROW_BY_ROW,
+    NotKept,
+    keep,
+    temporary_conf,
+)
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
@@ -37,9 +44,15 @@ class RangePlans:
     """One per task."""
 
     def __init__(
-        self, session: SparkSession, source: SequenceSource, specs: Sequence[Spec], cores: int
+        self,
+        session: SparkSession,
+        source: SequenceSource,
+        specs: Sequence[Spec],
+        cores: int,
+        meter: PlanMeter,
     ) -> None:
         self._session = session
+        self._meter = meter
         self._source = source
         self._specs = tuple(specs)
         self._cores = cores
@@ -65,9 +78,13 @@ class RangePlans:
         block = number // SPLITS_PER_PLAN
         if block != self._block and self._attempts:
             self._rdd = None
-            if self._make(block):
+            try:
+                with self._meter.planning:
+                    self._make(block)
+                self._meter.made()
                 self._block = block
-            else:
+            except NotKept as reason:
+                self._meter.not_kept(str(reason))
                 self._attempts -= 1
         return self._rdd is not None
 
@@ -75,6 +92,7 @@ class RangePlans:
         """The result of a split that is covered, batches of exactly `schema`; part by part, each
         whole in the JVM first.
         """
+        self._meter.ran_kept()
         size_bytes = 0
         first = (
             (start - self._source.start)
@@ -104,37 +122,35 @@ class RangePlans:
         file, sock = _create_local_socket((port, secret))
         try:
             while header := file.read(4):
-                batch = pa.ipc.read_record_batch(
-                    pa.py_buffer(file.read(int.from_bytes(header, "big"))), self._schema
-                )
+                content = file.read(int.from_bytes(header, "big"))
+                with self._meter.converting:
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(content), self._schema)
+                    batch = conform(batch, schema) if batch.num_rows else batch
                 if batch.num_rows:
-                    yield conform(batch, schema)
+                    yield batch
         finally:
             for closable in (file, sock):
                 with suppress(OSError):
                     closable.close()
 
-    def _make(self, block: int) -> bool:
+    def _make(self, block: int) -> None:
         session: Any = self._session
         begin = self._source.start + block * SPLITS_PER_PLAN * self._split_rows
         end = begin + SPLITS_PER_PLAN * self._split_rows
         if end > 2**63 - 1:
-            return False
+            raise NotKept("it would go beyond the largest BIGINT")
         numbers = session.range(begin, end, 1, SPLITS_PER_PLAN * self._parts * self._cores)
         column = self._source.column
         leaf, empty = (
             each.withColumnRenamed("id", column) for each in (numbers, session.range(0, 0, 1, 2))
         )
         kept = keep(session, leaf, empty, self._specs, _ALLOWED)
-        if kept is None:
-            return False
         self._schema = to_arrow(kept.frame.schema)
         self.frame = kept.frame
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
         with temporary_conf(session, _map_settings(self._map_bits)):  # the code is generated here
             self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
-        return True
 
     def _find_map_bits(self, begin: int) -> int:
         """The size of the map. Its columns are allocated in full, and must leave room for all

@@ -86,7 +86,11 @@ class SequenceStage(SparkSourceStage):
         with self._on_spark():
             if self._ranges is None:
                 self._ranges = RangePlans(
-                    self._engine.session, self._source, self._specs, self._engine.cores
+                    self._engine.session,
+                    self._source,
+                    self._specs,
+                    self._engine.cores,
+                    self.context.plan_meter,
                 )
             if self._ranges.covers(start, end):
                 assert self._ranges.frame is not None

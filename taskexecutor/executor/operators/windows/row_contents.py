@@ -4,7 +4,7 @@ cannot be split.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,13 +85,22 @@ class RowContents:
             table = table.append_column(pa.field(name, TIME), as_timestamps(times))
         if self._way is None:
             self._way = BundleLoader(self._engine.session, self._engine.bundles, table.schema)
+        meter = self._context.plan_meter
+        meter.not_kept("windows of rows are planned when they fire")
+        self._context.count_bundle(table.num_rows)
         group = f"firesteel-{self._context.task.attempt_id}"
         with (
             self._context.time("spark"),
             self._engine.job_group(group, self._description, lambda: self._context.cancelled),
-            self._way.dataframe(table.combine_chunks().to_batches()) as frame,
+            ExitStack() as loaded,
         ):
-            self._run(plans.window_result(frame, self._spec))
+            with meter.converting:
+                batches = table.combine_chunks().to_batches()
+                rows = loaded.enter_context(self._way.dataframe(batches))
+            with meter.planning:
+                frame = plans.window_result(rows, self._spec)
+            meter.made()
+            self._run(frame)
 
     def _run(self, frame: DataFrame) -> None:
         schema = self._context.output_schema or to_arrow(frame.schema)
@@ -100,6 +109,6 @@ class RowContents:
                 f"{self._context.operator_name}: the function's columns changed between windows: "
                 f"expected {', '.join(schema.names)}; got {', '.join(frame.columns)}"
             )
-        with closing(collect(frame, schema)) as batches:
+        with closing(collect(frame, schema, self._context.plan_meter)) as batches:
             for batch in batches:
                 self._output.emit(batch)

@@ -14,6 +14,7 @@ from firesteel.operator import TaskInfo, TimerService
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.metrics import PLAN_INTERVAL_S, OperatorCounter, OperatorMetrics
 from taskexecutor.executor.timing.clock import TimeKind
+from taskexecutor.executor.timing.plan_meter import PlanMeter
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 
@@ -37,6 +38,7 @@ class OperatorContext:
         self._output_schema = output_schema
         self._watermark_alignment = watermark_alignment
         spans = environment.clock.spans
+        self._plan_meter = PlanMeter(environment.clock, metrics.plan_counts)
         self._spans = {"spark": spans[TimeKind.SPARK], "python": spans[TimeKind.PYTHON]}
 
     @property
@@ -86,6 +88,10 @@ class OperatorContext:
         metrics.bundles += 1
         metrics.bundle_records += records
         metrics.last_bundle_records = records
+
+    @property
+    def plan_meter(self) -> PlanMeter:
+        return self._plan_meter
 
     def show_plan(self, plan: Callable[[], str]) -> None:
         metrics = self._metrics

@@ -1,0 +1,37 @@
+"""Counts the plans of an operator on Spark, and divides the time that it spends there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskexecutor.executor.timing.clock import Span, TaskClock, TimeKind
+
+
+@dataclass(slots=True)
+class PlanCounts:
+    """Written by the task's thread, read by any."""
+
+    made: int = 0
+    kept_runs: int = 0
+    not_kept: str = ""  # why; empty while a plan is kept or none has been made
+
+
+class PlanMeter:
+    """The `firesteel.operator.PlanMeter` of one operator."""
+
+    __slots__ = ("converting", "counts", "planning")
+
+    def __init__(self, clock: TaskClock, counts: PlanCounts | None = None) -> None:
+        self.counts = counts if counts is not None else PlanCounts()
+        self.planning: Span = clock.spans[TimeKind.PLANNING]
+        self.converting: Span = clock.spans[TimeKind.CONVERTING]
+
+    def made(self) -> None:
+        self.counts.made += 1
+
+    def ran_kept(self) -> None:
+        self.counts.kept_runs += 1
+        self.counts.not_kept = ""
+
+    def not_kept(self, reason: str) -> None:
+        self.counts.not_kept = reason
