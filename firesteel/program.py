@@ -155,7 +155,7 @@ _MEND = (
 
 
 def _listed(nodes: list[StreamNode]) -> str:
-    return ", ".join(f"{node} ({node.place})" for node in nodes)
+    return ", ".join(map(str, nodes))
 
 
 def _warn(message: str) -> None:

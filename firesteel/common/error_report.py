@@ -37,6 +37,20 @@ def error_info(
 
 def summary_of(exc: BaseException) -> str:
     """One line, or three where a caret points at a place; of Spark's errors, without Java stack."""
+    summary = _summary_of(exc)
+    if _NO_MODULE.match(summary) and _MODULES not in summary:
+        summary = f"{summary}; {_MODULES}"
+    return summary
+
+
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named ")
+_MODULES = (
+    "tasks import what is installed on the cluster and what the job ships with --py-files"
+    " (env.add_python_file) or --py-requirements (env.set_python_requirements)"
+)
+
+
+def _summary_of(exc: BaseException) -> str:
     spark = _spark_message(exc)
     if spark is not None:
         return spark

@@ -64,6 +64,11 @@ class Operator:
     coordinator_kind: str = ""
     coordinator_options_json: str = ""
     runs_on_spark: bool = False
+    place: str = ""  # where the program adds it, for messages: "job.py, line 7"
+
+    def says(self, problem: str) -> str:
+        """The problem of this operator, with its place in the program in front."""
+        return f"{self.place}: {problem}" if self.place else problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,10 @@ class JobGraph:
 
     def vertex(self, vertex_id: VertexId) -> JobVertex:
         return next(v for v in self.vertices if v.vertex_id == vertex_id)
+
+    def operator(self, operator_id: OperatorId) -> Operator:
+        operators = (o for v in self.vertices for o in v.operators)
+        return next(o for o in operators if o.operator_id == operator_id)
 
 
 def pointwise_consumers(producer: int, producers: int, consumers: int) -> range:

@@ -4,8 +4,6 @@ result per edge between two chains.
 
 from __future__ import annotations
 
-import cloudpickle
-
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId, stable_id
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
@@ -13,6 +11,7 @@ from firesteel.common.units import mib
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
+from firesteel.plan.shipping import pickled
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 
 
@@ -111,7 +110,7 @@ def _operator(
         uid=node.uid,
         name=node.name,
         kind=node.kind,
-        spec=_pickled(node),
+        spec=pickled(node),
         inputs=tuple(
             tuple(
                 chain.index(edge.source)
@@ -123,19 +122,8 @@ def _operator(
         coordinator_kind=node.coordinator_kind,
         coordinator_options_json=node.coordinator_options_json,
         runs_on_spark=node.runs_on_spark,
+        place=str(node.place),
     )
-
-
-def _pickled(node: StreamNode) -> bytes:
-    try:
-        pickled: bytes = cloudpickle.dumps(node.spec)
-        return pickled
-    except Exception as error:
-        raise InvalidProgram(
-            f"operator {node} cannot be shipped: {error}; its function refers to something that "
-            "cannot be pickled (a SparkSession, a lock, an open file): create that inside the "
-            "function"
-        ) from error
 
 
 def _job_edge(

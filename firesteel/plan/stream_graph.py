@@ -61,7 +61,9 @@ class StreamNode:
         return type(self.spec).__name__.removesuffix("Spec")
 
     def __str__(self) -> str:
-        return f"{self.name!r}" + (f" (uid {self.uid!r})" if self.uid else "")
+        """For messages: with its uid, if it has one, and its place in the program."""
+        uid = f"uid {self.uid!r}, " if self.uid else ""
+        return f"{self.name!r} ({uid}{self.place})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +193,8 @@ def _check_uids(graph: StreamGraph) -> None:
     for node in graph.nodes:
         if node.uid and node.uid in seen:
             raise InvalidProgram(
-                f"the uid {node.uid!r} is used by two operators, {seen[node.uid].name!r} and "
-                f"{node.name!r}; uids are unique in a job"
+                f"the uid {node.uid!r} is used by two operators, {seen[node.uid]} and {node}; "
+                "give one of them another: uids are unique in a job"
             )
         if node.uid:
             seen[node.uid] = node

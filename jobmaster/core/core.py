@@ -138,7 +138,9 @@ class JobMasterCore:
                     )
                 )
             case events.PathsMissing():
-                self._fail(job.error(event.problem, now), now, restartable=False)
+                source = job.graph.job_graph.operator(event.operator_id)
+                problem = source.says(event.problem)
+                self._fail(job.error(problem, now), now, restartable=False)
             case events.ChunkSpooled() | events.ChunkNotSpooled():
                 self._spooled(event)
             case events.ResourceManagerConnected():

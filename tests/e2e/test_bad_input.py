@@ -116,11 +116,11 @@ def test_a_transform_that_relates_rows_is_refused_before_data_flows(session: Ses
 
     shops = env.from_sequence(0, 1_000).transform(lambda df: df.selectExpr("value % 4 AS shop"))
     shops.transform(once).print()
-    line = once.__code__.co_firstlineno
+    line = once.__code__.co_firstlineno + 4  # where it is passed to transform
     job_id = session.submit(env)
     with pytest.raises(
         JobFailed,
-        match=rf"Transform\(once\) \(test_bad_input\.py, line {line}\): dropDuplicates "
+        match=rf"test_bad_input\.py, line {line}: Transform\(once\): dropDuplicates "
         r"\(Deduplicate\) works on one bundle .*transform_with_state.*per_bundle=True",
     ):
         session.client.wait(job_id)

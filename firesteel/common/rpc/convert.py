@@ -98,6 +98,7 @@ def operator_to_proto(operator: Operator) -> job_graph_pb2.Operator:
         coordinator_kind=operator.coordinator_kind,
         coordinator_options_json=operator.coordinator_options_json,
         runs_on_spark=operator.runs_on_spark,
+        place=operator.place,
     )
 
 
@@ -112,6 +113,7 @@ def operator_from_proto(message: job_graph_pb2.Operator) -> Operator:
         coordinator_kind=message.coordinator_kind,
         coordinator_options_json=message.coordinator_options_json,
         runs_on_spark=message.runs_on_spark,
+        place=message.place,
     )
 
 

@@ -7,14 +7,16 @@ files, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.error_report import summary_of
 from firesteel.common.ids import OperatorId
-from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.errors import FiresteelError
 from firesteel.plan.fusion import fused
 from firesteel.plan.specs import CoProcessSpec, CustomSpec, Spec, side_output_tags
@@ -22,7 +24,7 @@ from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import shown
 
 
@@ -37,14 +39,13 @@ class AnalyzedOperator:
 def analyze(graph: JobGraph, engine: SparkEngine) -> list[AnalyzedOperator]:
     """All operators of the graph, vertex by vertex.
 
-    Raises the first thing that is wrong, naming it: FiresteelError, or what Spark or a function of
-    the program raised.
+    Raises FiresteelError for the first thing that is wrong: it names the operator's place in the
+    program, and its cause is what Spark or a function of the program raised, if one of them did.
     """
     analysis = _Analysis(graph, engine)
-    with engine.raising_spark_lost():
-        for vertex in graph.vertices:
-            for index in range(len(vertex.operators)):
-                analysis.visit(vertex, index)
+    for vertex in graph.vertices:
+        for index in range(len(vertex.operators)):
+            analysis.visit(vertex, index)
     return [
         AnalyzedOperator(
             operator_id=operator.operator_id,
@@ -64,6 +65,7 @@ class _Analysis:
 
     def __init__(self, graph: JobGraph, engine: SparkEngine) -> None:
         self._graph = graph
+        self._engine = engine
         self._session = engine.session
         self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
         # By vertex and operator: the operators that are one plan with it, in order.
@@ -75,6 +77,12 @@ class _Analysis:
         }
 
     def visit(self, vertex: JobVertex, index: int) -> None:
+        operator = vertex.operators[index]
+        with self._placed(operator):
+            self._visit(vertex, index)
+        self._check_out_edges(vertex, index)
+
+    def _visit(self, vertex: JobVertex, index: int) -> None:
         operator = vertex.operators[index]
         spec: Spec = cloudpickle.loads(operator.spec)
         inputs = [
@@ -91,9 +99,19 @@ class _Analysis:
         output = ANALYZERS[type(spec)](step, spec)
         _declare_side_outputs(step, spec, output)
         self.outputs[vertex.vertex_id].append(output)
-        self._check_out_edges(vertex, index, output)
         if output.frame is not None and self._plan_of[vertex.vertex_id, index][-1] == index:
             output.plan = plans.analyzed_plan(output.frame.frame, output.frame.leaf)
+
+    @contextlib.contextmanager
+    def _placed(self, operator: Operator) -> Iterator[None]:
+        """Adds its place in the program to what is wrong with the operator."""
+        try:
+            with self._engine.raising_spark_lost():
+                yield
+        except SparkLost:
+            raise  # the slot's fault
+        except Exception as error:
+            raise FiresteelError(operator.says(summary_of(error))) from error
 
     def _input_count(self, vertex: JobVertex, index: int) -> int:
         by_edges = [
@@ -123,16 +141,23 @@ class _Analysis:
             raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
         return producers
 
-    def _check_out_edges(self, vertex: JobVertex, index: int, output: AnalyzedOutput) -> None:
-        edges = [edge for edge in self._graph.edges if _leaves(edge, vertex, index)]
-        for tag in sorted({edge.side_output_tag for edge in edges} - {"", *output.sides}):
-            raise FiresteelError(
-                f"{vertex.operators[index].name} has no side output {tag!r}; "
-                f"it has: {', '.join(sorted(output.sides)) or 'none'}"
-            )
-        for edge in edges:
-            schema = output.sides[edge.side_output_tag] if edge.side_output_tag else output.schema
-            check_keys(schema, edge.key_columns)
+    def _check_out_edges(self, vertex: JobVertex, index: int) -> None:
+        output = self.outputs[vertex.vertex_id][index]
+        for edge in self._graph.edges:
+            if not _leaves(edge, vertex, index):
+                continue
+            consumer = self._graph.vertex(edge.target_vertex_id).operators[edge.target_operator]
+            with self._placed(consumer):
+                schema = output.schema
+                if edge.side_output_tag:
+                    if edge.side_output_tag not in output.sides:
+                        raise FiresteelError(
+                            f"{vertex.operators[index].name} has no side output "
+                            f"{edge.side_output_tag!r}; "
+                            f"it has: {', '.join(sorted(output.sides)) or 'none'}"
+                        )
+                    schema = output.sides[edge.side_output_tag]
+                check_keys(schema, edge.key_columns)
 
 
 def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> None:

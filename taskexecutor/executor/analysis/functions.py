@@ -27,7 +27,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
     frame = step.frame()
     result = plans.transform(frame.frame, spec)
     if not spec.per_bundle:
-        check_row_by_row(step.operator_name, spec.function, frame, result)
+        check_row_by_row(step.operator_name, frame, result)
     return AnalyzedOutput.on_spark(frame.with_plan(result))
 
 

@@ -9,10 +9,6 @@ treat rows independently. Operators over static data, which do not come from the
 
 from __future__ import annotations
 
-import functools
-import inspect
-import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from firesteel.errors import FiresteelError
@@ -96,13 +92,11 @@ _OF_FILES = {
 }
 
 
-def check_row_by_row(
-    operator_name: str, function: Callable[[Any], Any], given: Frame, result: DataFrame
-) -> None:
-    """Raises FiresteelError if `result`, which `function` returned for `given`, relates rows of
+def check_row_by_row(operator_name: str, given: Frame, result: DataFrame) -> None:
+    """Raises FiresteelError if `result`, which a function returned for `given`, relates rows of
     `given` to each other, naming the operator and what to use instead.
     """
-    check = _Check(f"{operator_name}{_place(function)}", given)
+    check = _Check(operator_name, given)
     if not check.reads_input(_analyzed(result)):
         check.refuse(
             "the DataFrame it returns, whose plan does not begin with the one it got,",
@@ -222,16 +216,3 @@ def _kind(node: Any) -> str:
 
 def _items(seq: Any) -> list[Any]:
     return [seq.apply(index) for index in range(seq.size())]
-
-
-def _place(function: Any) -> str:
-    """Where the program defines the function; "" if that is not known."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    code = getattr(function, "__code__", None)
-    if code is None or str(function.__module__).startswith("firesteel."):
-        return ""
-    return f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})"

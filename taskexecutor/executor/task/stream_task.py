@@ -22,6 +22,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from typing import assert_never
 
@@ -290,7 +291,18 @@ class StreamTask:
 
     def _error_info(self, error: BaseException) -> ErrorInfo:
         roots = self._services.user_code_roots
-        return error_info(error, task_name=self.info.task_name_with_subtask, user_code_roots=roots)
+        info = error_info(error, task_name=self.info.task_name_with_subtask, user_code_roots=roots)
+        place = self._place_of(error)
+        return replace(info, summary=f"{place}: {info.summary}") if place else info
+
+    def _place_of(self, error: BaseException) -> str:
+        """Where the program adds the operators that raised it: several if they are one plan."""
+        node = self._chain.raised_by(error) if self._chain is not None else None
+        if node is None:
+            return ""
+        operators = self.config.vertex.operators
+        places = [place for index in node.members if (place := operators[index].place)]
+        return " to ".join(dict.fromkeys(places[:1] + places[-1:]))
 
     def _report(self, state: ExecutionState, error: ErrorInfo | None = None) -> None:
         cause = {"cause": error.summary} if error is not None else {}

@@ -127,7 +127,10 @@ def test_errors_name_the_operators() -> None:
     p = Program()
     a = p.node("a", uid="x")
     p.node("b", a, uid="x")
-    with pytest.raises(InvalidProgram, match="uid 'x' is used by two operators, 'a' and 'b'"):
+    with pytest.raises(
+        InvalidProgram,
+        match=r"uid 'x' is used by two operators, 'a' \(.*, line \d+\) and 'b' \(uid",
+    ):
         p.resolved()
     p = Program()
     p.node("b", (p.node("a"), Partitioner.FORWARD), parallelism=5)

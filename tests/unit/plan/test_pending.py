@@ -40,7 +40,7 @@ def test_a_program_without_a_sink_names_the_ends_of_its_streams_and_their_lines(
     message = str(refused.value)
     assert "no sink" in message
     assert "'Filter(value > 1)' (test_pending.py, line 36)" in message
-    assert "'Mine' (uid 'mine') (test_pending.py, line 37)" in message
+    assert "'Mine' (uid 'mine', test_pending.py, line 37)" in message
     assert "Sequence" not in message, "its rows are read"
     assert "print()" in message
     assert "DiscardSink()" in message
@@ -98,7 +98,9 @@ def test_rows_that_could_not_be_collected_are_not_collected_by_the_next_job() ->
     lock = threading.Lock()
     broken = numbers.map_in_arrow(lambda batches: [lock.locked()] and batches, name="Broken")
     with active(ExecutionContext(mode="plan-only")):
-        with pytest.raises(InvalidProgram, match="'Broken' cannot be shipped"):
+        with pytest.raises(
+            InvalidProgram, match=r"'Broken' \(test_pending\.py, line \d+\) cannot be shipped"
+        ):
             broken.execute_and_collect()
         with pytest.raises(StopProgram):
             numbers.execute_and_collect()

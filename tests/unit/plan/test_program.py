@@ -218,7 +218,8 @@ def test_what_cannot_be_pickled_is_named() -> None:
         lambda batches: [lock.locked()] and batches, name="Locked"
     ).print()
     with pytest.raises(
-        InvalidProgram, match=r"'Locked' cannot be shipped.*create that inside the function"
+        InvalidProgram,
+        match=r"'Locked' \(test_program\.py, line \d+\) cannot be shipped.*refers to 'lock' \(lock\) that cannot be pickled.*create that inside",
     ):
         env.job_graph()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -85,6 +86,17 @@ def test_groups_are_in_topological_order() -> None:
         operator("d", (3,)),
     )
     assert grouped(chain, 4) == [(0, 1), (2,), (3,), (4,)]
+
+
+def test_a_failure_names_the_place_of_the_operator_that_was_at_work() -> None:
+    journal = Journal()
+    journal.fail_in("left.process_batch(0)", ValueError("boom"))
+    names = ("src", "right", "left")
+    chain = [replace(operator(n, *[(0,)] * (n != "src")), place=f"job.py, line {n}") for n in names]
+    recording = {name: RecordingOperator(name, journal) for name in ("right", "left")}
+    source = RecordingSource("src", journal, [batch(1)])
+    run = Run(vertex(*chain), {"src": source, **recording}).run()
+    assert run.errors[0].summary == "job.py, line left: ValueError: boom"
 
 
 def test_a_diamond_with_a_two_input_operator() -> None:

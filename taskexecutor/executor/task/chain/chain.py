@@ -49,6 +49,15 @@ class OperatorChain:
     def node_of(self, operator_id: str) -> ChainNode | None:
         return self._node_of_operator.get(operator_id)
 
+    def raised_by(self, error: BaseException) -> ChainNode | None:
+        """The node whose operator was at work when this was raised; None if none was."""
+        operators = {id(node.operator): node for node in self.nodes}
+        found, raised = None, error.__traceback__
+        while raised is not None:
+            found = operators.get(id(raised.tb_frame.f_locals.get("self")), found)
+            raised = raised.tb_next
+        return found
+
     # -- last to first
 
     def setup(self, check: Callable[[], None]) -> None:
