@@ -427,7 +427,9 @@ class KeyedStream(DataStream):
 
         A record that arrives after its window has fired, but before the watermark is
         `allowed_lateness` past the window's end, makes the window fire again for its key: read the
-        results as updates by key and window. Later records are dropped and counted
+        results as updates by key and window. Where rows may become invalid without being replaced,
+        as those of sessions that late records join, results have a column `row_kind` that is
+        "insert" or "delete". Later records are dropped and counted
         (numLateRecordsDropped), or sent to a side output by `side_output_late(tag)`.
         """
         return WindowedStream(self, window, allowed_lateness)

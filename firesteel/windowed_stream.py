@@ -18,6 +18,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowSpec,
 )
+from firesteel.row_kind import ROW_KIND
 from firesteel.windows import Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
@@ -113,11 +114,17 @@ class WindowedStream(Generic[Stream]):
         operators before them. For all others, windows keep their rows, and Spark aggregates them
         when they fire.
 
+        Late records that are allowed can join sessions whose rows are out. So sessions with
+        `allowed_lateness` have one more column, `row_kind`: "insert", or "delete" for a row that is
+        no longer valid.
+
         Raises InvalidProgram for syntax errors, unknown functions and columns outside of
         aggregates; unknown columns are found before data flows.
         """
         aggregates = parse_aggregates(expressions, time_column=self._time_column)
         _check_names(aggregates, self._keyed.key_columns)
+        if self._allowed_lateness_us and isinstance(self._window, Session):
+            _check_row_kind(self._keyed.key_columns, aggregates)
         title = name or f"Window({self._window})"
         if self._late_tag or unsplittable(aggregates):
             return self._keep_rows(title, None, aggregates, uid)
@@ -143,8 +150,10 @@ class WindowedStream(Generic[Stream]):
 
         The DataFrame has the window's rows of all keys of the subtask, with `window_start` and
         `window_end` as additional columns: group by the key columns and these two. It is called
-        once per window, and once for sessions that fire at the same time; again for late rows that
-        are allowed, with the rows of their keys.
+        once per window, and once for sessions that fire at the same time. With `allowed_lateness`
+        it is called again for late rows, with the rows of their keys, and with those rows as they
+        were before: what it returned then is emitted again as deleted. So the results have the
+        additional column `row_kind`: "insert" or "delete".
         """
         if not callable(function):
             raise InvalidProgram(
@@ -215,6 +224,14 @@ def _check_names(aggregates: tuple[AggregateExpression, ...], keys: tuple[str, .
                 f"aggregate({item.sql!r}): {item.name!r} is a key column, which its results have,"
                 " too; choose another name"
             )
+
+
+def _check_row_kind(keys: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]) -> None:
+    if ROW_KIND in keys or any(item.name == ROW_KIND for item in aggregates):
+        raise InvalidProgram(
+            f"{ROW_KIND!r} is a column of its own in the results of sessions with allowed_lateness;"
+            " choose another name"
+        )
 
 
 def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:

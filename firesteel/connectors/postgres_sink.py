@@ -25,7 +25,10 @@ class PostgresSink(Sink):
     for upserts, with `key` as primary key.
 
     `mode`: "append" inserts; "upsert" replaces the row with the same `key`, which a unique index or
-    the primary key must cover; of several rows with one key, the last counts. Rows are written in
+    the primary key must cover; of several rows with one key, the last counts. A text column
+    `row_kind` of the stream is not written in this mode: where it is "delete", the row with that
+    `key` is deleted, and where it is "insert", replaced. Results of windows with `allowed_lateness`
+    have it if late records can make their rows invalid. Rows are written in
     batches by COPY, each in a transaction of its own: at most `batch_rows`, fewer when the input
     runs dry. Delivery is at least once: when a job fails and restarts, "append" may write rows
     again, "upsert" writes the same.

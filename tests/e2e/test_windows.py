@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psycopg2
 import pytest
 
 from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Watermarks
-from firesteel.connectors import FileSource
+from firesteel.connectors import FileSource, PostgresSink
 from firesteel.errors import FiresteelError
 
 from .conftest import Session as Cluster
@@ -139,6 +140,44 @@ def test_late_records_fire_their_windows_again(session: Cluster, unordered: Data
         last = updates.groupby(["key", "window_start"]).last()
         assert last["n_rows"].tolist() == expected["size"].tolist()
         assert last["total"].tolist() == expected["sum"].tolist()
+
+
+def test_sessions_that_late_records_join_leave_nothing_behind(
+    session: Cluster, unordered: DataStream, postgres: str
+) -> None:
+    """Each file by itself has sessions that the next ones extend and join."""
+    visits = (
+        unordered.key_by("key")
+        .window(Session("3 hours"), allowed_lateness="100 days")
+        .aggregate("count(*) AS n_rows", "sum(n) AS total")
+    )
+    odd = visits.filter("total % 2 = 1").transform(
+        lambda df: df.withColumn("half", sql("total / 2"))
+    )
+    table = PostgresSink(
+        postgres, "visits", mode="upsert", key=["key", "window_start", "window_end"]
+    )
+    odd.sink_to(table)
+    changes = collected_all(session, visits)[0].to_pandas()
+    expected = ROWS.groupby("key")["n"].agg(["size", "sum"])  # a record every 161 minutes
+    assert len(changes) > 10 * len(expected)
+    sign = changes["row_kind"].map({"insert": 1, "delete": -1})
+    results = sign.groupby([changes[c] for c in changes.columns if c != "row_kind"]).sum()
+    left = results[results > 0].reset_index().sort_values("key")
+    assert set(results) == {0, 1}
+    assert left["n_rows"].tolist() == expected["size"].tolist()
+    assert left["total"].tolist() == expected["sum"].tolist()
+    connection = psycopg2.connect(postgres)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT key, total, half FROM visits ORDER BY key")
+            found = cursor.fetchall()
+            cursor.execute("DROP TABLE visits")
+        connection.commit()
+    finally:
+        connection.close()
+    totals = expected["sum"][expected["sum"] % 2 == 1]
+    assert found == [(key, total, total / 2) for key, total in totals.items()]
 
 
 def sql(expression: str) -> Any:

@@ -366,6 +366,7 @@ FLOWS = st.lists(
     max_size=6,
 )
 SMALL = pa.schema([("key", pa.string()), ("at", TIME), ("n", pa.int64())])
+KIND = pa.field("row_kind", pa.string())
 
 
 @settings(deadline=None, max_examples=12)
@@ -402,7 +403,7 @@ def test_kept_rows_fire_again_with_what_is_late(
     harness = OperatorHarness(
         window_operator(spec),
         [SMALL],
-        output_schema=output,
+        output_schema=output.append(KIND) if spec.retracts else output,
         spark=engine.session,
         side_output_tags=("late",),
     ).open()
@@ -425,10 +426,13 @@ def test_kept_rows_fire_again_with_what_is_late(
             else:
                 expected.setdefault((row["key"], end), []).append(row["n"])
     harness.end()
-    last = {
-        (row["key"], round(row["window_end"].timestamp() * 1e6)): row["ns"]
-        for row in harness.rows()
-    }
+    last: dict[tuple[str, int], list[int]] = {}
+    for row in harness.rows():
+        result = row["key"], round(row["window_end"].timestamp() * 1e6)
+        if spec.retracts:
+            assert last.pop(result, None) == (row["ns"] if row["row_kind"] == "delete" else None)
+        if row.get("row_kind") != "delete":
+            last[result] = row["ns"]
     assert last == expected
     assert [n for batch in harness.side("late") for n in batch["n"].to_pylist()] == (
         late if aside else []
@@ -472,6 +476,8 @@ def test_windows_fire_alike_over_rows_and_over_partials(
         (WindowApplySpec(time_column="at", aggregates=(whole,), **common), SMALL),
         (WindowAggregateSpec(aggregates=(split,), **common), partial),
     ]
+    if specs[0][0].retracts:
+        output = output.append(KIND)
     ways = [
         OperatorHarness(
             window_operator(spec), [schema], output_schema=output, spark=engine.session

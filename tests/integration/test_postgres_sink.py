@@ -213,6 +213,57 @@ def test_upserts_leave_what_a_dict_would(
     )
 
 
+CHANGE = PAIR.append(pa.field("row_kind", pa.string()))
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    batches=st.lists(
+        st.lists(
+            st.tuples(
+                st.integers(0, 4), st.sampled_from("abc"), st.sampled_from(["insert", "delete"])
+            )
+        )
+    ),
+    batch_rows=st.integers(1, 7),
+)
+def test_upserts_delete_what_a_dict_would(
+    postgres: str, connection: Any, batches: list[Any], batch_rows: int
+) -> None:
+    rows(connection, "DROP TABLE IF EXISTS kv")
+    sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"], batch_rows=batch_rows)
+    write(sink, *(changes(*batch) for batch in batches), schema=CHANGE)
+    expected: dict[int, str] = {}
+    for k, v, kind in (change for batch in batches for change in batch):
+        if kind == "insert":
+            expected[k] = v
+        else:
+            expected.pop(k, None)
+    assert rows(connection, "SELECT * FROM kv ORDER BY k") == sorted(expected.items())
+
+
+def changes(*values: tuple[int | None, str, str]) -> pa.RecordBatch:
+    return pa.record_batch(list(zip(*values, strict=True)) or [[], [], []], schema=CHANGE)
+
+
+def test_what_marks_deleted_rows_is_checked(postgres: str, connection: Any) -> None:
+    sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"])
+    with pytest.raises(FiresteelError, match="a row's row_kind is 'D'; in an upsert it says"):
+        write(sink, changes((1, "a", "insert"), (1, "a", "D")))
+    with pytest.raises(FiresteelError, match="key column 'k' of a row to delete is null"):
+        write(sink, changes((None, "a", "delete")))
+    numbers = PAIR.append(pa.field("row_kind", pa.int64()))
+    with pytest.raises(FiresteelError, match="column 'row_kind' is int64; in an upsert it says"):
+        sink_runtime(sink).analyze(numbers)
+    rows(connection, "ALTER TABLE kv ADD COLUMN row_kind text")
+    with pytest.raises(FiresteelError, match="table kv has a column 'row_kind'"):
+        sink_runtime(sink).analyze(CHANGE)
+    write(PostgresSink(postgres, "appended"), changes((1, "a", "insert"), (1, "a", "delete")))
+    assert rows(connection, "SELECT row_kind FROM appended") == [("insert",), ("delete",)]
+
+
 def test_appends_fill_a_table_that_is_there(postgres: str, connection: Any) -> None:
     rows(
         connection,

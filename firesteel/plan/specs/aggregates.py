@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from firesteel.plan.specs.windows import WindowSpec
+from firesteel.plan.specs.windows import SessionSpec, WindowSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +67,19 @@ class WindowAggregateSpec:
     """The keyed half: merges partial results per key and window, and emits a window when the
     watermark, or the clock in processing time, passes its end.
 
-    Output: key columns, `window_start`, `window_end`, one column per aggregate.
+    Output: key columns, `window_start`, `window_end`, one column per aggregate, `row_kind` if its
+    rows may go away.
     """
 
     key_columns: tuple[str, ...]
     window: WindowSpec
     aggregates: tuple[AggregateExpression, ...]
     allowed_lateness_us: int = 0
+
+    @property
+    def retracts(self) -> bool:
+        """Whether rows may go away: late records move a session's start and end."""
+        return self.allowed_lateness_us > 0 and isinstance(self.window, SessionSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +98,8 @@ class RunningAggregateSpec:
 class WindowApplySpec:
     """Keeps the rows of each window and, when it fires, runs `function` or the aggregates on them.
 
-    Input: the rows. Output: whatever `function` returns, or as WindowAggregateSpec. The side output
-    `late_tag` gets the late rows unchanged.
+    Input: the rows. Output: whatever `function` returns (and `row_kind`), or as
+    WindowAggregateSpec. The side output `late_tag` gets the late rows unchanged.
     """
 
     key_columns: tuple[str, ...]
@@ -104,3 +110,10 @@ class WindowApplySpec:
     function: Callable[[Any], Any] | None = None
     aggregates: tuple[AggregateExpression, ...] = ()
     late_tag: str = ""
+
+    @property
+    def retracts(self) -> bool:
+        """Whether rows may go away: those of a session, or any that the function returned."""
+        return self.allowed_lateness_us > 0 and (
+            self.function is not None or isinstance(self.window, SessionSpec)
+        )

@@ -22,6 +22,7 @@ from firesteel.plan.fusion import fused
 from firesteel.plan.specs import CoProcessSpec, CustomSpec, Spec, side_output_tags
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
+from taskexecutor.executor.analysis.row_kinds import check_not_aggregating, check_order, retracting
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
@@ -96,7 +97,9 @@ class _Analysis:
             inputs=[producers[0] for producers in inputs],
             session=self._session,
         )
+        check_not_aggregating(step, spec)
         output = ANALYZERS[type(spec)](step, spec)
+        output.retracting = retracting(step, spec, output)
         _declare_side_outputs(step, spec, output)
         self.outputs[vertex.vertex_id].append(output)
         if output.frame is not None and self._plan_of[vertex.vertex_id, index][-1] == index:
@@ -135,7 +138,7 @@ class _Analysis:
                 producers.append(
                     AnalyzedOutput(schema=output.sides[edge.side_output_tag])
                     if edge.side_output_tag
-                    else AnalyzedOutput(schema=output.schema, final=output.final)
+                    else replace(output, frame=None)
                 )
         if not producers:
             raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
@@ -157,6 +160,9 @@ class _Analysis:
                             f"it has: {', '.join(sorted(output.sides)) or 'none'}"
                         )
                     schema = output.sides[edge.side_output_tag]
+                else:
+                    parallelism = self._graph.vertex(edge.target_vertex_id).parallelism
+                    check_order(edge, parallelism, output)
                 check_keys(schema, edge.key_columns)
 
 

@@ -19,6 +19,7 @@ from taskexecutor.executor.analysis.checks import (
     check_time_column,
 )
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
+from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
 
@@ -28,6 +29,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
     result = plans.transform(frame.frame, spec)
     if not spec.per_bundle:
         check_row_by_row(step.operator_name, frame, result)
+    check_transform(step, frame.frame, result)
     return AnalyzedOutput.on_spark(frame.with_plan(result))
 
 

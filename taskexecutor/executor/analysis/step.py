@@ -39,6 +39,8 @@ class AnalyzedOutput:
     frame: Frame | None = None  # the plan up to here, if Spark runs it
     plan: str = ""  # for users
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
+    # The window before whose results may go away: the column `row_kind` tells. "": rows stay.
+    retracting: str = ""
     # Side outputs by tag, as far as the analyser knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)
 

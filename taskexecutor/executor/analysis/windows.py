@@ -17,6 +17,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowApplySpec,
 )
+from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
@@ -52,7 +53,12 @@ def analyze_keyed_aggregate(
 ) -> AnalyzedOutput:
     if step.inputs[0].final is None:
         raise FiresteelError(f"{step.operator_name}: an aggregate must follow its partial half")
-    return AnalyzedOutput(schema=step.inputs[0].final)
+    schema = step.inputs[0].final
+    if not isinstance(spec, WindowAggregateSpec) or not spec.retracts:
+        return AnalyzedOutput(schema=schema)
+    return AnalyzedOutput(
+        schema=schema.append(pa.field(ROW_KIND, pa.string())), retracting=step.operator_name
+    )
 
 
 def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
@@ -73,6 +79,7 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         schema=to_arrow(result.schema),
         plan=plans.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
+        retracting=step.operator_name if spec.retracts else "",
     )
 
 

@@ -17,6 +17,7 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowApplySpec,
 )
+from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.timing.missing_time import missing_time
 
 if TYPE_CHECKING:
@@ -123,16 +124,25 @@ def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> di
     return partials
 
 
-def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
-    """The results of fired windows. `frame`: their rows, with `window_start` and `window_end`."""
-    if spec.function is not None:
-        return transform(frame, TransformSpec(function=spec.function), "apply")
+def window_result(frame: DataFrame, spec: WindowApplySpec, kind: str = INSERT) -> DataFrame:
+    """The results of fired windows. `frame`: their rows, with `window_start` and `window_end`.
+    `kind`: what the column `row_kind` says, if the window's results have it.
+    """
     from pyspark.sql import functions as sql
 
-    names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
-    return frame.groupBy(*names).agg(
-        *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
-    )
+    if spec.function is not None:
+        result = transform(frame, TransformSpec(function=spec.function), "apply")
+        if spec.retracts and ROW_KIND in result.columns:
+            raise FiresteelError(
+                f"apply: the function returns a column {ROW_KIND!r}, and results with "
+                "allowed_lateness have one of their own; give it another name"
+            )
+    else:
+        names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
+        result = frame.groupBy(*names).agg(
+            *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
+        )
+    return result.withColumn(ROW_KIND, sql.lit(kind)) if spec.retracts else result
 
 
 _SESSION = "_session"

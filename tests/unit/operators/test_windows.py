@@ -67,8 +67,11 @@ class Stream:
             if not window.processing_time
             else pa.schema([INPUT.field(0), *(pa.field(*p) for p in PARTIALS)])
         )
-        self.harness = OperatorHarness(operator, [schema], output_schema=OUTPUT).open()
+        output = OUTPUT.append(pa.field("row_kind", pa.string())) if spec.retracts else OUTPUT
+        self.harness = OperatorHarness(operator, [schema], output_schema=output).open()
         self.schema = schema
+        # The results that are valid: those that no later one has deleted.
+        self.valid: set[tuple[str, int, int, tuple[int, ...]]] = set()
         self.count = 0
         self._seen = 0
 
@@ -99,12 +102,18 @@ class Stream:
     def fired(self) -> set[tuple[str, int, int, tuple[int, ...]]]:
         rows = [row for batch in self.harness.batches[self._seen :] for row in batch.to_pylist()]
         self._seen = len(self.harness.batches)
-        found = [
-            (row["key"], _us(row["window_start"]), _us(row["window_end"]), tuple(sorted(row["xs"])))
-            for row in rows
-        ]
-        assert len(set(found)) == len(found)
         assert all(row["n"] == len(row["xs"]) for row in rows)
+        found = []
+        for row in rows:
+            start, end = _us(row["window_start"]), _us(row["window_end"])
+            result = (row["key"], start, end, tuple(sorted(row["xs"])))
+            if row.get("row_kind", "insert") == "insert":
+                assert result not in self.valid
+                self.valid.add(result)
+                found.append(result)
+            else:
+                self.valid.remove(result)
+        assert len(set(found)) == len(found)
         return set(found)
 
     @property
@@ -185,6 +194,27 @@ def test_allowed_late_rows_fire_a_session_again() -> None:
     assert stream.rows(("a", 1)) == set()
     assert stream.late == 1
     assert stream.harness.operator._settled.num_rows == 0  # type: ignore[attr-defined]
+
+
+def test_results_of_sessions_that_join_are_retracted() -> None:
+    stream = Stream(SessionSpec(gap_us=10), allowed_lateness_us=100)
+    stream.rows(("a", 0), ("a", 15), ("b", 0))
+    stream.watermark(50)
+    assert stream.rows(("a", 8)) == {("a", 0, 25, (0, 1, 3))}
+    assert stream.valid == {("a", 0, 25, (0, 1, 3)), ("b", 0, 10, (2,))}
+    assert stream.rows(("a", 45)) == set()
+    assert stream.rows(("a", 35), ("b", 40)) == {("b", 40, 50, (6,))}
+    assert stream.watermark(54) == {("a", 35, 55, (4, 5))}
+    assert stream.rows(("a", 25)) == {("a", 0, 55, (0, 1, 3, 4, 5, 7))}
+    kinds = [row["row_kind"] for row in stream.harness.rows()]
+    assert kinds[-3:] == ["delete", "delete", "insert"]
+    stream.watermark(1_000)
+    assert stream.valid == {
+        ("a", 0, 55, (0, 1, 3, 4, 5, 7)),
+        ("b", 0, 10, (2,)),
+        ("b", 40, 50, (6,)),
+    }
+    assert stream.harness.operator._emitted.num_rows == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("window", [TumblingSpec(size_us=10_000, processing_time=True)])
@@ -325,7 +355,11 @@ def test_sliding_windows_equal_the_oracle(
 def test_windows_are_combined_alike_one_by_one_and_together(
     rows: list[tuple[int, int]], sparse: bool
 ) -> None:
-    items = parse_aggregates(["sum(x) AS s"])
+    spec = WindowAggregateSpec(
+        key_columns=("key",),
+        window=TumblingSpec(size_us=10),
+        aggregates=parse_aggregates(["sum(x) AS s"]),
+    )
     rows.sort(key=lambda row: row[0])
     keys = pa.array([key * (10**12 if sparse else 1) for _, key in rows])
     table = pa.table({"key": keys, "_p0_sum": range(len(rows)), "_rows": [1] * len(rows)})
@@ -333,7 +367,7 @@ def test_windows_are_combined_alike_one_by_one_and_together(
     for limit in (0, 10**6):
         before, partial_contents.LARGE_ROWS = partial_contents.LARGE_ROWS, limit
         try:
-            combined, windows = PartialContents(("key",), items).combined(
+            combined, windows = PartialContents(spec).combined(
                 table, np.array([window for window, _ in rows])
             )
         finally:
@@ -380,6 +414,8 @@ def test_sessions_equal_the_oracle(
         held = [session for session in held if session[2] - 1 + lateness > watermark]
         assert stream.rows(*element) == fire()
     assert stream.late == dropped
+    in_results = sorted(number for *_, numbers in stream.valid for number in numbers)
+    assert len(set(in_results)) == len(in_results) == count - dropped
 
 
 def _joined(

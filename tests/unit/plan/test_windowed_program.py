@@ -71,6 +71,12 @@ def specs(stream: DataStream) -> list[Any]:
             lambda s: s.window(Tumbling("1 h")).aggregate("max(k) AS k"),
             "'k' is a key column, which its results have, too; choose another name",
         ),
+        (
+            lambda s: s.window(Session("1 h"), allowed_lateness="1 h").aggregate(
+                "max(x) AS row_kind"
+            ),
+            "'row_kind' is a column of its own in the results of sessions with allowed_lateness",
+        ),
         (lambda s: s.aggregate("max(k) AS k"), "'k' is a key column"),
         (lambda s: s.window(Tumbling("1 h")).apply("sum(x)"), "apply() takes a function, not str"),
         (lambda s: s.window(Tumbling("1 h")).aggregate("medain(x) AS m"), "did you mean median?"),

@@ -1,7 +1,7 @@
 """PostgresSink: rows into a table by COPY, each batch in a transaction of its own.
 
 Upserts use a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with the last
-row per key.
+row per key. Where that row says that it is deleted (the column `row_kind`), one DELETE comes first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg2
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from psycopg2 import sql
 from sqlalchemy.engine import make_url
@@ -20,6 +21,7 @@ from sqlalchemy.engine import make_url
 from firesteel.connectors import PostgresSink, SinkWriter
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
+from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.connectors.checks import check_columns, known_schema
 from taskexecutor.executor.connectors.postgres.types import as_texts, fits, postgres_type
 from taskexecutor.executor.connectors.writer_sink import WriterSink
@@ -28,6 +30,7 @@ CONNECT_TIMEOUT_S = 10
 BATCH_BYTES = 32 * 2**20
 _ORDER = "_firesteel_order"
 _STAGING = "_firesteel_rows"
+_KIND = "_firesteel_kind"
 
 
 class PostgresSinkRuntime(WriterSink[PostgresSink]):
@@ -43,7 +46,8 @@ class PostgresSinkRuntime(WriterSink[PostgresSink]):
 class PostgresWriter(SinkWriter):
     def __init__(self, sink: PostgresSink, schema: pa.Schema) -> None:
         self._sink = sink
-        self._schema = schema
+        self._schema = _written(sink, schema)
+        self._deletes = self._schema is not schema
         self._connection: Any = None
         self._rows: list[pa.RecordBatch] = []
         self._count = self._size_bytes = 0
@@ -51,7 +55,7 @@ class PostgresWriter(SinkWriter):
     def open(self) -> None:
         self._connection = connect(self._sink)
         with _explained(self._sink), self._connection:
-            _prepare_table(self._connection, self._sink, self._schema)
+            _prepare_table(self._connection, self._sink, self._schema, deletes=self._deletes)
 
     def write(self, batch: pa.RecordBatch) -> None:
         for offset in range(0, batch.num_rows, self._sink.batch_rows):
@@ -88,21 +92,52 @@ class PostgresWriter(SinkWriter):
 
     def _upsert(self, cursor: Any, table: pa.Table) -> None:
         target, staging = _identifier(self._sink.table), sql.Identifier(_STAGING)
-        columns = [sql.Identifier(name) for name in table.column_names]
+        names = self._schema.names
+        columns = [sql.Identifier(name) for name in names]
         keys = [sql.Identifier(name) for name in self._sink.key]
-        others = [sql.Identifier(name) for name in table.column_names if name not in self._sink.key]
+        others = [sql.Identifier(name) for name in names if name not in self._sink.key]
         listed, key_list = sql.SQL(", ").join(columns), sql.SQL(", ").join(keys)
+        kinds = (
+            _kinds(self._sink, table) if self._deletes else pa.nulls(table.num_rows, pa.string())
+        )
         cursor.execute(
             sql.SQL(
                 "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS "
-                "AS SELECT {}, 0::bigint AS {} FROM {} WITH NO DATA"
-            ).format(staging, listed, sql.Identifier(_ORDER), target)
+                "AS SELECT {}, 0::bigint AS {}, ''::text AS {} FROM {} WITH NO DATA"
+            ).format(staging, listed, sql.Identifier(_ORDER), sql.Identifier(_KIND), target)
         )
         _copy(
             cursor,
             staging,
-            table.append_column(_ORDER, pa.array(range(table.num_rows), pa.int64())),
+            table.select(names)
+            .append_column(_ORDER, pa.array(range(table.num_rows), pa.int64()))
+            .append_column(_KIND, kinds),
         )
+        last = sql.SQL(
+            "(SELECT DISTINCT ON ({keys}) {listed}, {kind} FROM {staging} "
+            "ORDER BY {keys}, {order} DESC) AS last"
+        ).format(
+            keys=key_list,
+            listed=listed,
+            kind=sql.Identifier(_KIND),
+            staging=staging,
+            order=sql.Identifier(_ORDER),
+        )
+        if self._deletes:
+            cursor.execute(
+                sql.SQL(
+                    "DELETE FROM {target} AS present USING {last} "
+                    "WHERE last.{kind} = {delete} AND {same}"
+                ).format(
+                    target=target,
+                    last=last,
+                    kind=sql.Identifier(_KIND),
+                    delete=sql.Literal(DELETE),
+                    same=sql.SQL(" AND ").join(
+                        sql.SQL("present.{0} = last.{0}").format(key) for key in keys
+                    ),
+                )
+            )
         change = (
             sql.SQL("DO UPDATE SET {}").format(
                 sql.SQL(", ").join(
@@ -116,15 +151,16 @@ class PostgresWriter(SinkWriter):
         # each other for ever.
         cursor.execute(
             sql.SQL(
-                "INSERT INTO {target} ({listed}) "
-                "SELECT DISTINCT ON ({keys}) {listed} FROM {staging} ORDER BY {keys}, {order} DESC "
+                "INSERT INTO {target} ({listed}) SELECT {listed} FROM {last} "
+                "WHERE {kind} IS DISTINCT FROM {delete} ORDER BY {keys} "
                 "ON CONFLICT ({keys}) {change}"
             ).format(
                 target=target,
                 listed=listed,
                 keys=key_list,
-                staging=staging,
-                order=sql.Identifier(_ORDER),
+                last=last,
+                kind=sql.Identifier(_KIND),
+                delete=sql.Literal(DELETE),
                 change=change,
             )
         )
@@ -135,11 +171,13 @@ def check_sink(sink: PostgresSink, schema: pa.Schema | None) -> None:
     Raises FiresteelError.
     """
     schema = known_schema("PostgresSink", schema)
+    given, schema = schema, _written(sink, schema)
+    deletes = schema is not given
     check_columns("PostgresSink: key column", sink.key, schema)
     connection = connect(sink)
     try:
         with _explained(sink), connection:
-            _prepare_table(connection, sink, schema)
+            _prepare_table(connection, sink, schema, deletes=deletes)
     finally:
         connection.close()
 
@@ -176,7 +214,47 @@ def connect(sink: PostgresSink) -> Any:
         ) from None
 
 
-def _prepare_table(connection: Any, sink: PostgresSink, schema: pa.Schema) -> None:
+def _written(sink: PostgresSink, schema: pa.Schema) -> pa.Schema:
+    """The columns that go into the table: in an upsert, all but the one that marks deleted rows.
+    Raises FiresteelError if that is no text.
+    """
+    if sink.mode != "upsert" or ROW_KIND not in schema.names:
+        return schema
+    kind = schema.field(ROW_KIND).type
+    if kind != pa.string():
+        raise FiresteelError(
+            f"PostgresSink: column {ROW_KIND!r} is {kind}; in an upsert it says which rows are "
+            f"deleted, as text: {INSERT!r} or {DELETE!r}; give it another name if it says "
+            "something else"
+        )
+    return pa.schema([field for field in schema if field.name != ROW_KIND])
+
+
+def _kinds(sink: PostgresSink, table: pa.Table) -> pa.ChunkedArray:
+    """The column that marks deleted rows. Raises FiresteelError for values that are none, and for
+    deleted rows that no key finds.
+    """
+    kinds = table.column(ROW_KIND)
+    allowed = pc.is_in(kinds, value_set=pa.array([INSERT, DELETE]))
+    if not pc.all(allowed).as_py():
+        value = kinds.filter(pc.invert(allowed))[0].as_py()
+        raise FiresteelError(
+            f"PostgresSink: table {sink.table}: a row's {ROW_KIND} is {value!r}; in an upsert it "
+            f"says whether the row is deleted: {INSERT!r} or {DELETE!r}"
+        )
+    deleted = table.filter(pc.equal(kinds, DELETE))
+    for name in sink.key:
+        if deleted.column(name).null_count:
+            raise FiresteelError(
+                f"PostgresSink: table {sink.table}: the key column {name!r} of a row to delete is "
+                "null, so the row cannot be found; give it a value, for example by coalesce(...)"
+            )
+    return kinds
+
+
+def _prepare_table(
+    connection: Any, sink: PostgresSink, schema: pa.Schema, *, deletes: bool
+) -> None:
     """Creates the table, or checks that it has the stream's columns, and an index for the key."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", (_identifier(sink.table).as_string(connection),))
@@ -192,6 +270,12 @@ def _prepare_table(connection: Any, sink: PostgresSink, schema: pa.Schema) -> No
         )
         types: dict[str, str] = dict(cursor.fetchall())
         _check_columns(sink, schema, types)
+        if deletes and ROW_KIND in types:
+            raise FiresteelError(
+                f"PostgresSink: table {sink.table} has a column {ROW_KIND!r}, and in an upsert "
+                "that of the stream is not written: it says which rows are deleted; give the "
+                "table's another name"
+            )
         if sink.mode == "upsert" and not _has_unique_index(connection, cursor, sink):
             keys = ", ".join(sink.key)
             raise FiresteelError(

@@ -18,8 +18,11 @@ def aggregate_results(
     key_columns: Sequence[str],
     merged: pa.Table | pa.RecordBatch,
     times: Mapping[str, pa.Array],
+    kinds: Mapping[str, pa.Array],
 ) -> pa.RecordBatch:
-    """The key columns, `times` (the window's columns, if any), and one column per aggregate."""
+    """The key columns, `times` (the window's columns, if any), one column per aggregate, and
+    `kinds` (the column `row_kind`, if any).
+    """
     partials = {name: as_array(merged.column(name)) for item in aggregates for name in item.merge}
     columns = {name: as_array(merged.column(name)) for name in key_columns} | dict(times)
     schema = context.output_schema
@@ -28,6 +31,7 @@ def aggregate_results(
         guess = partials[item.final].type if item.final in partials else pa.float64()
         kind = schema.field(item.name).type if schema is not None else guess
         columns[item.name] = evaluate(item, partials, merged.num_rows, kind)
+    columns.update(kinds)
     if schema is not None:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -48,7 +48,7 @@ class RunningAggregate(StreamOperator):
         changed = self._merge(waiting)
         self.output.emit(
             aggregate_results(
-                self.context, self._spec.aggregates, self._spec.key_columns, changed, {}
+                self.context, self._spec.aggregates, self._spec.key_columns, changed, {}, {}
             )
         )
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
+from firesteel.row_kind import INSERT
 from taskexecutor.executor.operators.aggregation.grouping import Ints
 from taskexecutor.executor.timing.missing_time import missing_time
 
@@ -37,6 +38,7 @@ class Contents(Protocol):
     key_columns: tuple[str, ...]
     combines: bool  # whether `combined` merges the rows of a key and window into one
     one_window_at_a_time: bool  # whether `emit` takes the rows of a single window
+    retracts: bool  # whether `emit` is to be called with results that are no longer valid
 
     def setup(self, context: RuntimeContext, output: Output) -> None: ...
 
@@ -56,8 +58,12 @@ class Contents(Protocol):
         window.
         """
 
-    def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
-        """Emits the results of combined rows. `starts` and `ends`: of each row's window."""
+    def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:
+        """Emits the results of combined rows. `starts` and `ends`: of each row's window.
+
+        Contents that retract mark them with `kind`: DELETE for results that were emitted and are
+        no longer valid.
+        """
 
 
 def as_int64(times: pa.Array) -> Ints:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
+from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
 from taskexecutor.executor.operators.aggregation.grouping import Ints, members
 from taskexecutor.executor.operators.windows.contents import Contents
@@ -59,6 +60,8 @@ class PaneWindows(StreamOperator):
         self._closing: list[int] = []  # heap: ends of open windows
         # Late rows within the allowed lateness, by the end of a window that has fired.
         self._updated: dict[int, list[pa.RecordBatch]] = {}
+        # The rows of these windows before, if their earlier results are to be retracted.
+        self._before: dict[int, pa.Table] = {}
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -116,12 +119,18 @@ class PaneWindows(StreamOperator):
                 continue  # too late for this window, not for a later one
             if end_us not in self._fired:
                 self._open(end_us, now_us)
+            elif self._retracts_first(end_us):
+                self._before[end_us], _ = self._combined([end_us])
             if self._fired[end_us]:
                 self._updated.setdefault(end_us, []).append(part)
         pane.slices.append(part)
         pane.rows += part.num_rows
         if pane.rows - pane.combined_rows > COMPACT_ROWS + pane.combined_rows:
             self._compact(pane)
+
+    def _retracts_first(self, end_us: int) -> bool:
+        """Whether a late row is the first of its batch to change results that are out."""
+        return self._contents.retracts and self._fired[end_us] and end_us not in self._updated
 
     def _open(self, end_us: int, now_us: int) -> None:
         heapq.heappush(self._closing, end_us)
@@ -178,17 +187,23 @@ class PaneWindows(StreamOperator):
     def _emit_updates(self) -> None:
         """Emits the complete results of the late rows' keys once more."""
         updated, self._updated = self._updated, {}
-        keys = self._contents.key_columns
+        before, self._before = self._before, {}
         for end_us in sorted(updated):
-            rows, _ = self._combined([end_us])
             touched = as_table(updated[end_us])
-            mine = members(
-                [as_array(rows.column(key)) for key in keys],
-                [as_array(touched.column(key)) for key in keys],
-            )
-            rows = rows.filter(pa.array(mine))
-            ends = np.full(rows.num_rows, end_us)
-            self._contents.emit(rows, ends - self._window.size_us, ends)
+            if end_us in before:
+                self._emit_of(touched, before[end_us], end_us, DELETE)
+            self._emit_of(touched, self._combined([end_us])[0], end_us, INSERT)
+
+    def _emit_of(self, touched: pa.Table, rows: pa.Table, end_us: int, kind: str) -> None:
+        """Emits the results of those rows of a window whose keys are in `touched`."""
+        keys = self._contents.key_columns
+        mine = members(
+            [as_array(rows.column(key)) for key in keys],
+            [as_array(touched.column(key)) for key in keys],
+        )
+        rows = rows.filter(pa.array(mine))
+        ends = np.full(rows.num_rows, end_us)
+        self._contents.emit(rows, ends - self._window.size_us, ends, kind)
 
     def _combined(self, ends_us: Sequence[int]) -> tuple[pa.Table, Ints]:
         """The rows of these windows, and the index of each row's window."""

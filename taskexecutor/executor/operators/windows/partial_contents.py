@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import AggregateExpression
+from firesteel.plan.specs import WindowAggregateSpec
+from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.operators.aggregation.grouping import Ints
 from taskexecutor.executor.operators.aggregation.merging import ROWS, merge_partials, merges_of
@@ -34,12 +35,11 @@ class PartialContents:
     combines = True
     one_window_at_a_time = False
 
-    def __init__(
-        self, key_columns: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]
-    ) -> None:
-        self.key_columns = key_columns
-        self._aggregates = aggregates
-        self._merges = merges_of(aggregates)
+    def __init__(self, spec: WindowAggregateSpec) -> None:
+        self.key_columns = spec.key_columns
+        self.retracts = spec.retracts
+        self._aggregates = spec.aggregates
+        self._merges = merges_of(spec.aggregates)
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         self._context = context
@@ -86,12 +86,15 @@ class PartialContents:
         )
         return dense if dense is not None else merge_partials(table, self.key_columns, self._merges)
 
-    def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
+    def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:
         if not table.num_rows:
             return
         times = {WINDOW_START: as_timestamps(starts), WINDOW_END: as_timestamps(ends)}
+        kinds = {ROW_KIND: pa.repeat(kind, table.num_rows)} if self.retracts else {}
         self._output.emit(
-            aggregate_results(self._context, self._aggregates, self.key_columns, table, times)
+            aggregate_results(
+                self._context, self._aggregates, self.key_columns, table, times, kinds
+            )
         )
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import SessionSpec, WindowApplySpec
+from firesteel.row_kind import INSERT
 from taskexecutor.executor.operators.aggregation.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (
     TIME,
@@ -45,6 +46,7 @@ class RowContents:
     def __init__(self, spec: WindowApplySpec) -> None:
         self._spec = spec
         self.key_columns = spec.key_columns
+        self.retracts = spec.retracts
         self.one_window_at_a_time = spec.function is not None
         self._way: BundleLoader | None = None
 
@@ -76,7 +78,7 @@ class RowContents:
             return Combined(table, windows)
         return Combined(table.take(pa.array(order)), windows[order])
 
-    def emit(self, table: pa.Table, starts: Ints, ends: Ints) -> None:
+    def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:
         if not table.num_rows:
             return
         for name, times in ((WINDOW_START, starts), (WINDOW_END, ends)):
@@ -98,7 +100,7 @@ class RowContents:
                 batches = table.combine_chunks().to_batches()
                 rows = loaded.enter_context(self._way.dataframe(batches))
             with meter.planning:
-                frame = plans.window_result(rows, self._spec)
+                frame = plans.window_result(rows, self._spec, kind)
             meter.made()
             self._run(frame)
 

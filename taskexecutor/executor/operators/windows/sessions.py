@@ -15,8 +15,9 @@ import pyarrow as pa
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
+from firesteel.row_kind import DELETE
 from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
-from taskexecutor.executor.operators.aggregation.grouping import Ints, group, sessions
+from taskexecutor.executor.operators.aggregation.grouping import Ints, Sessions, group, sessions
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
@@ -26,7 +27,8 @@ _START, _END, _FRESH = "_session_start", "_session_end", "_fresh"
 
 
 class SessionWindows(StreamOperator):
-    """A session fires when its end has passed, and again when allowed late rows have joined it.
+    """A session fires when its end has passed, and again when allowed late rows have joined it: the
+    earlier results of what it is made of are retracted then.
 
     A row is too late if its session, joined with those still open, was over when the row arrived.
     """
@@ -47,6 +49,9 @@ class SessionWindows(StreamOperator):
         self._waiting: list[pa.RecordBatch] = []
         self._settled: pa.Table | None = None
         self._waiting_rows = 0
+        # What open sessions have emitted, as rows with _session_start and _session_end: to be
+        # retracted when they fire again.
+        self._emitted: pa.Table | None = None
         # No session is to fire, or to be dropped, before this time.
         self._next_end_us = MAX_TIMESTAMP_US
 
@@ -106,7 +111,7 @@ class SessionWindows(StreamOperator):
         self._settle(MAX_TIMESTAMP_US, arriving=False)
 
     def close(self) -> None:
-        self._waiting, self._settled = [], None
+        self._waiting, self._settled, self._emitted = [], None, None
 
     # -- sessions
 
@@ -121,8 +126,9 @@ class SessionWindows(StreamOperator):
         if not parts:
             return
         table = pa.concat_tables(parts).combine_chunks()
-        codes = group([as_array(table.column(key)) for key in self._contents.key_columns]).codes
-        numbers, starts, ends = sessions(codes, _numbers(table, _START), _numbers(table, _END))
+        rows = table.num_rows
+        numbers, starts, ends = self._sessions(table)
+        numbers, of_emitted = numbers[:rows], numbers[rows:]
         closed_us = ends - 1 + self._lateness_us
         fresh = np.zeros(len(starts), np.bool_)
         fresh[numbers[_flags(table, _FRESH)]] = True
@@ -130,23 +136,35 @@ class SessionWindows(StreamOperator):
             # Settled sessions are still open, so these have only just arrived.
             late = closed_us <= over_us
             if late.any():
-                rows = late[numbers]
-                self._too_late(table.filter(pa.array(rows)))
-                table, numbers = table.filter(pa.array(~rows)), numbers[~rows]
+                of_late = late[numbers]
+                self._too_late(table.filter(pa.array(of_late)))
+                table, numbers = table.filter(pa.array(~of_late)), numbers[~of_late]
                 fresh &= ~late
         rows_only = table.drop_columns([_START, _END, _FRESH])
         combined, numbers = self._contents.combined(rows_only, numbers)
         due = (ends - 1 <= over_us) & fresh
+        is_open = closed_us > over_us
         if due.any():
             fired = due[numbers]
             of_row = numbers[fired]
-            self._contents.emit(combined.filter(pa.array(fired)), starts[of_row], ends[of_row])
+            results = combined.filter(pa.array(fired))
+            if self._emitted is not None:
+                self._retract(self._emitted.filter(pa.array(due[of_emitted])))
+            self._contents.emit(results, starts[of_row], ends[of_row])
+        if self._contents.retracts:
+            valid = []
+            if self._emitted is not None:
+                valid.append(self._emitted.filter(pa.array((is_open & ~due)[of_emitted])))
+            if due.any():
+                results = _with_bounds(results, starts[of_row], ends[of_row])
+                valid.append(results.filter(pa.array(is_open[of_row])))
+            if valid:
+                self._emitted = pa.concat_tables(valid)
         fresh &= ~due
-        kept = (closed_us > over_us)[numbers]
+        kept = is_open[numbers]
         of_row = numbers[kept]
-        self._settled = combined.filter(pa.array(kept))
-        for name, values in ((_START, starts), (_END, ends), (_FRESH, fresh)):
-            self._settled = self._settled.append_column(name, pa.array(values[of_row]))
+        self._settled = _with_bounds(combined.filter(pa.array(kept)), starts[of_row], ends[of_row])
+        self._settled = self._settled.append_column(_FRESH, pa.array(fresh[of_row]))
         still = np.unique(of_row)
         # A session that has fired waits to be dropped, any other to fire.
         self._next_end_us = min(
@@ -156,9 +174,36 @@ class SessionWindows(StreamOperator):
             MAX_TIMESTAMP_US,
         )
 
+    def _sessions(self, table: pa.Table) -> Sessions:
+        """The sessions of the rows in `table`, and then of those in `_emitted`, which lie within
+        their sessions and so join none.
+        """
+        tables = [table] if self._emitted is None else [table, self._emitted]
+        keys = [
+            pa.concat_arrays([as_array(one.column(key)) for one in tables])
+            for key in self._contents.key_columns
+        ]
+        starts, ends = (
+            np.concatenate([_numbers(one, name) for one in tables]) for name in (_START, _END)
+        )
+        return sessions(group(keys).codes, starts, ends)
+
+    def _retract(self, emitted: pa.Table) -> None:
+        self._contents.emit(
+            emitted.drop_columns([_START, _END]),
+            _numbers(emitted, _START),
+            _numbers(emitted, _END),
+            DELETE,
+        )
+
     def _too_late(self, rows: pa.Table) -> None:
         for batch in rows.drop_columns([_START, _END, _FRESH]).combine_chunks().to_batches():
             self._contents.too_late(batch)
+
+
+def _with_bounds(rows: pa.Table, starts: Ints, ends: Ints) -> pa.Table:
+    """The rows with the start and the end of their session."""
+    return rows.append_column(_START, pa.array(starts)).append_column(_END, pa.array(ends))
 
 
 def _numbers(table: pa.Table, name: str) -> Ints:

@@ -18,7 +18,7 @@ def window_operator(
     """`clock_us`: processing time, in microseconds since the epoch."""
     contents: Contents
     if isinstance(spec, WindowAggregateSpec):
-        contents = PartialContents(spec.key_columns, spec.aggregates)
+        contents = PartialContents(spec)
     else:
         from taskexecutor.executor.operators.windows.row_contents import RowContents
 

@@ -1,0 +1,108 @@
+"""Which operators may follow windows whose results can go away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as sql
+
+from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
+from firesteel.connectors import CollectSink, FileSource
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+
+SCHEMA = "shop STRING, n LONG, at TIMESTAMP"
+
+
+def visits(tmp_path: Path, parallelism: int = 1) -> DataStream:
+    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
+    source = FileSource(f"{tmp_path}/*.json", format="json", schema=SCHEMA)
+    stream = Environment(parallelism=parallelism).from_source(
+        source, watermarks=Watermarks.bounded("at")
+    )
+    windows = stream.key_by("shop").window(Session("1 h"), allowed_lateness="1 h")
+    return windows.aggregate("sum(n) AS total", name="Visits")
+
+
+def schema_of(stream: DataStream, engine: SparkEngine) -> Any:
+    sink = stream.sink_to(CollectSink())
+    found = analyze(sink._program.job_graph("rows"), engine)
+    return next(one.schema for one in reversed(found) if one.schema is not None)
+
+
+def same(batches: Any) -> Any:
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (
+            lambda s: s.transform(lambda df: df.select("shop", "total"), name="Short"),
+            "Short: it drops the column row_kind, and its input has rows of 'Visits'",
+        ),
+        (
+            lambda s: s.transform(lambda df: df.withColumn("row_kind", sql.lit("insert"))),
+            "it changes the column row_kind of its input, rows of 'Visits'",
+        ),
+        (lambda s: s.map_in_arrow(same, "shop STRING"), "MapInArrow(same): it drops the column"),
+        (
+            lambda s: s.filter("total > 1").key_by("shop").aggregate("count(*) AS visits"),
+            "it would count rows of 'Visits' that are no longer valid",
+        ),
+        (
+            lambda s: s.key_by("row_kind").window(Tumbling("1 d")).aggregate("median(total) AS m"),
+            "it would count rows of 'Visits'",
+        ),
+        (
+            lambda s: s.filter("total > 1").rebalance().map_in_arrow(same),
+            "rows of 'Visits' would arrive out of order at the 2 subtasks behind rebalance",
+        ),
+    ],
+)
+def test_what_would_take_deleted_rows_for_others_is_refused(
+    tmp_path: Path,
+    engine: SparkEngine,
+    program: Callable[[DataStream], DataStream],
+    message: str,
+) -> None:
+    with pytest.raises(FiresteelError, match=re.escape(message)):
+        schema_of(program(visits(tmp_path, parallelism=2)), engine)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda s: s,
+        lambda s: s.filter("total > 1").transform(lambda df: df.select("row_kind", df.total * 2)),
+        lambda s: s.map_in_arrow(same).key_by("shop").map_in_arrow(same),
+        lambda s: s.map_in_arrow(same, "total LONG, row_kind STRING"),
+    ],
+)
+def test_what_keeps_the_column_may_follow(
+    tmp_path: Path, engine: SparkEngine, program: Callable[[DataStream], DataStream]
+) -> None:
+    assert "row_kind" in schema_of(program(visits(tmp_path, parallelism=2)), engine).names
+
+
+def test_only_results_that_may_go_away_have_the_column(tmp_path: Path, engine: SparkEngine) -> None:
+    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
+    for window, lateness, has in (
+        (Session("1 h"), "0 s", False),
+        (Tumbling("1 h"), "1 h", False),
+        (Session("1 h"), "1 h", True),
+    ):
+        rows = Environment().from_source(
+            FileSource(f"{tmp_path}/*.json", format="json", schema=SCHEMA),
+            watermarks=Watermarks.bounded("at"),
+        )
+        windows = rows.key_by("shop").window(window, allowed_lateness=lateness)
+        assert ("row_kind" in schema_of(windows.aggregate("sum(n) AS s"), engine).names) is has
+    applied = windows.apply(lambda df: df.withColumn("row_kind", sql.lit(1)))
+    with pytest.raises(FiresteelError, match="the function returns a column 'row_kind'"):
+        schema_of(applied, engine)
