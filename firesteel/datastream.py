@@ -4,9 +4,9 @@ own, unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
@@ -19,24 +19,19 @@ from firesteel.functions import CoProcessFunction
 from firesteel.latest_operator import LatestOperator
 from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
-from firesteel.plan.column_sql import shown
-from firesteel.plan.deferred_columns import is_column
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
-    FilterSpec,
-    MapInArrowSpec,
-    MapInPandasSpec,
     PartialWindowAggregateSpec,
     SinkSpec,
     Spec,
-    TransformSpec,
     side_output_tags,
 )
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
+from firesteel.row_operations import ArrowFunction, RowOperations, checked_function, titled
 from firesteel.windowed_stream import WindowedStream, running_aggregate
 from firesteel.windows import Watermarks, Window
 
@@ -46,9 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from firesteel.client.collected import BatchKind, CollectedBatches
-
-ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-PandasFunction = Callable[[Iterator[Any]], Iterator[Any]]  # of pandas DataFrames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +53,7 @@ class Upstream:
     side_output_tag: str = ""
 
 
-class DataStream(LatestOperator):
+class DataStream(RowOperations["DataStream"], LatestOperator):
     """A stream of records, in Arrow batches."""
 
     def __init__(
@@ -84,94 +76,6 @@ class DataStream(LatestOperator):
 
     # -- operators
 
-    def transform(
-        self,
-        function: Callable[[DataFrame], DataFrame],
-        *,
-        per_bundle: bool = False,
-        name: str | None = None,
-        uid: str = "",
-    ) -> DataStream:
-        """Applies a DataFrame to DataFrame function that treats rows independently: without
-        aggregation, ordering, limits or window functions. Joins with static data are allowed.
-
-        Runs on the slot's Spark; chained transforms become one Catalyst plan. The function sees
-        one bundle of rows at a time, so a job whose function relates rows to each other is refused
-        before data flows. `per_bundle=True` allows it, for functions meant for each bundle alone.
-        """
-        _callable("transform", function)
-        return self._add(
-            name or _function_name("Transform", function),
-            TransformSpec(function=function, per_bundle=per_bundle),
-            uid=uid,
-            runs_on_spark=True,
-        )
-
-    def map_in_arrow(
-        self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = ""
-    ) -> DataStream:
-        """Applies a function of PySpark's mapInArrow: from an iterator of record batches to an
-        iterator of record batches of `schema`.
-
-        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the
-        input's schema. Columns are matched by name and cast where no value is lost.
-
-        The function is called once per batch, with an iterator over that batch, and yields any
-        number of batches, also none. So a generator serves as map, filter and flat map; its local
-        variables do not survive the batch.
-        """
-        _callable("map_in_arrow", function)
-        return self._add(
-            name or _function_name("MapInArrow", function),
-            MapInArrowSpec(function=function, schema=schema),
-            uid=uid,
-        )
-
-    def map_in_pandas(
-        self,
-        function: PandasFunction,
-        schema: Any = None,
-        *,
-        name: str | None = None,
-        uid: str = "",
-    ) -> DataStream:
-        """Applies a function of PySpark's mapInPandas: from an iterator of pandas DataFrames to an
-        iterator of DataFrames of `schema`.
-
-        Otherwise as `map_in_arrow`. Timestamps with zone are local to spark.sql.session.timeZone,
-        as in PySpark. Columns are matched by name if their labels are strings, else by position.
-        """
-        _callable("map_in_pandas", function)
-        spec = MapInPandasSpec(function=function, schema=schema)
-        return self._add(name or _function_name("MapInPandas", function), spec, uid=uid)
-
-    def filter(
-        self,
-        condition: str | Column | Callable[[pa.RecordBatch], Any],
-        *,
-        name: str | None = None,
-        uid: str = "",
-    ) -> DataStream:
-        """Keeps the rows for which `condition` is true (neither false nor null).
-
-        SQL text or a Column (`F.col("x") > 1`) runs on Spark, as
-        `transform(lambda df: df.where(condition))` does. A function takes a record batch and
-        returns one boolean per row: an Arrow or NumPy array, a pandas Series or a list.
-        """
-        if is_column(condition):
-            title = f"Filter({shown('filter', condition)})"
-            spec = TransformSpec(function=lambda df: df.where(condition))
-            return self._add(name or title, spec, uid=uid, runs_on_spark=True)
-        if isinstance(condition, str):
-            spec = TransformSpec(function=lambda df: df.where(condition))
-            return self._add(name or f"Filter({condition})", spec, uid=uid, runs_on_spark=True)
-        _callable("filter", condition)
-        return self._add(
-            name or _function_name("Filter", condition),
-            FilterSpec(function=cast(Callable[[pa.RecordBatch], Any], condition)),
-            uid=uid,
-        )
-
     def operator(
         self,
         name: str,
@@ -186,7 +90,7 @@ class DataStream(LatestOperator):
         `schema` is that of its output, by default the input's. `side_outputs` maps the tags that it
         passes to `output.emit_side` to their schemas (None: the input's).
         """
-        _callable("operator", factory)
+        checked_function("operator", factory)
         spec = CustomSpec(
             factory=factory, inputs=1, schema=schema, side_outputs=_side_outputs(side_outputs)
         )
@@ -301,8 +205,8 @@ class DataStream(LatestOperator):
         `set_parallelism(1)`, or one place per `batch_id`. `batch_id` increases and is never used
         twice, in one subtask or in two.
         """
-        _callable("foreach_batch", function)
-        title = name or _function_name("Sink: ForeachBatch", function)
+        checked_function("foreach_batch", function)
+        title = name or titled("Sink: ForeachBatch", function)
         return self.sink_to(ForeachBatchSink(function), name=title, uid=uid)
 
     def print(self, prefix: str = "") -> DataStreamSink:
@@ -576,8 +480,8 @@ class ConnectedStreams:
         uid: str = "",
     ) -> DataStream:
         """Applies one mapInArrow function per input; both yield batches of `schema`."""
-        _callable("map_in_arrow", first)
-        _callable("map_in_arrow", second)
+        checked_function("map_in_arrow", first)
+        checked_function("map_in_arrow", second)
         return self._add(name, CoMapInArrowSpec(first=first, second=second, schema=schema), uid)
 
     def co_process(
@@ -641,7 +545,7 @@ class ConnectedStreams:
 
         As `DataStream.operator`; the default of schemas is that of the first input.
         """
-        _callable("operator", factory)
+        checked_function("operator", factory)
         spec = CustomSpec(
             factory=factory, inputs=2, schema=schema, side_outputs=_side_outputs(side_outputs)
         )
@@ -674,15 +578,3 @@ def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:
         if not isinstance(tag, str) or not tag:
             raise InvalidProgram(f"side_outputs: {tag!r} is no tag; a tag is a non-empty string")
     return dict(side_outputs or {})
-
-
-def _callable(where: str, function: Any) -> None:
-    if not callable(function):
-        raise InvalidProgram(
-            f"{where}() takes a function, not {type(function).__name__} {function!r}"
-        )
-
-
-def _function_name(kind: str, function: Any) -> str:
-    name = getattr(function, "__name__", "")
-    return kind if name in ("", "<lambda>") else f"{kind}({name})"

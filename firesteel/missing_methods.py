@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import NoReturn
 
 _AGGREGATE = 'aggregate("sum(x) AS total", ...) after key_by(...), with a window(...) between them'
 _ROWS = "transform(lambda df: df.{name}(...))"
-_PYTHON = "map_in_arrow(function, schema) or map_in_pandas(function, schema)"
+_PYTHON = "map(function, schema), flat_map(function, schema) or map_in_arrow(function, schema)"
 _SINK = "sink_to(...), for example with a FileSink"
 _COLLECT = "execute_and_collect(), which returns an Arrow table"
 _SORTED = "window(...).apply(lambda df: df.{name}(...)): an endless stream has no order of its own"
@@ -15,12 +16,9 @@ _SORTED = "window(...).apply(lambda df: df.{name}(...)): an endless stream has n
 # Methods of Spark's DataFrames, of Flink's streams and of pandas; what to write instead.
 _INSTEAD = {
     **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "reduce", "sum"), _AGGREGATE),
-    **dict.fromkeys(("groupBy", "group_by", "groupby", "keyBy"), 'key_by("column")'),
-    **dict.fromkeys(("drop", "dropna", "fillna", "select", "selectExpr"), _ROWS),
-    **dict.fromkeys(("withColumn", "withColumns", "withColumnRenamed"), _ROWS),
-    **dict.fromkeys(("with_column", "with_columns"), "transform(lambda df: df.withColumn(...))"),
-    "where": "filter(...)",
-    **dict.fromkeys(("apply", "flatMap", "flat_map", "map", "process"), _PYTHON),
+    **dict.fromkeys(("groupBy", "group_by", "groupby"), 'key_by("column")'),
+    **dict.fromkeys(("dropna", "fillna", "hint", "replace", "unpivot"), _ROWS),
+    **dict.fromkeys(("apply", "process"), _PYTHON),
     **dict.fromkeys(("coGroup", "join"), "connect(other).key_by(...).co_process(...)"),
     **dict.fromkeys(("unionAll", "unionByName"), "union(other)"),
     "withWatermark": "assign_timestamps_and_watermarks(Watermarks.bounded(...))",
@@ -32,6 +30,7 @@ _INSTEAD = {
     **dict.fromkeys(("limit", "orderBy", "sort", "sort_values"), _SORTED),
     "flatMapGroupsWithState": "key_by(...).transform_with_state(...)",
 }
+_CAPITAL = re.compile("[A-Z]")
 _AFTER_KEY_BY = ("aggregate", "transform_with_state", "transform_with_state_in_pandas", "window")
 
 
@@ -46,11 +45,14 @@ def no_such_member(kind: type, name: str) -> NoReturn:
 
 
 def _hint(kind: type, name: str) -> str:
+    methods = [member for member in dir(kind) if not member.startswith("_")]
+    ours = _CAPITAL.sub(lambda match: f"_{match[0].lower()}", name)
+    if ours in methods:
+        return f"; it is {ours} here: all methods are in snake_case"
     if name in _INSTEAD:
         return f"; use {_INSTEAD[name].format(name=name)}"
-    if name in _AFTER_KEY_BY:
-        return f"; call key_by(...) first: key_by(...).{name}(...)"
-    methods = [member for member in dir(kind) if not member.startswith("_")]
-    spelled = {member.replace("_", ""): member for member in methods}  # as in Java: keyBy
+    if ours in _AFTER_KEY_BY:
+        return f"; call key_by(...) first: key_by(...).{ours}(...)"
+    spelled = {member.replace("_", ""): member for member in methods}
     close = difflib.get_close_matches(name.lower().replace("_", ""), spelled, n=1)
     return f"; did you mean {spelled[close[0]]}?" if close else ""

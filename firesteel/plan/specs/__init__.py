@@ -22,6 +22,7 @@ from firesteel.plan.specs.functions import (
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
+    MapRowsSpec,
     TransformSpec,
     TransformWithStateSpec,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "FilterSpec",
     "MapInArrowSpec",
     "MapInPandasSpec",
+    "MapRowsSpec",
     "PartialWindowAggregateSpec",
     "RunningAggregateSpec",
     "SessionSpec",
@@ -65,6 +67,7 @@ Spec = (
     | MapInArrowSpec
     | AssignWatermarksSpec
     | MapInPandasSpec
+    | MapRowsSpec
     | FilterSpec
     | CoMapInArrowSpec
     | CoProcessSpec

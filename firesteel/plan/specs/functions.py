@@ -39,6 +39,15 @@ class MapInPandasSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MapRowsSpec:
+    """`function(Row)` returns one row or, if it is `flat`, any number of them."""
+
+    function: Callable[[Any], Any]
+    schema: Any = None
+    flat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterSpec:
     """`function(batch)` returns one boolean per row: whether to keep it."""
 

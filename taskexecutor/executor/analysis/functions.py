@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from firesteel.column_names import meant
+from firesteel.common.error_report import summary_of
+from firesteel.errors import FiresteelError
+from firesteel.plan.frame_methods import FrameMethod
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
     CoMapInArrowSpec,
@@ -10,6 +17,7 @@ from firesteel.plan.specs import (
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
+    MapRowsSpec,
     TransformSpec,
     TransformWithStateSpec,
 )
@@ -22,19 +30,65 @@ from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.schemas import missing_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput:
+    from pyspark.errors import PySparkException
+
     frame = step.frame()
-    result = plans.transform(frame.frame, spec)
+    method = spec.function if isinstance(spec.function, FrameMethod) else None
+    try:
+        result = plans.transform(frame.frame, spec)
+    except PySparkException as error:
+        if method is None:
+            raise
+        hint = method.hint
+        if error.getCondition() == "MISSING_GROUP_BY":
+            hint = "; for aggregates, use key_by(...).window(...).aggregate(...)"
+        raise FiresteelError(f"{step.operator_name}: {summary_of(error)}{hint}") from error
+    if method is not None:
+        _check_method(step.operator_name, method, frame.frame, result)
     if not spec.per_bundle:
         check_row_by_row(step.operator_name, frame, result)
     check_transform(step, frame.frame, result)
     return AnalyzedOutput.on_spark(frame.with_plan(result))
 
 
+def _check_method(
+    operator_name: str, method: FrameMethod, given: DataFrame, result: DataFrame
+) -> None:
+    """What PySpark lets pass: columns that do not exist, or exist twice."""
+    for name in method.required:
+        if meant(name, given.columns) is None:
+            raise missing_column(operator_name, name, given.columns)
+    for name in method.added:
+        if (found := meant(name, given.columns)) is not None:
+            raise FiresteelError(
+                f"{operator_name}: the stream has a column {found!r} already;"
+                " choose another name, or drop that column before"
+            )
+    if not result.columns:
+        raise FiresteelError(f"{operator_name}: no column is left; keep at least one")
+    before = _counts(given)
+    for name, count in _counts(result).items():
+        if count > max(before[name], 1):
+            raise FiresteelError(
+                f"{operator_name}: its result has {count} columns named {name!r};"
+                ' give them names of their own, as F.upper("x").alias("name") does'
+            )
+
+
+def _counts(frame: DataFrame) -> Counter[str]:
+    sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    return Counter(name if sensitive else name.lower() for name in frame.columns)
+
+
 def analyze_map(
-    step: AnalysisStep, spec: MapInArrowSpec | MapInPandasSpec | CustomSpec
+    step: AnalysisStep, spec: MapInArrowSpec | MapInPandasSpec | MapRowsSpec | CustomSpec
 ) -> AnalyzedOutput:
     return AnalyzedOutput(schema=step.declared(spec.schema, step.input_schema))
 

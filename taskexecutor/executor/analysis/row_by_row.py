@@ -179,6 +179,8 @@ class _Check:
         kind = _kind(node)
         if kind == "Sort" and not getattr(node, "global")():
             return  # sortWithinPartitions: promises nothing that a bundle cannot keep
+        if kind == "Aggregate" and not node.groupingExpressions().size():
+            self.refuse("an aggregate function (Aggregate)", _AGGREGATE)
         if kind not in _ROW_BY_ROW:
             self._refuse_operator(kind)
         if node.deterministic():

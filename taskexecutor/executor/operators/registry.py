@@ -16,6 +16,7 @@ from firesteel.plan.specs import (
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
+    MapRowsSpec,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
     SinkSpec,
@@ -34,6 +35,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 OPERATORS: dict[type[Spec], str] = {
     MapInArrowSpec: "map_in_arrow:MapInArrow",
     MapInPandasSpec: "map_in_pandas:MapInPandas",
+    MapRowsSpec: "map_rows:MapRows",
     CoMapInArrowSpec: "map_in_arrow:CoMapInArrow",
     FilterSpec: "filter:Filter",
     CoProcessSpec: "co_process:CoProcess",

@@ -29,10 +29,10 @@ class Origin(NamedTuple):
     """Where rows come from."""
 
     function: str  # of the program
-    key: Any
+    key: Any  # None: it has none
 
     def __str__(self) -> str:
-        return f"{self.function} for key {shown_key(self.key)}"
+        return self.function + ("" if self.key is None else f" for key {shown_key(self.key)}")
 
 
 class RowCollector:
@@ -59,7 +59,7 @@ class RowCollector:
         """Sets how many rows may wait, for an input of this size."""
         self.limit = buffered_rows(rows, size_bytes)
 
-    def begin(self, function: str, key: Any) -> None:
+    def begin(self, function: str, key: Any = None) -> None:
         """The rows that follow are yielded by `function` for `key`."""
         self._starts.append(len(self._rows))
         self._origins.append(Origin(function, key))
@@ -105,7 +105,7 @@ class RowCollector:
 
     def _arranged(self, row: Any, index: int) -> tuple[Any, ...]:
         """The row's values in the order of the schema."""
-        fields = getattr(row, "__fields__", None)
+        fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
         if not isinstance(row, tuple):
             raise self._wrong(
                 index,
@@ -156,7 +156,7 @@ class RowCollector:
             try:
                 pa.array([value], field.type)
             except Exception as reason:
-                got = _clipped(repr(value))
+                got = clipped(repr(value))
                 return self._wrong(
                     first + index,
                     "yielded a row that does not fit its schema: "
@@ -171,10 +171,10 @@ class RowCollector:
 
 
 def shown_key(key: Any) -> str:
-    return _clipped(repr(key))
+    return clipped(repr(key))
 
 
-def _clipped(text: str, limit: int = 200) -> str:
+def clipped(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 

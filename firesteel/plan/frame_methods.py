@@ -1,0 +1,173 @@
+"""Methods of PySpark's DataFrames that streams have, too: `select`, `with_column` and the like.
+
+Each is a transform of one call. It is row by row, as every transform, so `select` of an aggregate
+or of a window function is refused; and it is checked for what PySpark lets pass: dropping or
+renaming columns that do not exist, and results with two columns of one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firesteel.errors import InvalidProgram
+from firesteel.plan.column_sql import shown
+from firesteel.plan.deferred_columns import is_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameMethod:
+    """A function from DataFrame to DataFrame: the call of one method."""
+
+    spelling: str  # of the stream's method
+    shown: str  # its arguments, in the operator's name
+    call: Callable[[Any], Any]
+    required: tuple[str, ...] = ()  # columns that its input must have
+    added: tuple[str, ...] = ()  # columns that its input must not have
+    hint: str = ""  # at the end of Spark's errors
+
+    def __call__(self, df: DataFrame) -> Any:
+        return self.call(df)
+
+    @property
+    def title(self) -> str:
+        words = "".join(word.capitalize() for word in self.spelling.split("_"))
+        return f"{words}({self.shown})"
+
+
+def filtered(condition: str | Column) -> FrameMethod:
+    shown = condition if isinstance(condition, str) else _shown("filter", condition)
+    return FrameMethod(spelling="filter", shown=shown, call=lambda df: df.where(condition))
+
+
+def selected(columns: Iterable[Any]) -> FrameMethod:
+    """`columns`: names and Columns, or one list of them."""
+    chosen = _flat(columns)
+    if not chosen:
+        raise InvalidProgram('select() takes the columns to keep: select("shop", F.col("n") + 1)')
+    for column in chosen:
+        if not isinstance(column, str) and not is_column(column):
+            raise InvalidProgram(
+                "select() takes names of columns and Columns such as"
+                f' (F.col("x") + 1).alias("y"), not {type(column).__name__} {column!r}'
+                + ("; map(...) calls a function for each row" if callable(column) else "")
+            )
+    return FrameMethod(
+        spelling="select",
+        shown=_listed(_shown("select", column) for column in chosen),
+        call=lambda df: df.select(*chosen),
+        hint="; SQL text goes to select_expr()"
+        if any(isinstance(column, str) and not _is_name(column) for column in chosen)
+        else "",
+    )
+
+
+def selected_by_sql(expressions: Iterable[Any]) -> FrameMethod:
+    texts = _flat(expressions)
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InvalidProgram(
+            f"select_expr() takes SQL text, not {_listed(map(repr, texts)) or 'nothing'};"
+            ' write, for example, select_expr("shop", "price * 2 AS double"),'
+            " and Columns as select(...)"
+        )
+    return FrameMethod(
+        spelling="select_expr", shown=_listed(texts), call=lambda df: df.selectExpr(*texts)
+    )
+
+
+def with_columns(columns: Any, spelling: str = "with_columns") -> FrameMethod:
+    """`columns`: SQL text or a Column by name."""
+    if not isinstance(columns, Mapping) or not columns:
+        raise InvalidProgram(
+            f"{spelling}() takes a dictionary of columns by name,"
+            f' such as {{"revenue": "pieces * price"}}, not {columns!r}'
+        )
+    for name, column in columns.items():
+        _check_name(spelling, name)
+        if not is_column(column) and not (isinstance(column, str) and column.strip()):
+            raise InvalidProgram(
+                f"{spelling}(): the column {name!r} is {type(column).__name__} {column!r};"
+                " write SQL text or a Column, such as F.lit(1)"
+            )
+        if is_column(column):
+            _shown(spelling, column)  # refuses one of a session
+    added = dict(columns)
+    return FrameMethod(
+        spelling=spelling,
+        shown=_listed(added),
+        call=lambda df: df.withColumns({name: _on_spark(added[name]) for name in added}),
+    )
+
+
+def with_column(name: Any, column: Any) -> FrameMethod:
+    _check_name("with_column", name)
+    return with_columns({name: column}, "with_column")
+
+
+def renamed(old: Any, new: Any) -> FrameMethod:
+    _check_name("with_column_renamed", old)
+    _check_name("with_column_renamed", new)
+    return FrameMethod(
+        spelling="with_column_renamed",
+        shown=f"{old}, {new}",
+        call=lambda df: df.withColumnRenamed(old, new),
+        required=(old,),
+        added=() if old.casefold() == new.casefold() else (new,),
+    )
+
+
+def dropped(names: Iterable[Any]) -> FrameMethod:
+    unwanted = _flat(names)
+    if not unwanted:
+        raise InvalidProgram('drop() takes the names of the columns to leave out: drop("price")')
+    for name in unwanted:
+        _check_name("drop", name)
+    return FrameMethod(
+        spelling="drop",
+        shown=_listed(unwanted),
+        call=lambda df: df.drop(*unwanted),
+        required=tuple(unwanted),
+    )
+
+
+def _on_spark(column: Any) -> Any:
+    if not isinstance(column, str):
+        return column
+    from pyspark.sql import functions as sql
+
+    return sql.expr(column)
+
+
+def _check_name(spelling: str, name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidProgram(
+            f"{spelling}() takes the name of a column as text, not {type(name).__name__} {name!r}"
+        )
+
+
+def _flat(items: Iterable[Any]) -> list[Any]:
+    """One list instead of several arguments is allowed, as in PySpark."""
+    found = list(items)
+    if len(found) == 1 and isinstance(found[0], (list, tuple)):
+        return list(found[0])
+    return found
+
+
+def _shown(spelling: str, column: Any) -> str:
+    """Raises InvalidProgram for a Column that belongs to a session."""
+    return column if isinstance(column, str) else shown(spelling, column)
+
+
+def _listed(items: Iterable[str]) -> str:
+    words = list(items)
+    return ", ".join(words[:_MOST_SHOWN]) + (", ..." if len(words) > _MOST_SHOWN else "")
+
+
+def _is_name(text: str) -> bool:
+    return text == "*" or text.replace(".", "_").isidentifier()

@@ -1,0 +1,245 @@
+"""Operators that treat each row on its own: DataFrame methods on Spark, functions in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+import pyarrow as pa
+
+from firesteel.column_names import same
+from firesteel.errors import InvalidProgram
+from firesteel.plan import frame_methods
+from firesteel.plan.deferred_columns import is_column
+from firesteel.plan.frame_methods import FrameMethod
+from firesteel.plan.specs import (
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    MapRowsSpec,
+    Spec,
+    TransformSpec,
+)
+from firesteel.windowed_stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+PandasFunction = Callable[[Iterator[Any]], Iterator[Any]]  # of pandas DataFrames
+
+
+class RowOperations(Generic[Stream]):
+    """Base of streams."""
+
+    if TYPE_CHECKING:
+        _time_columns: frozenset[str]
+
+        def _add(
+            self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
+        ) -> Stream:
+            """The stream behind a new operator."""
+
+    def transform(
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        per_bundle: bool = False,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """Applies a DataFrame to DataFrame function that treats rows independently: without
+        aggregation, ordering, limits or window functions. Joins with static data are allowed.
+
+        Runs on the slot's Spark; chained transforms become one Catalyst plan. The function sees
+        one bundle of rows at a time, so a job whose function relates rows to each other is refused
+        before data flows. `per_bundle=True` allows it, for functions meant for each bundle alone.
+        """
+        checked_function("transform", function)
+        return self._add(
+            name or titled("Transform", function),
+            TransformSpec(function=function, per_bundle=per_bundle),
+            uid=uid,
+            runs_on_spark=True,
+        )
+
+    def map_in_arrow(
+        self, function: ArrowFunction, schema: Any = None, *, name: str | None = None, uid: str = ""
+    ) -> Stream:
+        """Applies a function of PySpark's mapInArrow: from an iterator of record batches to an
+        iterator of record batches of `schema`.
+
+        `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the
+        input's schema. Columns are matched by name and cast where no value is lost.
+
+        The function is called once per batch, with an iterator over that batch, and yields any
+        number of batches, also none. So a generator serves as map, filter and flat map; its local
+        variables do not survive the batch.
+        """
+        checked_function("map_in_arrow", function)
+        return self._add(
+            name or titled("MapInArrow", function),
+            MapInArrowSpec(function=function, schema=schema),
+            uid=uid,
+        )
+
+    def map_in_pandas(
+        self,
+        function: PandasFunction,
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """Applies a function of PySpark's mapInPandas: from an iterator of pandas DataFrames to an
+        iterator of DataFrames of `schema`.
+
+        Otherwise as `map_in_arrow`. Timestamps with zone are local to spark.sql.session.timeZone,
+        as in PySpark. Columns are matched by name if their labels are strings, else by position.
+        """
+        checked_function("map_in_pandas", function)
+        spec = MapInPandasSpec(function=function, schema=schema)
+        return self._add(name or titled("MapInPandas", function), spec, uid=uid)
+
+    def filter(
+        self,
+        condition: str | Column | Callable[[pa.RecordBatch], Any],
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """Keeps the rows for which `condition` is true (neither false nor null).
+
+        SQL text or a Column (`F.col("x") > 1`) runs on Spark, as
+        `transform(lambda df: df.where(condition))` does. A function takes a record batch and
+        returns one boolean per row: an Arrow or NumPy array, a pandas Series or a list.
+        """
+        if is_column(condition) or isinstance(condition, str):
+            return self._on_spark(
+                frame_methods.filtered(cast("str | Column", condition)), name, uid
+            )
+        checked_function("filter", condition)
+        return self._add(
+            name or titled("Filter", condition),
+            FilterSpec(function=cast(Callable[[pa.RecordBatch], Any], condition)),
+            uid=uid,
+        )
+
+    def where(
+        self,
+        condition: str | Column | Callable[[pa.RecordBatch], Any],
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """The same as `filter`."""
+        return self.filter(condition, name=name, uid=uid)
+
+    def select(
+        self, *columns: str | Column | list[str | Column], name: str | None = None, uid: str = ""
+    ) -> Stream:
+        """Keeps these columns: names, and Columns such as `(F.col("x") + 1).alias("y")`.
+
+        Runs on Spark, as `transform(lambda df: df.select(...))` does. Each row is treated on its
+        own, so a job that selects an aggregate or a window function is refused before data flows.
+        """
+        return self._on_spark(frame_methods.selected(columns), name, uid)
+
+    def select_expr(self, *expressions: str, name: str | None = None, uid: str = "") -> Stream:
+        """`select` of SQL text: `select_expr("shop", "pieces * price AS revenue")`."""
+        return self._on_spark(frame_methods.selected_by_sql(expressions), name, uid)
+
+    def with_column(
+        self, column_name: str, column: str | Column, *, name: str | None = None, uid: str = ""
+    ) -> Stream:
+        """Adds a column, or replaces that of this name: SQL text or a Column."""
+        return self._on_spark(frame_methods.with_column(column_name, column), name, uid)
+
+    def with_columns(
+        self, columns: Mapping[str, str | Column], *, name: str | None = None, uid: str = ""
+    ) -> Stream:
+        """Adds or replaces several columns by name. Each sees the columns as they were before."""
+        return self._on_spark(frame_methods.with_columns(columns), name, uid)
+
+    def with_column_renamed(
+        self, existing: str, new: str, *, name: str | None = None, uid: str = ""
+    ) -> Stream:
+        """Renames a column. A job without a column `existing` is refused before data flows.
+
+        The event time goes with its column.
+        """
+        renamed = self._on_spark(frame_methods.renamed(existing, new), name, uid)
+        columns = [new if same(column, existing) else column for column in self._time_columns]
+        return renamed._with_time_columns(*columns)
+
+    def drop(self, *columns: str, name: str | None = None, uid: str = "") -> Stream:
+        """Leaves columns out. A job that drops a column that does not exist is refused before data
+        flows.
+        """
+        return self._on_spark(frame_methods.dropped(columns), name, uid)
+
+    def map(
+        self,
+        function: Callable[[Row], Any],
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """Calls `function(row)` for each row, in Python: it returns one row of `schema`.
+
+        `row` is a `pyspark.sql.Row`. What is returned is a Row or a dictionary, whose columns are
+        matched by name, or a tuple, matched by position. `schema` is a DDL string, a StructType or
+        an Arrow schema; without one, the output has the input's schema. Functions that return no
+        row or several are for `flat_map`; `map_in_arrow` and Spark's own functions are many times
+        faster.
+        """
+        return self._map_rows("map", "Map", function, schema, name, uid, flat=False)
+
+    def flat_map(
+        self,
+        function: Callable[[Row], Iterable[Any]],
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """Calls `function(row)` for each row, in Python: it returns or yields any number of rows of
+        `schema`, otherwise as `map`.
+        """
+        return self._map_rows("flat_map", "FlatMap", function, schema, name, uid, flat=True)
+
+    # -- inside
+
+    def _on_spark(self, method: FrameMethod, name: str | None, uid: str) -> Stream:
+        return self._add(
+            name or method.title, TransformSpec(function=method), uid=uid, runs_on_spark=True
+        )
+
+    def _map_rows(
+        self,
+        where: str,
+        kind: str,
+        function: Any,
+        schema: Any,
+        name: str | None,
+        uid: str,
+        *,
+        flat: bool,
+    ) -> Stream:
+        checked_function(where, function)
+        spec = MapRowsSpec(function=function, schema=schema, flat=flat)
+        return self._add(name or titled(kind, function), spec, uid=uid)
+
+
+def checked_function(where: str, function: Any) -> None:
+    if not callable(function):
+        raise InvalidProgram(
+            f"{where}() takes a function, not {type(function).__name__} {function!r}"
+        )
+
+
+def titled(kind: str, function: Any) -> str:
+    """The name of an operator with this function."""
+    name = getattr(function, "__name__", "")
+    return kind if name in ("", "<lambda>") else f"{kind}({name})"

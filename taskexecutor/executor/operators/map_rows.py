@@ -1,0 +1,98 @@
+"""Functions of one row, on the task's own thread, without the JVM: `map` and `flat_map`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from firesteel.common.error_report import summary_of
+from firesteel.errors import FiresteelError
+from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import MapRowsSpec
+from taskexecutor.executor.operators.stateful.row_collector import RowCollector, clipped
+from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.spark.schemas import declared
+
+
+class MapRows(StreamOperator):
+    def __init__(self, spec: MapRowsSpec) -> None:
+        self._spec = spec
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._name = context.operator_name
+        known = context.input_schemas[0] if context.input_schemas else None
+        schema = context.output_schema or declared(self._spec.schema, known)
+        if schema is None:
+            raise FiresteelError(f"{self._name}: declare the schema of what the function returns")
+        self._results = RowCollector(schema, output.emit, self._name)
+        self._results.begin("the function")
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        with self.context.time("python"):
+            self._results.expect(batch.num_rows, batch.nbytes)
+            called = self._flat(batch) if self._spec.flat else self._one_each(batch)
+            while self._results.fill(called):
+                self._results.flush()
+            self._results.flush()
+
+    def _one_each(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        function = self._spec.function
+        for row in _rows(batch):
+            try:
+                result = function(row)
+            except Exception as error:
+                raise self._failed(row, error) from error
+            if not isinstance(result, (tuple, dict)):
+                raise FiresteelError(
+                    f"{self._name}: the function returned {_kind(result)} for {_shown(row)};"
+                    " it must return a Row, a tuple or a dictionary"
+                    + (" (flat_map may leave rows out)" if result is None else "")
+                )
+            yield _row(result)
+
+    def _flat(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        function = self._spec.function
+        for row in _rows(batch):
+            try:
+                results = function(row)
+                if not hasattr(results, "__iter__") or isinstance(results, (str, bytes, Row, dict)):
+                    raise FiresteelError(
+                        f"{self._name}: the function returned {_kind(results)} for {_shown(row)};"
+                        " it must yield rows, or return a list of them"
+                    )
+                yield from map(_row, results)
+            except FiresteelError:
+                raise
+            except Exception as error:
+                raise self._failed(row, error) from error
+
+    def _failed(self, row: Row, error: Exception) -> FiresteelError:
+        return FiresteelError(
+            f"{self._name}: the function failed for {_shown(row)}: {summary_of(error)}"
+        )
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    make = row_maker(batch.schema.names)
+    if not batch.num_columns:
+        return itertools.repeat(make(()), batch.num_rows)
+    return map(make, zip(*map(to_python, batch.columns), strict=True))
+
+
+def _row(result: Any) -> Any:
+    if not isinstance(result, dict):
+        return result
+    return row_maker(tuple(map(str, result)))(tuple(result.values()))
+
+
+def _kind(result: Any) -> str:
+    return "None" if result is None else f"a {type(result).__name__}"
+
+
+def _shown(row: Row) -> str:
+    return clipped(repr(row))
