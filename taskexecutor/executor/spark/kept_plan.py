@@ -16,7 +16,7 @@ Any other plan is made anew each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,8 +156,17 @@ def _aggregated_once(session: Any, plan: Any) -> Any:
 
     Two halves would look up each key twice and hold all of them in memory twice.
     """
+    return generated_anew(
+        session, plan, lambda changed: _without(session._jvm, changed, frozenset({_EXCHANGE}))
+    )
+
+
+def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any:
+    """The plan after `change`, which sees its operators without the loops that Spark generates for
+    them; Spark then generates them again.
+    """
     jvm = session._jvm
-    plan = _without(jvm, plan, _GENERATED | {_EXCHANGE})
+    plan = change(_without(jvm, plan, _GENERATED))
     nothing = singleton(jvm, "scala.None")
     rules = singleton(jvm, "org.apache.spark.sql.execution.QueryExecution").preparations(
         session._jsparkSession, nothing, False

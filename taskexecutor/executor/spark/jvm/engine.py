@@ -60,7 +60,7 @@ class SparkEngine:
         self._session: SparkSession | None = None
         self._bundles: BundleStore | None = None
         self._temp_dir: Path | None = None
-        self._heap_bytes = 0
+        self.heap_bytes = 0
         self._context_stopped = False
         self._silent_s = 0.0  # for how long the JVM had not answered when it was killed for that
         self.cores = 1
@@ -80,7 +80,7 @@ class SparkEngine:
         The spark.* values of `conf` win over ours. Raises FiresteelError if the JVM does not start.
         """
         self.cores = max(1, cores)
-        self._heap_bytes = heap_bytes
+        self.heap_bytes = heap_bytes
         self._temp_dir = temporary.make("spark")
         self._bundles = BundleStore()
         settings = session_settings(
@@ -237,7 +237,7 @@ class SparkEngine:
         if self._jvm is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._jvm.process.wait(1.0)  # another thread may be reaping it
-        heap_mib = self._heap_bytes // MIB
+        heap_mib = self.heap_bytes // MIB
         if self._context_stopped:
             reason = (
                 "its SparkContext was stopped, by the cluster of spark.master or by the program; "

@@ -1,0 +1,107 @@
+"""Rows out of a kept plan: its generated loop writes its values into Arrow's columns.
+
+The plan gets one more filter, whose condition puts a row's values into the columns of a batch, and
+is true at the end of the batch only. So values go from the variables of the generated code to
+shared memory, and no row is ever made. `jvm/java/FiresteelSink.java` is the other half.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from taskexecutor.executor.spark import kept_plan
+from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
+from taskexecutor.executor.spark.schemas import to_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS = 65_536  # at most
+_TEXT_BYTES = 8 * 2**20  # of a batch: the row that exceeds it is its last one
+_FIXED_BYTES = 32 * 2**20  # the same for numbers
+_LEAST_ROWS = 1024
+
+
+class ColumnSink:
+    """Takes the rows of one plan. One run at a time."""
+
+    @staticmethod
+    def suits(engine: SparkEngine, schema: StructType) -> bool:
+        """Whether rows of this schema can be taken: all but columns of intervals in months, of
+        variants, of geometries, of user-defined types and of nothing, and no columns at all.
+        """
+        engine.code.load("FiresteelSink")
+        java = engine.code.type("FiresteelSink")
+        return bool(schema.fields) and bool(java.suits(_in_java(engine, schema)))
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        schema: StructType,
+        *,
+        batch_rows: int = BATCH_ROWS,
+        limit_bytes: int | None = None,
+    ) -> None:
+        """`limit_bytes`: of the memory of a batch, the size of the JVM's heap by default. A batch
+        has `batch_rows`, and more only if one input row becomes more.
+        """
+        engine.code.load("FiresteelSink")
+        self._session: Any = engine.session
+        self.schema = to_arrow(schema)
+        widths = [_width(kind) for kind in self.schema.types]
+        rows = min(batch_rows, max(_LEAST_ROWS, _FIXED_BYTES // (sum(widths) + 1)))
+        texts = max(1, widths.count(0))
+        self._java = engine.code.type("FiresteelSink")(
+            _in_java(engine, schema), rows, _TEXT_BYTES // texts
+        )
+        self._batches = Batches(self.schema)
+        self._slabs = Slabs(self._java, self._batches.buffers, limit_bytes or engine.heap_bytes)
+
+    def fuse(self, plan: Any) -> Any:
+        """The physical plan that puts its rows here. It has no columns, and few rows."""
+        self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
+        return kept_plan.generated_anew(self._session, plan, self._java.after)
+
+    def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
+        """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in
+        order, none of them empty, each computed on demand.
+        """
+        self._java.begin(rows, task.java)
+        yield from self._filled()
+
+    def _filled(self) -> Generator[pa.RecordBatch, None, None]:
+        last = False
+        while not last:
+            lease = self._slabs.take()
+            packed = self._java.next(lease.slab.number)
+            last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)
+            if not rows:
+                continue
+            batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
+            del lease  # the batch has it
+            for start in range(0, rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS) if rows > BATCH_ROWS else batch
+            del batch
+
+    def close(self) -> None:
+        """Frees the memory. Batches that are in use stay valid."""
+        self._slabs.close()
+
+
+def _width(kind: pa.DataType) -> int:
+    """Of a value; 0 if it varies."""
+    try:
+        return int(kind.bit_width + 7) // 8
+    except ValueError:
+        return 0
+
+
+def _in_java(engine: SparkEngine, schema: StructType) -> Any:
+    jvm: Any = engine.session._jvm
+    return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
