@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import pyarrow as pa
 
@@ -74,6 +74,19 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         def __getattr__(self, name: str) -> Any:
             no_such_member(type(self), name)
 
+    def __getitem__(self, column: object) -> NoReturn:
+        raise InvalidProgram(
+            f"stream[{column!r}]: a stream is no DataFrame, and has no columns to hand out; name"
+            ' the column in SQL ("pieces > 1"), in F.col("pieces"), or inside transform(lambda df:'
+            " ...)"
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidProgram(
+            "a stream cannot be iterated over: its rows come while a job runs; use"
+            ' execute_and_collect(iterate="arrow"), or map_in_arrow(function) for code per batch'
+        )
+
     # -- operators
 
     def operator(
@@ -90,7 +103,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         `schema` is that of its output, by default the input's. `side_outputs` maps the tags that it
         passes to `output.emit_side` to their schemas (None: the input's).
         """
-        checked_function("operator", factory)
+        checked_function("operator", factory, 0)
         spec = CustomSpec(
             factory=factory, inputs=1, schema=schema, side_outputs=_side_outputs(side_outputs)
         )
@@ -205,7 +218,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         `set_parallelism(1)`, or one place per `batch_id`. `batch_id` increases and is never used
         twice, in one subtask or in two.
         """
-        checked_function("foreach_batch", function)
+        checked_function("foreach_batch", function, 2)
         title = name or titled("Sink: ForeachBatch", function)
         return self.sink_to(ForeachBatchSink(function), name=title, uid=uid)
 
@@ -545,7 +558,7 @@ class ConnectedStreams:
 
         As `DataStream.operator`; the default of schemas is that of the first input.
         """
-        checked_function("operator", factory)
+        checked_function("operator", factory, 0)
         spec = CustomSpec(
             factory=factory, inputs=2, schema=schema, side_outputs=_side_outputs(side_outputs)
         )

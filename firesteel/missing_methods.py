@@ -31,6 +31,7 @@ _INSTEAD = {
     "flatMapGroupsWithState": "key_by(...).transform_with_state(...)",
 }
 _CAPITAL = re.compile("[A-Z]")
+_OF_STREAMS = ("execute_and_collect", "filter", "foreach_batch", "key_by", "print", "sink_to")
 _AFTER_KEY_BY = ("aggregate", "transform_with_state", "transform_with_state_in_pandas", "window")
 
 
@@ -39,12 +40,19 @@ def no_such_member(kind: type, name: str) -> NoReturn:
     what is meant.
     """
     message = f"{kind.__name__} has no {name}"
-    if not name.startswith("_"):
+    if name == "_jdf":
+        message = (
+            f"a {kind.__name__} is used where PySpark takes a DataFrame; to combine streams, use"
+            " union(...) or connect(...), not a DataFrame's methods"
+        )
+    elif not name.startswith("_"):
         message += _hint(kind, name)
     raise AttributeError(message, name=name)
 
 
 def _hint(kind: type, name: str) -> str:
+    if kind.__name__ == "WindowedStream" and name in _OF_STREAMS:
+        return f"; call aggregate(...) or apply(...) first, which return a stream that has {name}"
     methods = [member for member in dir(kind) if not member.startswith("_")]
     ours = _CAPITAL.sub(lambda match: f"_{match[0].lower()}", name)
     if ours in methods:

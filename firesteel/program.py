@@ -130,6 +130,8 @@ class Program:
     ) -> JobGraph:
         own = {**self.configuration, **(overrides or {})}
         conf = Configuration.load(overrides=own)
+        for unknown in Configuration(self.configuration).warnings:
+            _warn(unknown)
         return build_job_graph(
             pending,
             job_id=JobId(random_id()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -232,11 +233,24 @@ class RowOperations(Generic[Stream]):
         return self._add(name or titled(kind, function), spec, uid=uid)
 
 
-def checked_function(where: str, function: Any) -> None:
+def checked_function(where: str, function: Any, arguments: int = 1) -> None:
+    """Raises InvalidProgram if it is no function of so many arguments."""
     if not callable(function):
         raise InvalidProgram(
             f"{where}() takes a function, not {type(function).__name__} {function!r}"
         )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C
+        return
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        count = ("no argument", "one argument", "two arguments")[arguments]
+        raise InvalidProgram(
+            f"{where}() takes a function of {count}, not {name}{signature}: {error}"
+        ) from None
 
 
 def titled(kind: str, function: Any) -> str:

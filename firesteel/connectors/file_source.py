@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from firesteel.connectors.checks import absolute_path, check_choice, duration_s, option_texts
+from firesteel.connectors.read_options import check_read_options
 from firesteel.connectors.source import CoordinatorOptions, Source, SparkRead
 from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
@@ -69,7 +70,8 @@ class FileSource(Source):
     row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by default,
     what cannot be parsed is null, and the job goes on.
 
-    Raises InvalidProgram if `watch` or `malformed` is invalid, or `format` is not one of files.
+    Raises InvalidProgram if `watch` or `malformed` is invalid, `format` is not one of files, or it
+    has no such option.
     """
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.source:FileSourceRuntime"
@@ -103,6 +105,7 @@ class FileSource(Source):
             )
         if format.lower() in MALFORMED_FORMATS:  # Spark ignores the case
             format = format.lower()
+        check_read_options(format, options)
         if malformed is not None:
             _check_malformed(malformed, format, options)
         object.__setattr__(self, "paths", tuple(paths))

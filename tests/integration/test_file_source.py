@@ -24,6 +24,7 @@ from firesteel import Environment, Session, Tumbling, Watermarks
 from firesteel.common.error_report import summary_of
 from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import MALFORMED_TAG, FileSink, FileSource
+from firesteel.connectors.read_options import check_read_options
 from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
@@ -447,6 +448,25 @@ def test_what_cannot_be_read_is_named_with_its_file(engine: SparkEngine, tmp_pat
     ):
         with pytest.raises(FiresteelError, match=reason):
             reader(engine, FileSource(str(good), format=name))
+
+
+def test_the_options_that_spark_knows_are_known(engine: SparkEngine) -> None:
+    """Others are refused: Spark would ignore them."""
+    jvm: Any = engine.session._jvm
+    package = "org.apache.spark.sql"
+    for name, kind in {
+        "csv": f"{package}.catalyst.csv.CSVOptions",
+        "json": f"{package}.catalyst.json.JSONOptions",
+        "xml": f"{package}.catalyst.xml.XmlOptions",
+        "text": f"{package}.execution.datasources.text.TextOptions",
+        "parquet": f"{package}.execution.datasources.parquet.ParquetOptions",
+        "orc": f"{package}.execution.datasources.orc.OrcOptions",
+    }.items():
+        options = jvm.java.lang.Class.forName(f"{kind}$").getField("MODULE$").get(None)
+        known = options.getAllOptions().mkString(" ").split()
+        check_read_options(name, known)
+    with pytest.raises(InvalidProgram, match="csv has no option 'seperator'"):
+        FileSource("x.csv", format="CSV", HEADER=True, seperator=";")
 
 
 def test_other_formats_of_spark_read(engine: SparkEngine, tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ import pyarrow as pa
 from firesteel.common.error_report import summary_of
 from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
+from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.plan.fusion import fused
-from firesteel.plan.specs import CoProcessSpec, CustomSpec, Spec, side_output_tags
+from firesteel.plan.specs import CoProcessSpec, CustomSpec, SinkSpec, Spec, side_output_tags
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.row_kinds import check_not_aggregating, check_order, retracting
@@ -69,6 +70,8 @@ class _Analysis:
         self._engine = engine
         self._session = engine.session
         self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
+        # By path: the first sink that writes files to it, with their format and columns.
+        self._folders: dict[str, tuple[Operator, tuple[str, pa.Schema | None]]] = {}
         # By vertex and operator: the operators that are one plan with it, in order.
         self._plan_of = {
             (vertex.vertex_id, index): group
@@ -101,6 +104,8 @@ class _Analysis:
         output = ANALYZERS[type(spec)](step, spec)
         output.retracting = retracting(step, spec, output)
         _declare_side_outputs(step, spec, output)
+        if isinstance(spec, SinkSpec) and isinstance(spec.sink, FileSink):
+            self._check_files(operator, spec.sink, step.input_schema)
         self.outputs[vertex.vertex_id].append(output)
         if output.frame is not None and self._plan_of[vertex.vertex_id, index][-1] == index:
             output.plan = plans.analyzed_plan(output.frame.frame, output.frame.leaf)
@@ -115,6 +120,17 @@ class _Analysis:
             raise  # the slot's fault
         except Exception as error:
             raise FiresteelError(operator.says(summary_of(error))) from error
+
+    def _check_files(self, operator: Operator, sink: FileSink, schema: pa.Schema | None) -> None:
+        """Several sinks may write to one folder if the files can be read together."""
+        files = sink.format, schema
+        other, others = self._folders.setdefault(sink.path, (operator, files))
+        if others != files:
+            raise FiresteelError(
+                f"FileSink: {sink.path} is the folder of two sinks with different columns or"
+                f" formats (the other one: {other.place or other.name}), and their files could"
+                " not be read together; give each a folder of its own"
+            )
 
     def _input_count(self, vertex: JobVertex, index: int) -> int:
         by_edges = [

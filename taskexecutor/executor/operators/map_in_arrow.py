@@ -86,6 +86,10 @@ def fit(
     for field in schema:
         column = batch.column(batch.schema.get_field_index(field.name))
         if column.type != field.type:
+            if (zones := _zones(column.type, field.type)) is not None:
+                raise _mismatch(
+                    name, did, schema, batch.schema, f"; column {field.name!r}: {zones}"
+                )
             try:
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -94,6 +98,20 @@ def fit(
                 ) from error
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _zones(got: pa.DataType, declared: pa.DataType) -> str | None:
+    """What is wrong if only one of two timestamps has a zone: which moment is meant?"""
+    if not (pa.types.is_timestamp(got) and pa.types.is_timestamp(declared)):
+        return None
+    if (got.tz is None) == (declared.tz is None):
+        return None
+    if got.tz is None:
+        return (
+            "its times have no zone, and TIMESTAMP is a moment: give them one, as in"
+            " datetime.now(timezone.utc), or declare it TIMESTAMP_NTZ"
+        )
+    return "its times have a zone, and TIMESTAMP_NTZ has none: declare it TIMESTAMP"
 
 
 def _mismatch(

@@ -49,6 +49,19 @@ def test_another_schema_is_an_error_that_shows_both() -> None:
         run(lambda batches: (pa.record_batch([["u"], ["v"]], schema=wrong) for _ in batches))
 
 
+def test_times_with_and_without_a_zone_are_not_mixed() -> None:
+    local, moment = (pa.schema([("at", pa.timestamp("us", zone))]) for zone in (None, "UTC"))
+    for yielded, declared, reason in (
+        (local, moment, r"column 'at': its times have no zone.* or declare it TIMESTAMP_NTZ"),
+        (moment, local, "column 'at': its times have a zone.* declare it TIMESTAMP"),
+    ):
+        batch = pa.record_batch([[0]], schema=yielded)
+        with pytest.raises(FiresteelError, match=reason):
+            run(lambda batches, batch=batch: (batch for _ in batches), declared)
+    paris = pa.record_batch([[0]], schema=pa.schema([("at", pa.timestamp("ms", "Europe/Paris"))]))
+    assert run(lambda batches: (paris for _ in batches), moment).batches[0].schema == moment
+
+
 def test_what_is_no_batch_is_refused() -> None:
     with pytest.raises(FiresteelError, match="yielded dict"):
         run(lambda batches: iter([{"x": 1}]))

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
 from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
+from firesteel.connectors.read_options import OPTIONS
 from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
@@ -153,9 +154,10 @@ def _schema_of(session: SparkSession, source: FileSource) -> StructType:
             f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
         ) from error
     except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
-        raise FiresteelError(
-            f"FileSource {named} as {source.format}: {summary_of(error)}"
-        ) from error
+        summary = summary_of(error)
+        if "DATA_SOURCE_NOT_FOUND" in summary:
+            summary = f"there is no such format; Spark has {', '.join(OPTIONS)} ({summary})"
+        raise FiresteelError(f"FileSource {named} as {source.format}: {summary}") from error
     if not schema.fields:
         raise FiresteelError(f"FileSource {named}: the files have no columns")
     return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])

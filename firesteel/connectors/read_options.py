@@ -1,0 +1,67 @@
+"""The options of Spark's file formats: a misspelt one would have no effect, and nobody would
+notice.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from firesteel.errors import InvalidProgram
+
+FILES = (
+    *("basePath", "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter", "modifiedBefore"),
+    *("pathGlobFilter", "recursiveFileLookup"),
+)
+_DATES = ("dateFormat", "locale", "timeFormat", "timestampFormat", "timestampNTZFormat", "timeZone")
+_ROWS = (
+    *("charset", "columnNameOfCorruptRecord", "compression", "enableDateTimeParsingFallback"),
+    *("encoding", "mode", "multiLine", "samplingRatio", "singleVariantColumn", *_DATES),
+)
+# By format: what Spark itself knows (a test compares), and what it reads besides.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "csv": (
+        *("charToEscapeQuoteEscaping", "codec", "columnPruning", "comment", "delimiter"),
+        *("emptyValue", "enforceSchema", "escape", "escapeQuotes", "extension", "header"),
+        *("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "inferSchema", "inputBufferSize"),
+        *("lineSep", "maxCharsPerColumn", "maxColumns", "nanValue", "negativeInf", "nullValue"),
+        *("positiveInf", "preferDate", "quote", "quoteAll", "sep", "unescapedQuoteHandling"),
+        *_ROWS,
+    ),
+    "json": (
+        *("allowBackslashEscapingAnyCharacter", "allowComments", "allowNonNumericNumbers"),
+        *("allowNumericLeadingZeros", "allowSingleQuotes", "allowUnquotedControlChars"),
+        *("allowUnquotedFieldNames", "dropFieldIfAllNull", "explodeEmbeddedArray"),
+        *("ignoreNullFields", "inferTimestamp", "lineSep", "maxNestingDepth", "maxNumLen"),
+        *("maxStringLen", "prefersDecimal", "pretty", "primitivesAsString", "sortKeys"),
+        *("useUnsafeRow", "writeNonAsciiCharacterAsCodePoint", *_ROWS),
+    ),
+    "xml": (
+        *("arrayElementName", "attributePrefix", "declaration", "excludeAttribute"),
+        *("ignoreNamespace", "ignoreSurroundingSpaces", "indent", "inferSchema", "nullValue"),
+        *("preferDate", "prefersDecimal", "rootTag", "rowTag", "rowValidationXSDPath"),
+        *("useLegacyXMLParser", "validateName", "valueTag", "wildcardColName", *_ROWS),
+    ),
+    "text": ("compression", "encoding", "lineSep", "wholetext"),
+    "parquet": ("compression", "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
+    "orc": ("compression", "mergeSchema"),
+    "binaryfile": (),
+}
+
+
+def check_read_options(format: str, options: Iterable[str]) -> None:
+    """Raises InvalidProgram for an option that the format does not have. Names with a dot
+    (`parquet.compression`) are the file system's or the library's own.
+    """
+    known = OPTIONS.get(format.lower())
+    if known is None:
+        return
+    names = {name.lower(): name for name in (*known, *FILES)}
+    for option in options:
+        if option.lower() in names or "." in option:
+            continue
+        close = difflib.get_close_matches(
+            option.lower(), [*names, "schema", "watch", "malformed"], n=1
+        )
+        hint = f"did you mean {names.get(close[0], close[0])}?" if close else "leave it out"
+        raise InvalidProgram(f"FileSource: format {format} has no option {option!r}; {hint}")
