@@ -1,11 +1,11 @@
-"""Measures the wall-clock and CPU time of an engine's timed run, in processes of its own.
+"""Measures the wall-clock and CPU time of an engine's timed runs, in processes of its own.
 
-`measure` starts a supervisor (this module as a program), which starts the engine, reads its output
-and kills what is left of it: when it has ended, when its time is over, or when the measuring
-process has ended. The supervisor is the subreaper of the engine's processes: those whose parents
-have ended become its children, so none is lost. It waits for none of them before the measurement is
-over; so the CPU time of each, alive or not, is in /proc: its own, or in that of the parent that
-waited for it.
+`measure` (one run) and `measure_each` (several, by name) start a supervisor (this module as a
+program), which starts the engine, reads its output and kills what is left of it: when it has ended,
+when its time is over, or when the measuring process has ended. The supervisor is the subreaper of
+the engine's processes: those whose parents have ended become its children, so none is lost. It
+waits for none of them before the measurement is over; so the CPU time of each, alive or not, is in
+/proc: its own, or in that of the parent that waited for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900.0
 GRACE_S = 30.0  # from the end of the timed run to that of its processes
 OUTPUT_LINES = 40  # of an engine's output that are kept
-PROTOCOL = re.compile(r"begin$|end \d+$")
+PROTOCOL = re.compile(r"begin( \S+)?$|end \d+$|failed \S+ ")
 _ATTEMPTS = 10  # to read a tree of processes that changes
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -59,10 +59,37 @@ class EngineFailed(Exception):
         self.output = output
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """The timed runs of one command."""
+
+    measured: Mapping[str, Measured]  # by name
+    failed: Mapping[str, str]  # by name: why
+    reason: str = ""  # why there are no others
+    output: str = ""  # the command's last lines
+
+    def of(self, name: str) -> Measured | EngineFailed:
+        if name in self.measured:
+            return self.measured[name]
+        return EngineFailed(self.failed.get(name) or self.reason or "it was not run", self.output)
+
+
 def measure(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Measured:
     """Runs a command that prints `begin` and `end ROWS` (see `work`). Raises EngineFailed."""
+    result = measure_each(argv, environ, timeout_s).of("")
+    if isinstance(result, EngineFailed):
+        raise result
+    return result
+
+
+def measure_each(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+) -> Runs:
+    """Runs a command that prints `begin NAME` and `end ROWS` for each run, or `failed NAME REASON`.
+    The timeout is that of each run, and of what comes before it.
+    """
     command = [sys.executable, "-m", "benchmarks.peers.measure", str(timeout_s), *argv]
     # In a session of its own, the supervisor gets no Ctrl-C; it ends when its standard input does,
     # which is when this process ends.
@@ -84,9 +111,8 @@ def measure(
     if supervisor.returncode != 0:
         raise EngineFailed(f"its supervisor ended with code {supervisor.returncode}", answer)
     fields = json.loads(answer)
-    if "reason" in fields:
-        raise EngineFailed(fields["reason"], fields["output"])
-    return Measured(**fields)
+    measured = {name: Measured(**run) for name, run in fields.pop("measured").items()}
+    return Runs(measured=measured, **fields)
 
 
 class _Supervisor:
@@ -104,9 +130,25 @@ class _Supervisor:
         self._lines: deque[str] = deque(maxlen=OUTPUT_LINES)
         self._unfinished = b""
         self._began: tuple[float, float | None] | None = None  # wall clock and CPU
-        self._measured: Measured | None = None
+        self._name = ""
+        self._measured: dict[str, Measured] = {}
+        self._failures: dict[str, str] = {}
 
-    def run(self) -> Measured:
+    def run(self) -> Runs:
+        """Until the command has ended, or its time is over."""
+        try:
+            reason = self._wait()
+        except EngineFailed as failed:
+            reason = str(failed)
+        return Runs(
+            measured=self._measured,
+            failed=self._failures,
+            reason=reason,
+            output="\n".join(self._all_lines()).strip(),
+        )
+
+    def _wait(self) -> str:
+        """Why there are no more runs; empty if all is well."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         os.set_blocking(output, False)
@@ -120,11 +162,11 @@ class _Supervisor:
                     selector.unregister(output)
                 if ended in ready:
                     self._read(output)
-                    return self._result()
+                    return self._how_it_ended()
                 if sys.stdin.fileno() in ready:
                     raise self._failed("the process that measured it has ended")
-        if self._measured is not None:
-            return self._measured
+        if "" in self._measured:
+            return ""
         raise self._failed(f"it did not end within {self._timeout_s:g} s")
 
     def _read(self, output: int) -> bool:
@@ -142,7 +184,12 @@ class _Supervisor:
 
     def _handle(self, line: str) -> None:
         self._lines.append(line)
-        if line == "begin":
+        if line.startswith("failed ") and PROTOCOL.match(line):
+            _, name, reason = line.split(" ", 2)
+            self._failures[name] = reason
+        elif line.startswith("begin") and PROTOCOL.match(line):
+            self._name = line.removeprefix("begin").strip()
+            self._deadline = time.monotonic() + self._timeout_s
             self._began = time.monotonic(), cpu_s()
         elif PROTOCOL.match(line) and self._began is not None:
             now, used_s = time.monotonic(), cpu_s()
@@ -150,29 +197,34 @@ class _Supervisor:
             spent_s = (
                 used_s - used_before_s if used_s is not None and used_before_s is not None else -1.0
             )
-            self._measured = Measured(
-                rows=int(line.split()[1]),
-                seconds=now - began,
-                cpu_s=spent_s if spent_s >= 0 else None,
-                load=self._load,
-            )
-            self._deadline = min(self._deadline, now + GRACE_S)
+            if rows := int(line.split()[1]):
+                self._measured[self._name] = Measured(
+                    rows=rows,
+                    seconds=now - began,
+                    cpu_s=spent_s if spent_s >= 0 else None,
+                    load=self._load,
+                )
+            else:
+                self._failures[self._name] = "it took in no rows"
+            self._load = os.getloadavg()[0]
+            self._deadline = now + (self._timeout_s if self._name else GRACE_S)
 
-    def _result(self) -> Measured:
+    def _how_it_ended(self) -> str:
         code = self._process.wait()
-        if self._measured is None:
+        if code != 0 or not (self._measured or self._failures):
             raise self._failed(
                 f"it was ended by {signal.Signals(-code).name}"
                 if code < 0
                 else f"it ended with code {code}"
             )
-        if self._measured.rows == 0:
-            raise self._failed("it took in no rows")
-        return self._measured
+        return ""
+
+    def _all_lines(self) -> list[str]:
+        return [*self._lines, self._unfinished.decode(errors="replace")]
 
     def _failed(self, how: str) -> EngineFailed:
         """Quotes the last line that is not indented, as the frames of a Java stack trace are."""
-        lines = [*self._lines, self._unfinished.decode(errors="replace")]
+        lines = self._all_lines()
         messages = [
             line
             for line in lines
@@ -217,14 +269,12 @@ def main() -> None:
     # If it were ignored, the times of processes that have ended would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        answer = asdict(_Supervisor(sys.argv[2:], float(sys.argv[1])).run())
+        runs = _Supervisor(sys.argv[2:], float(sys.argv[1])).run()
     except OSError as error:
-        answer = {"reason": f"it did not start: {error}", "output": ""}
-    except EngineFailed as error:
-        answer = {"reason": str(error), "output": error.output}
+        runs = Runs(measured={}, failed={}, reason=f"it did not start: {error}")
     finally:
         end_all()
-    print(json.dumps(answer))
+    print(json.dumps(asdict(runs)))
 
 
 if __name__ == "__main__":

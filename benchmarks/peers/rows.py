@@ -21,7 +21,7 @@ from benchmarks.peers.environment import (
     installed,
 )
 from benchmarks.peers.measure import EngineFailed, Measured, measure
-from benchmarks.peers.work import WORKS, Work
+from benchmarks.peers.work import WORKS
 from benchmarks.progress import Steps
 
 FIRESTEEL, SPARK = "Firesteel", "Spark Structured Streaming"
@@ -69,7 +69,8 @@ class Peers:
                 self._install_flink()
             with self._steps.step(what):
                 results[engine] = self._on(engine, name)
-        return [row(WORKS[name], results)]
+        title = f"{name}, {amount(WORKS[name].rows)} rows"
+        return [row(title, results, GOALS[name])]
 
     def _install_flink(self) -> None:
         if installed() or self._no_flink is not None:
@@ -110,9 +111,10 @@ def _other(name: str) -> dict[str, Any]:
     )
 
 
-def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
+def row(
+    name: str, results: Mapping[str, Result], goals: Mapping[str, float | None]
+) -> dict[str, Any]:
     """`results`: the measurement or the failure of each engine. `engines` has all numbers."""
-    goals = GOALS[work.name]
     ours = results[FIRESTEEL]
     engines = {
         engine: _engine(result, ours, goals.get(engine)) for engine, result in results.items()
@@ -125,7 +127,7 @@ def row(work: Work, results: Mapping[str, Result]) -> dict[str, Any]:
     ]
     met = {fields["met"] for fields in peers.values() if fields["goal"]}
     return {
-        "name": f"{work.name}, {amount(work.rows)} rows",
+        "name": name,
         "ours": shown(engines[FIRESTEEL]),
         "unit": "rows/s",
         "peers": {engine: shown(fields) for engine, fields in peers.items()},

@@ -11,7 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.peers.measure import OUTPUT_LINES, ROOT, EngineFailed, measure
+from benchmarks.peers.measure import (
+    OUTPUT_LINES,
+    ROOT,
+    EngineFailed,
+    Measured,
+    measure,
+    measure_each,
+)
 
 LIMIT_S = 60.0
 BURN = """
@@ -54,6 +61,23 @@ def test_rows_and_time_are_those_between_begin_and_end() -> None:
     assert measured.rows == 500
     assert measured.seconds >= 0.1
     assert measured.rows_per_s == 500 / measured.seconds
+
+
+def test_a_program_may_have_several_runs_some_of_which_fail() -> None:
+    script = "echo begin a; sleep 0.1; echo end 5; echo failed b: wrong; echo failed b no rows;"
+    script += "echo begin c; echo end 0; echo begin d; echo end 7; echo begin e; echo gone; exit 3"
+    runs = measure_each(["sh", "-c", script], timeout_s=LIMIT_S)
+    assert {name: run.rows for name, run in runs.measured.items()} == {"a": 5, "d": 7}
+    assert runs.measured["a"].seconds > 0
+    for name, reason in (
+        ("b", "no rows"),
+        ("c", "it took in no rows"),
+        ("e", "it ended with code 3: gone"),
+        ("f", "it ended with code 3: gone"),
+    ):
+        found = runs.of(name)
+        assert not isinstance(found, Measured)
+        assert str(found) == reason
 
 
 def test_a_silent_program_is_ended_with_all_its_processes(tmp_path: Path) -> None:
