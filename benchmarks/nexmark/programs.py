@@ -1,0 +1,244 @@
+"""Nexmark's queries about bids, as programs of Firesteel: from the stream of bids to the result.
+
+    python -m benchmarks.nexmark.generator FOLDER
+    python -m benchmarks.nexmark.programs q5 --data FOLDER [--format csv] [--output FOLDER]
+
+The queries that join bids with auctions or persons (q3, q4, q6, q8, q9, q13, q18 to q20) are
+missing: there are no joins yet. q12 is in event time here, since a result in processing time cannot
+be checked. Where several bids of a window have the highest price, q7 returns one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.nexmark.generator import BID_COLUMNS, Nexmark
+from firesteel import Environment, Session, Sliding, Tumbling, Watermarks
+from firesteel.connectors import DiscardSink, FileSink, FileSource
+from firesteel.datastream import DataStream
+
+WATERMARKS = Watermarks.bounded("dateTime", max_out_of_orderness="4 s")
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in BID_COLUMNS.items())
+
+EUROS = "0.908 * price"
+RANKS = {
+    "rank1": "price < 10000",
+    "rank2": "price >= 10000 AND price < 1000000",
+    "rank3": "price >= 1000000",
+}
+
+
+def bids_of_files(env: Environment, folder: Path, kind: str, uid: str = "bids") -> DataStream:
+    files = FileSource(f"{folder}/{kind}/bid/*.{kind}", format=kind, schema=SCHEMA)
+    return env.from_source(files, watermarks=WATERMARKS, uid=uid)
+
+
+def bids_of_generator(env: Environment, nexmark: Nexmark, rows: int) -> DataStream:
+    """The same bids, generated inside Spark."""
+    numbers = env.from_sequence(0, rows)
+    bids = numbers.transform(nexmark.bids_on_spark, name="Bids")
+    return bids.assign_timestamps_and_watermarks(WATERMARKS)
+
+
+def q0(bids: DataStream) -> DataStream:
+    """Passes bids through."""
+    return bids.transform(lambda df: df.select("auction", "bidder", "price", "dateTime", "extra"))
+
+
+def q1(bids: DataStream) -> DataStream:
+    """Prices in euros."""
+    return bids.transform(
+        lambda df: df.selectExpr("auction", "bidder", f"{EUROS} AS price", "dateTime", "extra")
+    )
+
+
+def q2(bids: DataStream) -> DataStream:
+    """Bids for some auctions."""
+    return bids.transform(lambda df: df.where("auction % 123 = 0").select("auction", "price"))
+
+
+def q5(bids: DataStream) -> DataStream:
+    """The auctions with the most bids of the last ten seconds, every two seconds."""
+    counts = (
+        bids.key_by("auction").window(Sliding("10 s", "2 s")).aggregate("count(*) AS num")
+    ).transform(lambda df: df.withColumnRenamed("window_start", "start"))
+    # Sliding windows end every two seconds, each of them in a window of its own here.
+    most = (
+        counts.key_by("start")
+        .window(Tumbling("2 s"))
+        .aggregate("max(num) AS num", "collect_list(struct(auction, num)) AS auctions")
+    )
+    return most.transform(
+        lambda df: df.selectExpr(
+            "num", "start", "explode(filter(auctions, a -> a.num = num).auction) AS auction"
+        )
+    )
+
+
+def q7(bids: DataStream) -> DataStream:
+    """The highest bid of each ten seconds."""
+    highest = (
+        bids.transform(lambda df: df.selectExpr("*", "'all' AS key"))
+        .key_by("key")
+        .window(Tumbling("10 s"))
+        .aggregate("max(struct(price, auction, bidder, dateTime, extra)) AS bid")
+    )
+    return highest.transform(lambda df: df.select("bid.*"))
+
+
+def q11(bids: DataStream) -> DataStream:
+    """Bids per session of a bidder."""
+    return bids.key_by("bidder").window(Session("10 s")).aggregate("count(*) AS bid_count")
+
+
+def q12(bids: DataStream) -> DataStream:
+    """Bids per bidder in each ten seconds."""
+    return bids.key_by("bidder").window(Tumbling("10 s")).aggregate("count(*) AS bid_count")
+
+
+def count_char(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Adds `c_counts`, how often "c" is in `extra`."""
+    for batch in batches:
+        counts = pc.cast(pc.count_substring(batch["extra"], "c"), pa.int64())
+        yield batch.append_column("c_counts", counts)
+
+
+Q14_SELECT = (
+    "auction",
+    "bidder",
+    f"{EUROS} AS price",
+    "CASE WHEN hour(dateTime) BETWEEN 8 AND 18 THEN 'dayTime'"
+    " WHEN hour(dateTime) <= 6 OR hour(dateTime) >= 20 THEN 'nightTime'"
+    " ELSE 'otherTime' END AS bidTimeType",
+    "dateTime",
+    "extra",
+)
+Q14_WHERE = f"{EUROS} > 1000000 AND {EUROS} < 50000000"
+
+
+def q14(bids: DataStream) -> DataStream:
+    """Expensive bids, with a count by a Python function."""
+    chosen = bids.transform(lambda df: df.where(Q14_WHERE).selectExpr(*Q14_SELECT))
+    return chosen.map_in_arrow(
+        count_char,
+        "auction BIGINT, bidder BIGINT, price DECIMAL(24,3), bidTimeType STRING,"
+        " dateTime TIMESTAMP, extra STRING, c_counts BIGINT",
+    )
+
+
+def _ranks() -> list[str]:
+    return [f"count(*) FILTER (WHERE {where}) AS {name}_bids" for name, where in RANKS.items()]
+
+
+def _distinct(of: str) -> list[str]:
+    return [
+        f"count(DISTINCT {of}) AS total_{of}s",
+        *(
+            f"count(DISTINCT {of}) FILTER (WHERE {where}) AS {name}_{of}s"
+            for name, where in RANKS.items()
+        ),
+    ]
+
+
+def _with_day(bids: DataStream) -> DataStream:
+    return bids.transform(
+        lambda df: df.selectExpr("*", "date_format(dateTime, 'yyyy-MM-dd') AS day")
+    )
+
+
+def q15(bids: DataStream) -> DataStream:
+    """Counts by rank of price, of bids, bidders and auctions, per day, as updates."""
+    return (
+        _with_day(bids)
+        .key_by("day")
+        .aggregate("count(*) AS total_bids", *_ranks(), *_distinct("bidder"), *_distinct("auction"))
+    )
+
+
+def q16(bids: DataStream) -> DataStream:
+    """The same per channel and day."""
+    return (
+        _with_day(bids)
+        .key_by("channel", "day")
+        .aggregate(
+            "max(date_format(dateTime, 'HH:mm')) AS minute",
+            "count(*) AS total_bids",
+            *_ranks(),
+            *_distinct("bidder"),
+            *_distinct("auction"),
+        )
+    )
+
+
+def q17(bids: DataStream) -> DataStream:
+    """Statistics of the bids for an auction, per day, as updates."""
+    return (
+        _with_day(bids)
+        .key_by("auction", "day")
+        .aggregate(
+            "count(*) AS total_bids",
+            *_ranks(),
+            "min(price) AS min_price",
+            "max(price) AS max_price",
+            "avg(price) AS avg_price",
+            "sum(price) AS sum_price",
+        )
+    )
+
+
+CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
+Q21_CHANNEL_ID = (
+    "CASE "
+    + " ".join(f"WHEN lower(channel) = '{name}' THEN '{id}'" for name, id in CHANNEL_IDS.items())
+    + " ELSE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) END"
+)
+
+
+def q21(bids: DataStream) -> DataStream:
+    """The id of each bid's channel, by its name or from its URL; bids without one are left out."""
+    return bids.transform(
+        lambda df: df.selectExpr(
+            "auction", "bidder", "price", "channel", f"{Q21_CHANNEL_ID} AS channel_id"
+        ).where("channel_id <> ''")
+    )
+
+
+def q22(bids: DataStream) -> DataStream:
+    """The folders in each bid's URL."""
+    return bids.transform(
+        lambda df: df.selectExpr(
+            "auction",
+            "bidder",
+            "price",
+            "channel",
+            *(f"split(url, '/')[{at}] AS dir{at - 2}" for at in (3, 4, 5)),
+        )
+    )
+
+
+QUERIES: dict[str, Callable[[DataStream], DataStream]] = {
+    query.__name__: query for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q21, q22)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One of Nexmark's queries about bids.")
+    parser.add_argument("query", choices=QUERIES)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the bids")
+    parser.add_argument("--format", choices=("parquet", "csv"), default="parquet")
+    parser.add_argument("--output", type=Path, help="where to write Parquet; discarded without it")
+    arguments = parser.parse_args()
+    env = Environment(parallelism=2)
+    result = QUERIES[arguments.query](bids_of_files(env, arguments.data, arguments.format))
+    sink = DiscardSink() if arguments.output is None else FileSink(str(arguments.output), "parquet")
+    result.sink_to(sink, uid="result")
+    env.execute(f"nexmark {arguments.query}").print_timing()
+
+
+if __name__ == "__main__":
+    main()
