@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from firesteel.functions import CoProcessFunction
 from firesteel.latest_operator import LatestOperator
 from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
+from firesteel.plan import frame_methods
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
     CoMapInArrowSpec,
@@ -152,11 +153,14 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
 
     # -- partitioning
 
-    def key_by(self, *columns: str) -> KeyedStream:
-        """Partitions by the values of `columns`: equal keys go to the same subtask."""
-        if not columns or not all(isinstance(c, str) and c for c in columns):
-            raise InvalidProgram(f"key_by{columns!r}: name at least one column")
-        return KeyedStream(self, columns)
+    def key_by(self, *columns: str | Column) -> KeyedStream:
+        """Partitions by the values of `columns`: equal keys go to the same subtask.
+
+        Columns are named as in Spark, where upper and lower case are alike. A key that is computed,
+        such as `F.upper("shop").alias("place")`, becomes one more column of the stream.
+        """
+        names, computed = frame_methods.keys(columns)
+        return KeyedStream(self if computed is None else self._on_spark(computed, None, ""), names)
 
     def union(self, *others: DataStream) -> DataStream:
         """The records of all these streams, which have the same schema."""
@@ -365,6 +369,7 @@ class KeyedStream(DataStream):
         """
         return running_aggregate(self, expressions, name=name, uid=uid)
 
+    @stateful.pyspark_arguments
     def transform_with_state(
         self,
         processor: StatefulProcessor,
@@ -395,6 +400,9 @@ class KeyedStream(DataStream):
         rows is passed to `handleInitialState(key, row, timerValues)` before the first row of this
         stream is processed.
 
+        PySpark's names of the arguments (`statefulProcessor`, `outputStructType`, `outputMode`,
+        `timeMode`, `initialState`) and its values ("Append", "EventTime") are taken, too.
+
         Raises InvalidProgram for bad arguments. An exception in the processor fails the job with an
         error that names the key.
         """
@@ -402,6 +410,7 @@ class KeyedStream(DataStream):
             processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False
         )
 
+    @stateful.pyspark_arguments
     def transform_with_state_in_pandas(
         self,
         processor: StatefulProcessor,
@@ -468,6 +477,9 @@ class KeyedStream(DataStream):
         return self._from(node)
 
 
+KeyColumns: TypeAlias = "str | Column | tuple[str | Column, ...]"
+
+
 class ConnectedStreams:
     """Two streams that become the inputs of one operator."""
 
@@ -475,10 +487,8 @@ class ConnectedStreams:
         self._first = first
         self._second = second
 
-    def key_by(
-        self, first: str | tuple[str, ...], second: str | tuple[str, ...]
-    ) -> ConnectedStreams:
-        """Keys both streams: equal keys of the two go to the same subtask."""
+    def key_by(self, first: KeyColumns, second: KeyColumns) -> ConnectedStreams:
+        """KeyColumns both streams: equal keys of the two go to the same subtask."""
         return ConnectedStreams(
             self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second))
         )
@@ -582,8 +592,8 @@ class DataStreamSink(LatestOperator):
         self._node = node
 
 
-def _columns(columns: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
+def _columns(columns: KeyColumns) -> tuple[str | Column, ...]:
+    return tuple(columns) if isinstance(columns, (list, tuple)) else (columns,)
 
 
 def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import (
@@ -17,6 +18,37 @@ from firesteel.plan.stream_graph import StreamGraph, StreamNode
 # PySpark's own spellings ("EventTime") are accepted, too.
 _TIME_MODES = {"none": "none", "processingtime": "processing_time", "eventtime": "event_time"}
 _OUTPUT_MODES = ("append", "update")
+
+
+_PYSPARK = {
+    "statefulProcessor": "processor",
+    "outputStructType": "output_schema",
+    "outputMode": "output_mode",
+    "timeMode": "time_mode",
+    "initialState": "initial_state",
+}
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def pyspark_arguments(method: Method) -> Method:
+    """Lets a method take arguments by the names that they have in PySpark, too."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **named: Any) -> Any:
+        where = method.__name__
+        for theirs in _PYSPARK.keys() & named.keys():
+            ours = _PYSPARK[theirs]
+            if ours in named:
+                raise InvalidProgram(f"{where}(): {theirs} is {ours}; pass one of them")
+            named[ours] = named.pop(theirs)
+        if column := named.pop("eventTimeColumnName", None):
+            raise InvalidProgram(
+                f"{where}(): eventTimeColumnName={column!r} is not supported; name the event-time"
+                f" column where it is used: Tumbling(..., on={column!r})"
+            )
+        return method(*arguments, **named)
+
+    return cast(Method, call)
 
 
 def transform_with_state_spec(

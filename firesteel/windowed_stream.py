@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from firesteel.column_names import same
 from firesteel.durations import Duration, duration_us
 from firesteel.errors import InvalidProgram
 from firesteel.missing_methods import no_such_member
@@ -209,17 +210,16 @@ def running_aggregate(
 def _check_keys(keys: tuple[str, ...]) -> None:
     """Results have the keys and the window's own columns."""
     for key in keys:
-        if key in _WINDOW_COLUMNS:
+        if key.lower() in _WINDOW_COLUMNS:
             raise InvalidProgram(
                 f'key_by("{key}").window(...): its results have a column {key} of their own; '
-                "key by a copy with another name:"
-                f" transform(lambda df: df.withColumn('earlier', df['{key}'])).key_by('earlier')"
+                f'key by a copy with another name: key_by(F.col("{key}").alias("earlier"))'
             )
 
 
 def _check_names(aggregates: tuple[AggregateExpression, ...], keys: tuple[str, ...]) -> None:
     for item in aggregates:
-        if item.name in keys:
+        if any(same(item.name, key) for key in keys):
             raise InvalidProgram(
                 f"aggregate({item.sql!r}): {item.name!r} is a key column, which its results have,"
                 " too; choose another name"
@@ -227,7 +227,7 @@ def _check_names(aggregates: tuple[AggregateExpression, ...], keys: tuple[str, .
 
 
 def _check_row_kind(keys: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]) -> None:
-    if ROW_KIND in keys or any(item.name == ROW_KIND for item in aggregates):
+    if any(same(name, ROW_KIND) for name in (*keys, *(item.name for item in aggregates))):
         raise InvalidProgram(
             f"{ROW_KIND!r} is a column of its own in the results of sessions with allowed_lateness;"
             " choose another name"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from firesteel.column_names import same
 from firesteel.errors import InvalidProgram
 from firesteel.plan.column_sql import shown
-from firesteel.plan.deferred_columns import is_column
+from firesteel.plan.deferred_columns import Call, Member, deferred, is_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -133,6 +134,66 @@ def dropped(names: Iterable[Any]) -> FrameMethod:
         shown=_listed(unwanted),
         call=lambda df: df.drop(*unwanted),
         required=tuple(unwanted),
+    )
+
+
+class Keys(NamedTuple):
+    names: tuple[str, ...]
+    computed: FrameMethod | None  # what adds the columns that the stream does not have
+
+
+def keys(columns: Iterable[Any]) -> Keys:
+    """Of key_by: names of columns, and Columns. One that is computed becomes a column of the
+    stream, so it needs a name that the stream does not have.
+    """
+    names: list[str] = []
+    added: dict[str, Any] = {}
+    for key in columns:
+        if is_column(key):
+            name, computed = _key("key_by", key)
+            if computed:
+                added[name] = key
+        elif isinstance(key, str) and key:
+            name = key
+        else:
+            raise InvalidProgram(
+                "key_by() takes names of columns and Columns with a name, such as"
+                f' F.upper("shop").alias("place"), not {type(key).__name__} {key!r}'
+                + (_KEY_FUNCTION if callable(key) else "")
+            )
+        if any(same(name, other) for other in names):
+            raise InvalidProgram(f"key_by() names the column {name!r} twice")
+        names.append(name)
+    if not names:
+        raise InvalidProgram('key_by(): name at least one column, such as key_by("shop")')
+    if not added:
+        return Keys(tuple(names), None)
+    method = FrameMethod(
+        spelling="key_by",
+        shown=_listed(added),
+        call=lambda df: df.withColumns(added),
+        added=tuple(added),
+    )
+    return Keys(tuple(names), method)
+
+
+_KEY_FUNCTION = (
+    "; compute what the function returns as a column first, by with_column(name, ...) or by"
+    " map(function, schema), and key by its name"
+)
+
+
+def _key(where: str, column: Any) -> tuple[str, bool]:
+    """Its name, and whether it is more than a column of the stream."""
+    recorded = deferred(where, column)
+    if isinstance(recorded, Call) and isinstance(recorded.function, Member):
+        match recorded.function.member, recorded.arguments:
+            case (("col" | "column"), (str(name),)) if name.isidentifier():
+                return name, False
+            case "as", (str(name),) if name:
+                return name, True
+    raise InvalidProgram(
+        f'{where}(): the key {shown(where, column)} needs a name: add .alias("...") to it'
     )
 
 

@@ -182,7 +182,7 @@ def test_what_is_nested_arrives_as_json_that_postgres_takes(postgres: str, conne
 
 
 def test_upserts_replace_rows_and_the_last_of_a_key_counts(postgres: str, connection: Any) -> None:
-    sink = PostgresSink(postgres, "kv", mode="upsert", key="k")
+    sink = PostgresSink(postgres, "kv", mode="upsert", key="K")  # as in Spark: it means k
     write(sink, pairs((1, "a"), (2, "b"), (1, "c")))
     write(sink, pairs((2, None), (3, "d")), pairs((3, "e")))
     assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == [(1, "c"), (2, None), (3, "e")]

@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.schemas import missing_column, spark_name
 
 
 def check_time_column(what: str, name: str, schema: pa.Schema) -> None:
     """Event time must be a timestamp column."""
-    if name not in schema.names:
+    index = column_index(schema, name)
+    if index < 0:
         raise missing_column(f"{what}: column {name!r}", name, schema.names)
-    kind = schema.field(name).type
+    kind = schema.field(index).type
     if pa.types.is_timestamp(kind):
         return
     if pa.types.is_date(kind):
@@ -39,7 +41,7 @@ def check_keys(schema: pa.Schema | None, keys: Sequence[str]) -> None:
     if schema is None:
         return
     for key in keys:
-        if key not in schema.names:
+        if column_index(schema, key) < 0:
             raise missing_column(f'key_by("{key}")', key, schema.names)
 
 
@@ -54,9 +56,10 @@ def check_same_key_types(operator_name: str, one: KeyedInput, other: KeyedInput)
     if one.schema is None or other.schema is None:
         return
     for key, other_key in zip(one.keys, other.keys, strict=True):
-        if key not in one.schema.names or other_key not in other.schema.names:
+        index, other_index = column_index(one.schema, key), column_index(other.schema, other_key)
+        if index < 0 or other_index < 0:
             continue
-        kind, other_kind = one.schema.field(key).type, other.schema.field(other_key).type
+        kind, other_kind = one.schema.field(index).type, other.schema.field(other_index).type
         if kind != other_kind:
             raise FiresteelError(
                 f"{operator_name}: the key {key!r} of {one.name} is {kind} and the key "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from firesteel.column_names import meant
 from firesteel.errors import FiresteelError
 
 
@@ -23,12 +24,17 @@ def known_schema(connector: str, schema: pa.Schema | None) -> pa.Schema:
     return schema
 
 
-def check_columns(what: str, names: Iterable[str], schema: pa.Schema) -> None:
+def named_columns(what: str, names: Iterable[str], schema: pa.Schema) -> tuple[str, ...]:
+    """The columns of the stream that `names` mean."""
+    found = []
     for name in names:
-        if name not in schema.names:
+        column = meant(name, schema.names)
+        if column is None:
             raise FiresteelError(
                 f"{what} {name!r} is not in the stream, which has: {', '.join(schema.names)}"
             )
+        found.append(column)
+    return tuple(found)
 
 
 def check_writable(connector: str, path: Path) -> None:

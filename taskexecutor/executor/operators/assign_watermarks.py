@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firesteel.column_names import column_index
 from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
@@ -92,7 +93,7 @@ class AssignWatermarks(StreamOperator):
         """The time before which no rows will follow; None if it is unknown."""
         spec = self._spec
         if spec.function is None:
-            times = batch.column(batch.schema.get_field_index(spec.column))
+            times = batch.column(column_index(batch.schema, spec.column))
             latest = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
             return None if latest is None else int(latest) - spec.max_out_of_orderness_us
         with self.context.time("python"):

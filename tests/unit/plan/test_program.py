@@ -290,7 +290,7 @@ def test_co_process_needs_a_function_keys_and_a_schema() -> None:
     with pytest.raises(InvalidProgram, match="needs the schema"):
         keyed.co_process(CoProcessFunction(), None)
     with pytest.raises(InvalidProgram, match="different numbers of columns"):
-        first.connect(second).key_by(("value", "value"), "value").co_process(
+        first.connect(second).key_by(("value", "other"), "value").co_process(
             CoProcessFunction(), "n LONG"
         )
 

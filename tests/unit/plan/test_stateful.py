@@ -7,6 +7,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from firesteel import Environment, Watermarks
 from firesteel.connectors import FileSource
@@ -42,6 +43,38 @@ def test_the_operator_is_recorded_under_the_processors_name() -> None:
         ("value",),
     )
     assert spec.initial_key_columns is None
+
+
+def test_arguments_have_the_names_of_pyspark_too() -> None:
+    env = Environment()
+    initial = env.from_sequence(0, 10, column="id").key_by("id")
+    stream: Any = env.from_sequence(0, 10).key_by("value")
+    added = stream.transform_with_state(
+        statefulProcessor=Nothing(),
+        outputStructType=StructType([StructField("n", IntegerType())]),
+        outputMode="Update",
+        timeMode="ProcessingTime",
+        initialState=initial,
+        eventTimeColumnName="",
+    )
+    spec = added._operator().spec
+    assert (spec.output_mode, spec.time_mode, spec.initial_key_columns) == (
+        "update",
+        "processing_time",
+        ("id",),
+    )
+    in_pandas = stream.transform_with_state_in_pandas(
+        Nothing(), outputStructType="n INT", outputMode="append", timeMode="none"
+    )
+    assert in_pandas._operator().spec.pandas
+    for arguments, told in (
+        ({"output_mode": "append", "outputMode": "append"}, "outputMode is output_mode; pass one"),
+        ({"outputMode": "Complete"}, "output_mode is 'Complete'; allowed"),
+        ({"timeMode": "EventTimes"}, "time_mode is 'EventTimes'; allowed"),
+        ({"eventTimeColumnName": "at"}, r"not supported; .* Tumbling\(..., on='at'\)"),
+    ):
+        with pytest.raises(InvalidProgram, match=told):
+            stream.transform_with_state(Nothing(), "n INT", **arguments)
 
 
 def test_an_initial_state_is_a_second_input_partitioned_by_its_own_key() -> None:

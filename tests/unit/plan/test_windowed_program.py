@@ -65,7 +65,7 @@ def specs(stream: DataStream) -> list[Any]:
                 .key_by("window_start")
                 .window(Tumbling("1 d"))
             ),
-            "transform(lambda df: df.withColumn('earlier', df['window_start'])).key_by('earlier')",
+            'key_by(F.col("window_start").alias("earlier"))',
         ),
         (
             lambda s: s.window(Tumbling("1 h")).aggregate("max(k) AS k"),

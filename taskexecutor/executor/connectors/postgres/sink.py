@@ -7,6 +7,7 @@ row per key. Where that row says that it is deleted (the column `row_kind`), one
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ from firesteel.connectors import PostgresSink, SinkWriter
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.connectors.checks import check_columns, known_schema
+from taskexecutor.executor.connectors.checks import known_schema, named_columns
 from taskexecutor.executor.connectors.postgres.types import as_texts, fits, postgres_type
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
@@ -45,8 +46,8 @@ class PostgresSinkRuntime(WriterSink[PostgresSink]):
 
 class PostgresWriter(SinkWriter):
     def __init__(self, sink: PostgresSink, schema: pa.Schema) -> None:
-        self._sink = sink
         self._schema = _written(sink, schema)
+        self._sink = _keyed_by(sink, self._schema)
         self._deletes = self._schema is not schema
         self._connection: Any = None
         self._rows: list[pa.RecordBatch] = []
@@ -173,7 +174,7 @@ def check_sink(sink: PostgresSink, schema: pa.Schema | None) -> None:
     schema = known_schema("PostgresSink", schema)
     given, schema = schema, _written(sink, schema)
     deletes = schema is not given
-    check_columns("PostgresSink: key column", sink.key, schema)
+    sink = _keyed_by(sink, schema)
     connection = connect(sink)
     try:
         with _explained(sink), connection:
@@ -212,6 +213,13 @@ def connect(sink: PostgresSink) -> Any:
         raise FiresteelError(
             f"PostgresSink: cannot connect to {shown}: {str(error).strip()}"
         ) from None
+
+
+def _keyed_by(sink: PostgresSink, schema: pa.Schema) -> PostgresSink:
+    """With the names that its key has in the stream and in the table."""
+    return dataclasses.replace(
+        sink, key=named_columns("PostgresSink: key column", sink.key, schema)
+    )
 
 
 def _written(sink: PostgresSink, schema: pa.Schema) -> pa.Schema:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from firesteel.column_names import column_index
 from firesteel.common.job_graph import Partitioner, pointwise_consumers
 from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_columns
@@ -172,7 +173,7 @@ def key_groups(
     """
     columns = []
     for name in key_columns:
-        index = batch.schema.get_field_index(name)
+        index = column_index(batch.schema, name)
         if index < 0:
             raise UnsupportedKey(
                 f"there is no single key column {name!r}; the columns are"

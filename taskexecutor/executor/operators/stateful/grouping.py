@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firesteel.column_names import column_index
 from taskexecutor.executor.operators.stateful.rows import to_python
 from taskexecutor.executor.spark.schemas import missing_column
 
@@ -52,7 +53,7 @@ def by_key(batch: pa.RecordBatch, key_columns: Sequence[str]) -> KeyedBatch:
 
 
 def _positions(batch: pa.RecordBatch, key_columns: Sequence[str]) -> list[int]:
-    positions = [batch.schema.get_field_index(column) for column in key_columns]
+    positions = [column_index(batch.schema, column) for column in key_columns]
     if -1 in positions:
         missing = key_columns[positions.index(-1)]
         raise missing_column(f'key_by("{missing}")', missing, batch.schema.names)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
@@ -78,7 +79,7 @@ def as_int64(times: pa.Array) -> Ints:
 
 def event_times(batch: pa.RecordBatch, column: str, what: str) -> Ints:
     """Microseconds since the epoch. Raises FiresteelError if a row has none."""
-    times = batch.column(column)
+    times = batch.column(column_index(batch.schema, column))
     if times.null_count:
         raise FiresteelError(f"{what}: {missing_time(column)}")
     return as_int64(times)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firesteel.column_names import column_index
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
@@ -196,7 +197,7 @@ class PaneWindows(StreamOperator):
 
     def _emit_of(self, touched: pa.Table, rows: pa.Table, end_us: int, kind: str) -> None:
         """Emits the results of those rows of a window whose keys are in `touched`."""
-        keys = self._contents.key_columns
+        keys = [column_index(rows.schema, key) for key in self._contents.key_columns]
         mine = members(
             [as_array(rows.column(key)) for key in keys],
             [as_array(touched.column(key)) for key in keys],

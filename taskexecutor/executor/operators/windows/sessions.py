@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firesteel.column_names import column_index
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
@@ -180,7 +181,9 @@ class SessionWindows(StreamOperator):
         """
         tables = [table] if self._emitted is None else [table, self._emitted]
         keys = [
-            pa.concat_arrays([as_array(one.column(key)) for one in tables])
+            pa.concat_arrays(
+                [as_array(one.column(column_index(one.schema, key))) for one in tables]
+            )
             for key in self._contents.key_columns
         ]
         starts, ends = (
