@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import functools
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 from firesteel.errors import InvalidProgram
+from firesteel.plan.connect_columns import connect_sql, is_connect_column, referred
 from firesteel.plan.deferred_columns import Call, Deferred, Member, UdfCall, deferred, is_column
+from firesteel.plan.sql_text import WORD, NotSql, column_name, literal, quoted
 
 _FUNCTIONS = ("org.apache.spark.sql.functions", "functions")
-_WORD = re.compile(r"[A-Za-z_]\w*")
 
 # Methods of the JVM's Column.
 _BINARY = {
@@ -55,8 +47,27 @@ _SUFFIX = {"isNull": "IS NULL", "isNotNull": "IS NOT NULL"}
 _DISTINCT = {"count_distinct": "count", "countDistinct": "count", "sum_distinct": "sum"}
 
 
-class NotSql(Exception):
-    """The message is the part that has no SQL text."""
+def shippable(where: str, column: Any) -> Any:
+    """The Column as one that can be shipped to the slots: one of Spark Connect is written anew.
+
+    Raises InvalidProgram if it cannot be.
+    """
+    if not is_connect_column(column):
+        deferred(where, column)
+        return column
+    from pyspark.sql import functions as sql
+
+    if (name := referred(column)) is not None:
+        return sql.col(name)
+    try:
+        text, names = connect_sql(column)
+    except NotSql as error:
+        raise InvalidProgram(
+            f"{where}(): {error}, in a Column of Spark Connect; create it with"
+            " pyspark.sql.functions instead of pyspark.sql.connect.functions, or write it as SQL"
+            " text"
+        ) from None
+    return sql.expr(text).alias(*names) if names else sql.expr(text)
 
 
 def expression_sql(where: str, column: Any) -> str:
@@ -67,14 +78,14 @@ def expression_sql(where: str, column: Any) -> str:
             f" not {type(column).__name__}"
         )
     try:
-        return sql_of(deferred(where, column))
+        return sql_of(deferred(where, shippable(where, column)))
     except NotSql as error:
         raise InvalidProgram(f"{where}(): {error}") from None
 
 
 def shown(where: str, column: Any) -> str:
     """A Column as it is displayed in a plan. Raises InvalidProgram if it belongs to a session."""
-    recorded = deferred(where, column)
+    recorded = deferred(where, shippable(where, column))
     try:
         return sql_of(recorded)
     except NotSql:
@@ -100,13 +111,13 @@ def sql_of(value: Any) -> str:
         case Deferred():
             raise NotSql("this Column has no SQL text that is known here; write it as SQL text")
         case _:
-            return _literal(value)
+            return literal(value)
 
 
 def _function(name: str, arguments: Sequence[Any]) -> str:
     match name, arguments:
         case (("col" | "column"), (str(text),)):
-            return _column(text)
+            return column_name(text)
         case "lit", (value,):
             return sql_of(value)
         case "expr", (str(text),):
@@ -123,14 +134,14 @@ def _function(name: str, arguments: Sequence[Any]) -> str:
             return f"{name}({sql_of(value)})"
     if name in _DISTINCT:
         return f"{_DISTINCT[name]}(DISTINCT {_list(arguments)})"
-    if not _WORD.fullmatch(name):
+    if not WORD.fullmatch(name):
         raise NotSql(f"{name} has no SQL text; write the expression as SQL text")
     return f"{name}({_list(arguments)})"
 
 
 def _method(column: Any, name: str, arguments: Sequence[Any]) -> str:
     if name == "as" and len(arguments) == 1 and isinstance(arguments[0], str):
-        return f"{sql_of(column)} AS {_quoted(arguments[0])}"
+        return f"{sql_of(column)} AS {quoted(arguments[0])}"
     if name in ("cast", "try_cast") and isinstance(arguments[0], str):
         return f"{name.upper()}({sql_of(column)} AS {arguments[0]})"
     if name in _BINARY and len(arguments) == 1:
@@ -146,7 +157,7 @@ def _method(column: Any, name: str, arguments: Sequence[Any]) -> str:
     if name == "getItem" or (name == "apply" and not isinstance(arguments[0], str)):
         return f"{sql_of(column)}[{sql_of(arguments[0])}]"
     if name in ("getField", "apply") and isinstance(arguments[0], str):
-        return f"{sql_of(column)}.{_quoted(arguments[0])}"
+        return f"{sql_of(column)}.{quoted(arguments[0])}"
     if name in ("when", "otherwise") and (branches := sql_of(column)).endswith(" END"):
         return f"{branches.removesuffix(' END')} {_branch(name, arguments)} END"
     raise NotSql(f".{name}() has no SQL text that is known here; write the expression as SQL text")
@@ -173,53 +184,3 @@ def _flat(arguments: Sequence[Any]) -> list[Any]:
             case _:
                 flat.append(value)
     return flat
-
-
-def _column(text: str) -> str:
-    if text == "*" or "`" in text:
-        return text
-    return ".".join("*" if part == "*" else _quoted(part) for part in text.split("."))
-
-
-def _quoted(name: str) -> str:
-    return name if _is_plain(name) else "`" + name.replace("`", "``") + "`"
-
-
-@functools.cache
-def _is_plain(name: str) -> bool:
-    """Whether it is a name in SQL without backticks, too."""
-    if not _WORD.fullmatch(name):
-        return False
-    try:
-        select = sqlglot.parse_one(f"SELECT max({name}) AS {name}", dialect="spark")
-    except SqlglotError:
-        return False
-    item = select.expressions[0]
-    return isinstance(item.this.this, exp.Column) and item.this.this.name == item.alias == name
-
-
-def _literal(value: Any) -> str:
-    for kind, write in _LITERALS.items():
-        if type(value) is kind:
-            return write(value)
-    raise NotSql(f"{value!r} has no SQL text that is known here; write the expression as SQL text")
-
-
-def _float(value: float) -> str:
-    return f"{value!r}D" if math.isfinite(value) else f"double('{value}')"
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-_LITERALS: dict[type, Callable[[Any], str]] = {
-    type(None): lambda _: "NULL",
-    bool: lambda value: str(value).lower(),
-    int: str,
-    float: _float,
-    str: _text,
-    decimal.Decimal: lambda value: f"{value:f}BD",
-    datetime.date: lambda value: f"DATE'{value.isoformat()}'",
-}

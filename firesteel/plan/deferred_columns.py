@@ -160,8 +160,8 @@ def deferred(where: str, column: Any) -> Deferred:
         return found
     raise InvalidProgram(
         f"{where}() takes a Column that can be shipped to the slots, and this one belongs to a"
-        " SparkSession of the program (or to Spark Connect): create it with pyspark.sql.functions"
-        " before the SparkSession, or write it as SQL text"
+        " SparkSession of the program: create it with pyspark.sql.functions before the"
+        " SparkSession, or write it as SQL text"
     )
 
 

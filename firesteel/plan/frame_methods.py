@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.column_names import same
 from firesteel.errors import InvalidProgram
-from firesteel.plan.column_sql import shown
+from firesteel.plan.column_sql import shippable, shown
 from firesteel.plan.deferred_columns import Call, Member, deferred, is_column
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ class FrameMethod:
 
 
 def filtered(condition: str | Column) -> FrameMethod:
-    shown = condition if isinstance(condition, str) else _shown("filter", condition)
-    return FrameMethod(spelling="filter", shown=shown, call=lambda df: df.where(condition))
+    kept = _shippable("filter", condition)
+    return FrameMethod(
+        spelling="filter", shown=_shown("filter", kept), call=lambda df: df.where(kept)
+    )
 
 
 def selected(columns: Iterable[Any]) -> FrameMethod:
@@ -59,6 +61,7 @@ def selected(columns: Iterable[Any]) -> FrameMethod:
                 f' (F.col("x") + 1).alias("y"), not {type(column).__name__} {column!r}'
                 + ("; map(...) calls a function for each row" if callable(column) else "")
             )
+    chosen = [_shippable("select", column) for column in chosen]
     return FrameMethod(
         spelling="select",
         shown=_listed(_shown("select", column) for column in chosen),
@@ -96,9 +99,7 @@ def with_columns(columns: Any, spelling: str = "with_columns") -> FrameMethod:
                 f"{spelling}(): the column {name!r} is {type(column).__name__} {column!r};"
                 " write SQL text or a Column, such as F.lit(1)"
             )
-        if is_column(column):
-            _shown(spelling, column)  # refuses one of a session
-    added = dict(columns)
+    added = {name: _shippable(spelling, column) for name, column in columns.items()}
     return FrameMethod(
         spelling=spelling,
         shown=_listed(added),
@@ -150,6 +151,7 @@ def keys(columns: Iterable[Any]) -> Keys:
     added: dict[str, Any] = {}
     for key in columns:
         if is_column(key):
+            key = shippable("key_by", key)
             name, computed = _key("key_by", key)
             if computed:
                 added[name] = key
@@ -220,8 +222,12 @@ def _flat(items: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _shown(spelling: str, column: Any) -> str:
+def _shippable(spelling: str, column: Any) -> Any:
     """Raises InvalidProgram for a Column that belongs to a session."""
+    return column if isinstance(column, str) else shippable(spelling, column)
+
+
+def _shown(spelling: str, column: Any) -> str:
     return column if isinstance(column, str) else shown(spelling, column)
 
 

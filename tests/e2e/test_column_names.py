@@ -63,7 +63,7 @@ def test_keys_and_times_in_another_case(session: Session, tmp_path: Path) -> Non
     state = keyed.transform_with_state(
         statefulProcessor=Sum(), outputStructType=schema, outputMode="Append", timeMode="None"
     )
-    both = assigned.connect(rows.key_by("n")).key_by("Order", "N").co_process(Pass(), schema)
+    both = assigned.connect(rows).key_by("Order", "ORDER").co_process(Pass(), schema)
     found = collected(
         session,
         keyed.window(day).aggregate("sum(N) AS n"),

@@ -41,7 +41,6 @@ def described(df):
         df.where(LARGE & (df.value < 90))
         .withColumn("name", shouting.loud(named(df.value)))
         .withColumn("parity", PARITY)
-        .withColumn("half", half("value").cast(LongType()))
     )
 
 
@@ -50,6 +49,7 @@ from firesteel import Environment, Tumbling
 env = Environment(parallelism=2)
 env.add_python_file("shouting.py")
 numbers = env.from_sequence(0, 100).transform(described)
+numbers = numbers.with_column("half", half("value").cast(LongType())).select("*", named("value").alias("n"))
 numbers = numbers.filter((F.col("name") != "NUMBER 10") & (parity("value") == "even"))
 rows = (
     numbers.key_by("parity")
