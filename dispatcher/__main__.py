@@ -34,6 +34,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
         resource_manager=resource_manager,
         registry=process.registry,
         host_label=host_label,
+        log_path=process.log_path,
         platform=SYSTEM,
     )
     process.on_stop(lambda signal_name: dispatcher.stop())

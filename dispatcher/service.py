@@ -36,13 +36,14 @@ class Dispatcher:
         resource_manager: str,
         registry: Registry,
         host_label: str = "",
+        log_path: Path | None = None,
         open_store: Callable[[], JobStore] | None = None,
         blobs: BlobStore | None = None,
         results: ResultStore | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
         """`open_store` opens the store at `database.url`, or jobs.db in `directory`, if not given;
-        `blobs` and `results` are in `directory`, if not given.
+        `blobs` and `results` are in `directory`, if not given. `log_path`: of this process.
         """
         transport = platform.transport
         self._server = transport.server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
@@ -58,6 +59,7 @@ class Dispatcher:
             blobs=blobs or BlobStore(directory / "blobs", conf.get(options.BLOB_LIMIT)),
             results=results or ResultStore(directory / "spool"),
             log_directory=directory / "logs",
+            log_path=log_path,
             registry=registry,
             host=host_label,
             platform=platform,

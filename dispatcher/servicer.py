@@ -18,12 +18,14 @@ from dispatcher.core.commands import Refusal
 from dispatcher.core.core import unknown_job
 from dispatcher.core.events import JobMasterDisconnected
 from dispatcher.core.jobs import Job
+from dispatcher.job_logs import cluster_logs
 from dispatcher.results import ChunkOutOfOrder, ResultsNotWritten, follow
 from dispatcher.shell import Shell, wait_for_change
 from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
+    job_logs_pb2,
     job_master_pb2,
     resource_manager_pb2,
 )
@@ -155,6 +157,19 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             yield dispatcher_pb2.ResultChunk(
                 generation=chunk.generation, index=chunk.index, ipc_stream=chunk.ipc_stream
             )
+
+    async def FetchLogs(
+        self, request: job_logs_pb2.ReadJobLogsRequest, context: _Context
+    ) -> AsyncIterator[job_logs_pb2.JobLogLines]:
+        job = await self._job(request.job_id, context)
+        if self._shell.core.is_forgotten(job.job_id):
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"the logs of job {job.job_id} are gone: {self._shell.forgotten_why}",
+            )
+        async for message in cluster_logs(self._shell, job, request):
+            yield message
+        await self._unless_stopping(context)
 
     async def _unless_stopping(self, context: _Context) -> None:
         if self._shell.stopping:

@@ -51,6 +51,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.core import Tick
 from firesteel.common.driver import Driver
 from firesteel.common.ids import JobId
+from firesteel.common.job_log.reader import LogFile
 from firesteel.common.metrics import Registry
 from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail
@@ -70,6 +71,7 @@ STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
 STORE_RETRY_MAX_S = 5.0
 CANCEL_STORED_WITHIN_S = 1.0  # otherwise the JobMaster is asked to cancel before that is stored
 CHANNELS_MAX = 64
+JOB_MASTER_LOGS = "jobmaster-*.log"
 
 
 class Shell:
@@ -88,6 +90,7 @@ class Shell:
         blobs: BlobStore,
         results: ResultStore,
         log_directory: Path,
+        log_path: Path | None = None,
         registry: Registry,
         host: str,
         platform: Platform = SYSTEM,
@@ -130,6 +133,7 @@ class Shell:
         self._children: dict[int, Process] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_directory = log_directory
+        self._log_path = log_path
         self._running_jobs = registry.gauge("flink_jobmanager_numRunningJobs", {"host": host})
         self._stale_reports = registry.gauge(
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
@@ -326,6 +330,14 @@ class Shell:
             ),
         )
 
+    # ---- logs
+
+    def logs(self) -> dict[Path, LogFile]:
+        """This process's own log, and those of JobMasters."""
+        own = {self._log_path: LogFile()} if self._log_path is not None else {}
+        masters = self._log_directory.glob(JOB_MASTER_LOGS)
+        return own | {path: LogFile(one_job=True) for path in masters}
+
     # ---- streams of JobMasters
 
     def open_stream(self, connection: int) -> Outgoing:
@@ -393,7 +405,7 @@ class Shell:
         reason = exit_reason(code)
         log.info("a JobMaster process has ended", pid=child.pid, reason=reason)
         self.post(ProcessExited(pid=child.pid, reason=reason, log_tail=log_tail(log_path)))
-        prune(self._log_directory, "jobmaster-*.log", self.conf.get(options.LOG_MAX))
+        prune(self._log_directory, JOB_MASTER_LOGS, self.conf.get(options.LOG_MAX))
 
     async def _drop_results(self, job_id: JobId) -> None:
         await self._in_thread(self._results_thread, lambda: self.results.drop(job_id))

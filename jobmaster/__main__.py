@@ -8,10 +8,12 @@ import socket
 import click
 import structlog
 
+from firesteel.common import logs
 from firesteel.common.platform import SYSTEM
 from firesteel.common.service import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
 from jobmaster.service import JobMasterProcess
+from jobmaster.shell import RunningJob
 
 log = structlog.get_logger(__name__)
 
@@ -36,13 +38,17 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
         platform=SYSTEM,
         registry=process.registry,
         metrics_address=_serve_metrics(process),
-        # The graph lives as long as the process: no collection needs to walk through it.
-        job_built=lambda job: gc.freeze(),
+        job_built=_job_built,
     )
     process.on_stop(lambda signal_name: job_master.stop())
     await job_master.start()
     process.announce_ready(address=job_master.address, metrics_address=job_master.metrics_address)
     await job_master.run()
+
+
+def _job_built(job: RunningJob) -> None:
+    logs.bind_process(job_id=job.job_id)
+    gc.freeze()  # the graph lives as long as the process: no collection needs to walk through it
 
 
 def _serve_metrics(process: ServiceProcess) -> str:

@@ -77,6 +77,7 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         epochs=EpochFile(process.directory),
         workers=workers,
         initial_workers=task_executors,
+        log_path=process.log_path,
         platform=SYSTEM,
     )
     labels = {"host": socket.gethostname()}

@@ -14,9 +14,18 @@ WorkerExited, and for which the pods found at its start are the previous workers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from resourcemanager.core.events import WorkerEvent, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLogs:
+    worker_id: WorkerId
+    task_executor_id: str  # empty: it has not started as far as that
+    paths: Sequence[Path]  # its own and those of its slots
 
 
 class WorkerDriver(Protocol):
@@ -39,6 +48,9 @@ class WorkerDriver(Protocol):
     async def stop(self) -> None:
         """Stops all workers and waits for their end; posts nothing from now on."""
 
+    def logs(self) -> Sequence[WorkerLogs]:
+        """The logs of all workers that this process can read. May read files; thread-safe."""
+
 
 class NoDriver:
     """Standalone: the SlotManager requests no workers (`Settings.worker` is None)."""
@@ -56,3 +68,6 @@ class NoDriver:
 
     async def stop(self) -> None:
         pass
+
+    def logs(self) -> Sequence[WorkerLogs]:
+        return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import shutil
 import signal
 import sys
@@ -18,7 +19,7 @@ import structlog
 from firesteel.common.config import options
 from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason
-from firesteel.common.process.log_files import prune
+from firesteel.common.process.log_files import old, prune, slot_logs
 from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
@@ -26,11 +27,14 @@ from resourcemanager.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
+from resourcemanager.driver import WorkerLogs
 
 log = structlog.get_logger(__name__)
 
 READY_TIMEOUT_S = 110.0  # shorter than the SlotManager's: then the reason has the process's log
 STOP_GRACE_S = 5.0
+_BEGINNING_BYTES = 65_536
+_TASK_EXECUTOR_ID = re.compile(rb" task_executor_id=([0-9a-f]{32})")
 
 
 class Signalled(Protocol):
@@ -63,6 +67,7 @@ class LocalDriver:
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
         self._previous: dict[WorkerId, Signalled] = {}  # of an earlier ResourceManager
+        self._logged_ids: dict[WorkerId, str] = {}  # of TaskExecutors, found in their logs
         self._address = ""
         self._post: Callable[[WorkerEvent], None] = lambda event: None
 
@@ -95,6 +100,29 @@ class LocalDriver:
         for previous in self._previous.values():
             _signal(previous, signal.SIGTERM)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def logs(self) -> Sequence[WorkerLogs]:
+        found = []
+        for log_path in (self._directory / "logs").glob("taskexecutor-*.log"):
+            worker_id = WorkerId(log_path.stem.removeprefix("taskexecutor-"))
+            found.append(
+                WorkerLogs(
+                    worker_id=worker_id,
+                    task_executor_id=self._task_executor_id(worker_id, log_path),
+                    paths=(log_path, *slot_logs(self._directory / worker_id)),
+                )
+            )
+        return found
+
+    def _task_executor_id(self, worker_id: WorkerId, log_path: Path) -> str:
+        """As the log says near its beginning."""
+        if worker_id not in self._logged_ids:
+            for path in (old(log_path), log_path):
+                with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                    if match := _TASK_EXECUTOR_ID.search(file.read(_BEGINNING_BYTES)):
+                        self._logged_ids[worker_id] = match[1].decode()
+                        break
+        return self._logged_ids.get(worker_id, "")
 
     async def _run(self, worker_id: WorkerId) -> None:
         """The life of one worker."""

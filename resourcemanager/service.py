@@ -5,11 +5,15 @@ The entry point and the simulation run the same object; what differs is its plat
 
 from __future__ import annotations
 
-from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
+from pathlib import Path
+
+from firesteel._proto import job_logs_pb2, resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import IdSource
+from firesteel.common.job_log.reader import LogFile
 from firesteel.common.metrics import Sample
 from firesteel.common.platform import SYSTEM, Platform
+from firesteel.common.rpc import job_logs
 from firesteel.common.slot_resources import slot_resources
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.settings import Settings
@@ -33,9 +37,10 @@ class ResourceManager:
         workers: WorkerDriver | None = None,
         initial_workers: int = 0,
         ids: IdSource | None = None,
+        log_path: Path | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
-        """Without `workers`, TaskExecutors are started by hand."""
+        """Without `workers`, TaskExecutors are started by hand. `log_path`: of this process."""
         settings = Settings(
             # The clock gives the first epoch, so a ResourceManager that starts in a new directory
             # is likely to come after one that ran in another.
@@ -51,15 +56,21 @@ class ResourceManager:
             worker=_worker_spec(conf) if workers is not None else None,
         )
         transport = platform.transport
-        service = resource_manager_pb2.DESCRIPTOR.services_by_name["ResourceManager"]
-        self._server = transport.server([service])
-        self.address = transport.bind(self._server, host, port)
-        self.shell = Shell(
-            SlotManager(settings, ids or IdSource()), workers or NoDriver(), platform=platform
+        self._server = transport.server(
+            [
+                resource_manager_pb2.DESCRIPTOR.services_by_name["ResourceManager"],
+                job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"],
+            ]
         )
+        self.address = transport.bind(self._server, host, port)
+        workers = workers or NoDriver()
+        self._log_path = log_path
+        self._workers = workers
+        self.shell = Shell(SlotManager(settings, ids or IdSource()), workers, platform=platform)
         resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(  # type: ignore[no-untyped-call]
             ResourceManagerServicer(self.shell), self._server
         )
+        job_logs.add_to_server(self._server, self._logs)
 
     async def start(self) -> None:
         """From now on it answers."""
@@ -75,6 +86,17 @@ class ResourceManager:
 
     def stop(self) -> None:
         self.shell.stop()
+
+    def _logs(self) -> dict[Path, LogFile]:
+        """Its own and those of workers that have ended: the others hand theirs out themselves."""
+        live = {executor.worker_id for executor in list(self.shell.core.table.executors.values())}
+        own = {self._log_path: LogFile()} if self._log_path is not None else {}
+        return own | {
+            path: LogFile(origin=logs.task_executor_id)
+            for logs in self._workers.logs()
+            if logs.worker_id not in live
+            for path in logs.paths
+        }
 
     def metrics(self, labels: dict[str, str]) -> list[Sample]:
         return self.shell.metrics(labels)

@@ -59,6 +59,7 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
         metrics=process.registry,
         metrics_address=process.serve_metrics(scope="taskmanager", labels=labels),
         platform=SYSTEM,
+        log_path=process.log_path,
     )
     process.on_stop(task_executor.request_end)
     await task_executor.start()

@@ -20,6 +20,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.platform import Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
+from firesteel.common.process.log_files import slot_log
 from taskexecutor.core import commands, events
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes
@@ -117,7 +118,7 @@ class ExecutorProcesses:
 
     async def _live(self, command: commands.StartProcess) -> None:
         """A process from its start to its end."""
-        log_path = self._directory / "log" / f"slot-{command.slot_index}.log"
+        log_path = slot_log(self._directory, command.slot_index)
         temp_dir = self._directory / "tmp" / command.executor_id
         cause = "it was stopped while it started"
         try:

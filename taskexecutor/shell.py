@@ -13,12 +13,15 @@ from typing import assert_never
 import grpc
 import structlog
 
-from firesteel._proto import executor_pb2, resource_manager_pb2
+from firesteel._proto import executor_pb2, job_logs_pb2, resource_manager_pb2
 from firesteel.common.config import Configuration, options
 from firesteel.common.driver import Driver
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
+from firesteel.common.job_log.reader import LogFile
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.platform import Platform
+from firesteel.common.process.log_files import slot_logs
+from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.convert import profile_to_proto
 from taskexecutor import convert
 from taskexecutor.core import commands, events
@@ -39,6 +42,7 @@ class TaskExecutor:
     `stop` is called.
 
     `directory`: logs, blobs and files of jobs. `metrics_address`: where `metrics` are served.
+    `log_path`: this process's own log.
     """
 
     def __init__(
@@ -54,12 +58,15 @@ class TaskExecutor:
         metrics_address: str,
         platform: Platform,
         ids: IdSource | None = None,
+        log_path: Path | None = None,
     ) -> None:
         self.address = ""  # known once started
         self.metrics_address = metrics_address
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # with why
         self.core = TaskExecutorCore(settings, ids or IdSource())
         self._conf = conf
+        self._directory = directory
+        self._log_path = log_path
         self._settings = settings
         self._worker_id = worker_id
         self._host = host
@@ -116,7 +123,8 @@ class TaskExecutor:
     async def start(self) -> None:
         """Serves, starts the slots' processes and registers. The processes become ready later."""
         transport = self._platform.transport
-        self._server = transport.server([])  # health checks only
+        self._server = transport.server([job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"]])
+        job_logs.add_to_server(self._server, self._logs)
         self.address = transport.bind(self._server, self._host, 0)
         await self._server.start()
         self._metrics.add_source(self._slot_samples)
@@ -277,6 +285,12 @@ class TaskExecutor:
             slots=convert.slot_statuses(self.core.table.statuses()),
             metrics_address=self.metrics_address,
         )
+
+    def _logs(self) -> dict[Path, LogFile]:
+        """Its own and those of its slots."""
+        file = LogFile(origin=self.task_executor_id)
+        slots = slot_logs(self._directory)
+        return dict.fromkeys([*([self._log_path] if self._log_path else []), *slots], file)
 
     def _slot_samples(self) -> Iterator[Sample]:
         """Runs in the scraping thread: the lists are replaced as a whole, never changed."""

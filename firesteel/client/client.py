@@ -23,7 +23,7 @@ import grpc
 import pyarrow as pa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from firesteel._proto import dispatcher_pb2, job_master_pb2
+from firesteel._proto import dispatcher_pb2, job_logs_pb2, job_master_pb2
 from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
 from firesteel.client import files as user_files
 from firesteel.client.files import UserFile
@@ -31,9 +31,11 @@ from firesteel.client.job_details import (
     ClusterOverview,
     JobDetails,
     JobOverview,
+    LogLine,
     cluster_overview,
     job_details,
     job_overview,
+    log_line,
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
@@ -200,6 +202,49 @@ class Client:
                     raise self._error(error) from None
                 time.sleep(RECONNECT_PAUSE_S)
 
+    # ---- logs
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        vertex: str | None = None,
+        subtask: int | None = None,
+    ) -> Iterator[LogLine]:
+        """The job's lines in the logs of all processes of the cluster, in the order of time; with
+        `follow`, then new ones until the job has ended.
+
+        `vertex`: only lines that name a vertex whose name has this text in it; `subtask`: only
+        lines that name it, counted from 0. What functions print and Spark logs names no task, and
+        is in neither. Raises JobNotFound, or FiresteelError if the job has no such task.
+        """
+        request = job_logs_pb2.ReadJobLogsRequest(job_id=job_id, follow=follow, subtask=subtask)
+        if vertex is not None or subtask is not None:
+            vertices = _vertices_meant(self.job_details(job_id), vertex, subtask)
+            request.vertices.extend(vertices)
+        last_heard = time.monotonic()
+        while True:
+            try:
+                for message in self._dispatcher.FetchLogs(request):
+                    last_heard = time.monotonic()
+                    for line in message.lines:
+                        request.after_us = max(request.after_us, line.time_us)
+                        yield log_line(line)
+                    for notice in message.notices:
+                        yield LogLine(text=notice, is_notice=True)
+                return
+            except grpc.RpcError as error:
+                if (
+                    error.code() is not grpc.StatusCode.UNAVAILABLE
+                    or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
+                ):
+                    raise self._error(error) from None
+            yield LogLine(
+                text="the Dispatcher was away for a moment; lines may come twice", is_notice=True
+            )
+            time.sleep(RECONNECT_PAUSE_S)
+
     # ---- the cluster
 
     def cluster_overview(self) -> ClusterOverview:
@@ -297,6 +342,20 @@ def raise_unless_finished(details: JobDetails) -> None:
         )
     if details.status is JobStatus.CANCELED:
         raise JobCanceled(details.job_id, details.name)
+
+
+def _vertices_meant(job: JobDetails, vertex: str | None, subtask: int | None) -> list[str]:
+    """The names of the job's vertices whose lines are asked for. Raises FiresteelError."""
+    meant = [v for v in job.vertices if vertex is None or vertex in v.name]
+    if not meant:
+        names = ", ".join(repr(v.name) for v in job.vertices)
+        raise FiresteelError(f"job {job.job_id} has no vertex {vertex!r}; it has {names}")
+    parallelism = max(v.parallelism for v in meant)
+    if subtask is not None and not 0 <= subtask < parallelism:
+        raise FiresteelError(
+            f"job {job.job_id} has no such subtask: its vertices have up to {parallelism}"
+        )
+    return [v.name for v in meant]
 
 
 # ---- connecting

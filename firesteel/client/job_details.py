@@ -6,7 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from firesteel._proto import common_pb2, dispatcher_pb2, job_master_pb2, resource_manager_pb2
+from firesteel._proto import (
+    common_pb2,
+    dispatcher_pb2,
+    job_logs_pb2,
+    job_master_pb2,
+    resource_manager_pb2,
+)
 from firesteel.common.rpc.convert import error_from_proto
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
@@ -22,6 +28,19 @@ class JobOverview:
     start_ms: int
     end_ms: int  # 0: not ended
     tasks_by_state: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a job in the log of one of the cluster's processes, or a notice of what is missing
+    between the lines.
+    """
+
+    text: str  # as it is in the log
+    time_us: int = 0  # since 1970; of a line without a time, that of the last one before it
+    process: str = ""  # e.g. "slot-0[4711]"
+    task_executor_id: str = ""  # empty: a process of another kind
+    is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,4 +299,13 @@ def _metrics(message: common_pb2.TaskMetrics) -> TaskMetrics:
     watermark = message.watermark_us
     return TaskMetrics(
         watermark_us=None if watermark in (0, _NO_WATERMARK) else watermark, **amounts
+    )
+
+
+def log_line(line: job_logs_pb2.JobLogLine) -> LogLine:
+    return LogLine(
+        text=line.text,
+        time_us=line.time_us,
+        process=line.process,
+        task_executor_id=line.origin,
     )

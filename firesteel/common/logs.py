@@ -5,6 +5,7 @@ Logging never raises: a line that cannot be written is dropped, see firesteel.co
 
 A process calls `configure` once. A task binds its names with `task_context`; every line inside, of
 this code or through the standard library's `logging`, then has them. A new thread starts without.
+What a process that serves one job binds with `bind_process`, all of its lines have.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
 # structlog would import rich for coloured tracebacks, which logs do not have: 6 MB per process. So
@@ -23,6 +25,10 @@ import structlog  # noqa: E402
 
 if _rich is None:
     del sys.modules["rich"]
+
+# Events of lines that say something about the log itself.
+OUTPUT_FOLLOWS = "output follows"  # of something that writes no times
+LOG_STARTS_OVER = "the log starts over"
 
 _FIRST_KEYS = (
     "timestamp",
@@ -53,6 +59,8 @@ _STDERR = _Stderr()
 
 
 get_logger = structlog.get_logger
+_process_names: dict[str, str] = {}
+_own: list[str] = []  # the name of this process
 
 
 def configure(process: str, level: str | int = "INFO") -> Any:
@@ -64,6 +72,8 @@ def configure(process: str, level: str | int = "INFO") -> Any:
         logger: Any, method: str, event: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
         event.setdefault("process", name)
+        for key, value in _process_names.items():
+            event.setdefault(key, value)
         return event
 
     shared: list[Any] = [
@@ -92,7 +102,24 @@ def configure(process: str, level: str | int = "INFO") -> Any:
     for noisy in _QUIET:
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
     logging.captureWarnings(True)
+    bind_process()
+    _own[:] = [name]
     return structlog.get_logger()
+
+
+def bind_process(**names: str) -> None:
+    """From now on, every line of this process has these names, unless it has others; those that
+    were bound before are dropped.
+    """
+    global _process_names
+    _process_names = names
+
+
+def line(event: str) -> bytes:
+    """A line of this process's log, for who writes it there without a logger."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    names = {"timestamp": now, "level": "info", "process": "".join(_own), "event": event}
+    return f"{_render(None, 'info', {**names, **_process_names})}\n".encode()
 
 
 @contextmanager

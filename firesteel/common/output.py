@@ -6,6 +6,9 @@ tracebacks never raise. Lines that cannot be written are dropped and counted; as
 be written again, a line says how many are missing.
 
 The rows of a PrintSink are results: `write_results` raises if they cannot be written.
+
+What functions print has no times. After `mark_times`, a line with the time stands before it, at
+most one per second.
 """
 
 from __future__ import annotations
@@ -13,11 +16,18 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
+
+_MARK_INTERVAL_S = 1.0
+_OWN_LINE = re.compile(rb"timestamp=\d\S+Z level=\w+ process=")  # begins a line with its time
+_time_mark: Callable[[], bytes] | None = None
+_marked_at = -_MARK_INTERVAL_S  # when a line with its time was written last
 
 # For both streams, which are one file as a rule. A signal handler may write while its thread does.
 _writing = threading.RLock()
@@ -66,6 +76,7 @@ class Output(io.RawIOBase):
                 if self._lost_lines:
                     self._write_all(self._notice())
                     self._lost_lines = 0
+                self._write_all(self._time_mark(content))
                 self._write_all(content)
             except OSError as error:
                 self._lost_lines += max(1, content.count(b"\n"))
@@ -79,6 +90,19 @@ class Output(io.RawIOBase):
             written = os.write(self._fd, left)
             self._partial_line = left[written - 1] != ord("\n")
             left = left[written:]
+
+    def _time_mark(self, content: bytes) -> bytes:
+        """What to write before `content`, so that its time is known."""
+        global _marked_at
+        if _time_mark is None or self._partial_line:
+            return b""
+        now = time.monotonic()
+        if _OWN_LINE.match(content):
+            _marked_at = now
+        elif now - _marked_at >= _MARK_INTERVAL_S:
+            _marked_at = now
+            return _time_mark()
+        return b""
 
     def _notice(self) -> bytes:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -105,6 +129,12 @@ def tolerate_failures() -> None:
     """From now on, writing to sys.stdout and sys.stderr of this process never raises."""
     sys.stdout = _tolerant(sys.stdout, 1)
     sys.stderr = _tolerant(sys.stderr, 2)
+
+
+def mark_times(line: Callable[[], bytes]) -> None:
+    """From now on, what this process prints follows a `line` that is at most a second older."""
+    global _time_mark
+    _time_mark = line
 
 
 def _tolerant(stream: TextIO | None, fd: int) -> TextIO:

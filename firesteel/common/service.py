@@ -52,12 +52,20 @@ class ServiceProcess:
     """The process of a service, for its `main`: configuration, directory, metrics, signals."""
 
     def __init__(
-        self, name: str, conf: Configuration, *, host: str, port: int, directory: Path | None
+        self,
+        name: str,
+        conf: Configuration,
+        *,
+        host: str,
+        port: int,
+        directory: Path | None,
+        log_path: Path | None = None,
     ) -> None:
         self.name = name
         self.conf = conf
         self.host = host  # interface to bind
         self.port = port  # port to bind; 0: any free one
+        self.log_path = log_path  # None: its output goes where its starter sends it
         self._directory = directory
         self._registry: Registry | None = None
 
@@ -145,7 +153,9 @@ def service_main(
             except ConfigurationError as error:
                 print(f"{process_name}: {error}", file=sys.stderr)
                 sys.exit(BAD_USAGE)
-            keep_short(conf.get(options.LOG_MAX_SIZE))
+            log_path = keep_short(
+                conf.get(options.LOG_MAX_SIZE), first_line=lambda: logs.line(logs.LOG_STARTS_OVER)
+            )
             if port is not None and port_number is None:
                 port_number = conf.get(port)
             with _directory(process_name, directory, given_directory) as path:
@@ -155,6 +165,7 @@ def service_main(
                     host=host or conf.get(options.BIND_HOST),
                     port=port_number or 0,
                     directory=path,
+                    log_path=log_path,
                 )
                 _run(process, functools.partial(main, process, **own))
 

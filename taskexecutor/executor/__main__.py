@@ -14,7 +14,7 @@ import traceback
 
 import click
 
-from firesteel.common import logs
+from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
 from firesteel.common.service import ServiceProcess, service_main
@@ -50,6 +50,7 @@ def main(
     cores: int,
 ) -> None:
     """The PySpark executor of one slot, started by its TaskExecutor."""
+    output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
     conf = process.conf

@@ -122,7 +122,8 @@ class Host:
         self._surroundings = JobSurroundings(
             self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths
         )
-        log.info("serving", job_id=assign.job_id, allocation_id=assign.allocation_id)
+        logs.bind_process(job_id=assign.job_id)
+        log.info("serving", allocation_id=assign.allocation_id)
 
     def _leave(self) -> None:
         """Ends what is left of the job; as a rule, its tasks have ended. Ends the process if one of
@@ -143,6 +144,8 @@ class Host:
             surroundings.leave()
         if job_threads is not None:
             self._end_if_threads_live_on(job_threads, max(0.0, deadline - time.monotonic()))
+            logs.bind_process()
+            log.info("the job has left")
 
     def _end_if_threads_live_on(self, job_threads: JobThreads, timeout_s: float) -> None:
         threads = job_threads.join(timeout_s)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
 import urllib.request
+from collections.abc import Iterator
 
 import grpc
 import psutil
+import pyarrow as pa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from firesteel import Environment
-from firesteel.client.job_details import JobDetails
+from firesteel.client.job_details import JobDetails, LogLine
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import SequenceSource
+from firesteel.connectors import DiscardSink, SequenceSource
 
-from .conftest import Session, eventually, firesteel, services
-from .jobs import endless, nothing_left
+from .conftest import PATIENCE_S, SLOTS, Session, eventually, firesteel, services
+from .jobs import ArrowFunction, endless, nothing_left, unbounded
 
 
 def metrics_of(process: psutil.Process) -> str:
@@ -191,3 +195,67 @@ def test_logs_carry_job_vertex_subtask_and_attempt(session: Session) -> None:
         )
 
     eventually(logged, "a log line with job, vertex, subtask and attempt")
+
+
+def saying(what: str) -> ArrowFunction:
+    def say(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        print(f"{what} begins", flush=True)
+        yield from batches
+
+    return say
+
+
+def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Session) -> None:
+    env = Environment(parallelism=SLOTS)  # in every slot of both TaskExecutors
+    unbounded(env).map_in_arrow(saying("the first"), name="Say").sink_to(DiscardSink())
+    first = session.submit(env, "followed")
+    followed = queue.SimpleQueue[LogLine | None]()
+
+    def follow() -> None:
+        for line in session.client.logs(first, follow=True):
+            followed.put(line)
+        followed.put(None)
+
+    reading = threading.Thread(target=follow, daemon=True)
+    reading.start()
+    lines: list[LogLine] = []
+    while sum("the first begins" in line.text for line in lines) < SLOTS:
+        line = followed.get(timeout=PATIENCE_S)
+        assert line is not None, "it ended before the job"
+        lines.append(line)
+    session.client.cancel(first)
+    while (line := followed.get(timeout=PATIENCE_S)) is not None:
+        lines.append(line)
+    assert any("CANCELED" in line.text for line in lines), "its end"
+    session.wait_until_all_slots_are_free()
+
+    env = Environment(parallelism=SLOTS)
+    numbers = env.from_sequence(0, 100).map_in_arrow(saying("the second"), name="Say")
+    numbers.sink_to(DiscardSink())
+    second = session.submit(env, "in the same slots")
+    session.client.wait(second)
+    session.wait_until_all_slots_are_free()
+    told = {job_id: list(session.client.logs(job_id)) for job_id in (first, second)}
+    for job_id, own, other in ((first, "first", "second"), (second, "second", "first")):
+        assert [line for line in told[job_id] if line.is_notice] == []
+        texts = [line.text for line in told[job_id]]
+        assert f"the {own} begins" in texts
+        assert f"the {other} begins" not in texts
+        kinds = {line.process.partition("[")[0] for line in told[job_id]}
+        assert kinds >= {"dispatcher", "resourcemanager", "jobmaster", "slot-0", "slot-1"}
+        times = [line.time_us for line in told[job_id]]
+        assert times == sorted(times)
+        slots = {(line.task_executor_id, line.process) for line in told[job_id]}
+        assert len({of for of, process in slots if process.startswith("slot-")}) == 2
+    of_tasks = {line.text for line in told[first] if " subtask=" in line.text}
+    assert {line.text for line in lines} >= of_tasks
+
+    shown = firesteel("logs", "-m", session.address, "--vertex", "Say", "--subtask", "2", first)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("\n") > 1
+    for text in shown.stdout.splitlines():
+        assert re.match(r"2\d{3}-\d\d-\d\dT[\d:.]+Z slot-\d\[\d+\]@[0-9a-f]{8} level=", text), text
+        assert "subtask=1" in text
+    refused = firesteel("logs", "-m", session.address, "--vertex", "Sya", first)
+    assert refused.returncode == 1
+    assert "has no vertex 'Sya'; it has 'Source" in refused.stderr, refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,29 @@ from firesteel.common.output import tolerate_failures, write_results
 tolerate_failures()
 print("a line that may be lost")
 write_results("a row\\n")
+"""
+
+MARKED = """
+import sys, types
+from firesteel.common import logs, output
+now = 0.0
+output.time = types.SimpleNamespace(monotonic=lambda: now)
+logs.configure("slot-0")
+log = logs.get_logger()
+logs.bind_process(job_id="a" * 32)
+output.tolerate_failures()
+output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
+print("one")
+print("two")
+now += 1.1
+log.info("a line")
+print("three")
+now += 1.1
+print("timestamp=what a user prints")
+print("four", end="")
+sys.stdout.flush()
+now += 1.1
+print(" and more")
 """
 
 
@@ -116,3 +140,28 @@ def test_the_log_says_how_many_lines_are_missing(full: io.FileIO, tmp_path: Path
     output.close()
     os.close(log)
     os.close(disk)
+
+
+def test_what_is_printed_follows_a_line_with_the_time_at_most_one_per_second() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MARKED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+        text=True,
+    )
+    shown = [
+        re.sub(r"timestamp=\d\S+ level=info process=slot-0\[\d+\] ", "", line)
+        for line in done.stdout.splitlines()
+    ]
+    mark = f'event="output follows" job_id={"a" * 32}'
+    assert shown == [
+        mark,
+        "one",
+        "two",
+        f'event="a line" job_id={"a" * 32}',
+        "three",
+        mark,
+        "timestamp=what a user prints",
+        "four and more",
+    ]

@@ -9,6 +9,7 @@ import click
 import firesteel
 from firesteel.client.cli.cluster import cluster
 from firesteel.client.cli.jobs import cancel, list_jobs, show
+from firesteel.client.cli.logs import logs
 from firesteel.client.cli.run import info, run
 from firesteel.errors import FiresteelError
 
@@ -19,6 +20,7 @@ Examples:
   firesteel run -d job.py                      submit a job to it
   firesteel list                               what runs there
   firesteel show JOB                           its tasks, counters and errors
+  firesteel logs --follow JOB                  what its processes log, until it ends
   firesteel cancel JOB
   firesteel cluster stop
 
@@ -52,5 +54,5 @@ def main() -> None:
     """Runs PySpark pipelines as streaming jobs on session clusters, as Apache Flink does."""
 
 
-for command in (run, info, list_jobs, show, cancel, cluster):
+for command in (run, info, list_jobs, show, logs, cancel, cluster):
     main.add_command(command)

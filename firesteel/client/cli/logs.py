@@ -1,0 +1,73 @@
+"""logs: what a job's processes have logged, all over the cluster."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from firesteel.client.cli.arguments import address_option, connect, resolve_job
+
+if TYPE_CHECKING:
+    from firesteel.client.job_details import LogLine
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
+
+_BEGINNING = re.compile(r"timestamp=\S+Z (level=\w+ )process=\S+ ")  # of lines of Firesteel's
+_JOB = re.compile(r" job_id=[0-9a-f]{32}")
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  firesteel logs 8a3f\n"
+    "  firesteel logs --follow 'daily departure delays'\n"
+    "  firesteel logs --vertex Clean --subtask 2 8a3f | grep level=error"
+)
+@click.argument("job", metavar="JOB")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, or Ctrl-C.")
+@click.option(
+    "--vertex", metavar="TEXT", help="Only lines that name a vertex with this text in its name."
+)
+@click.option(
+    "--subtask",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only lines that name this subtask, numbered from 1 as in `show` (subtask=0 in the line).",
+)
+@address_option(otherwise="localhost:6123")
+def logs(
+    job: str, follow: bool, vertex: str | None, subtask: int | None, address: str | None
+) -> None:
+    """Prints a job's log lines from all processes of the cluster, in the order of time.
+
+    JOB is its id, the beginning of its id, or its name: of several jobs of one name, the newest
+    that runs, else the newest. A line begins with its time, its process, and the TaskExecutor of a
+    slot. What functions print and Spark logs belongs to the job, but names no task; of a line
+    without a time, the time is known to a second or so. What is missing, because logs have a
+    limited length, is said on standard error.
+    """
+    try:
+        with connect(address) as client:
+            job_id = resolve_job(client, job, newest=True)
+            number = None if subtask is None else subtask - 1
+            for line in client.logs(job_id, follow=follow, vertex=vertex, subtask=number):
+                if line.is_notice:
+                    click.echo(f"Note: {line.text}.", err=True)
+                else:
+                    click.echo(shown(line))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def shown(line: LogLine) -> str:
+    at = datetime.fromtimestamp(line.time_us / 1_000_000, UTC)
+    process = line.process
+    if line.task_executor_id:
+        process += f"@{line.task_executor_id[:8]}"
+    text = line.text
+    if beginning := _BEGINNING.match(text):  # all of it is known, or shown in front
+        text = beginning[1] + _JOB.sub("", text[beginning.end() :], count=1)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z {process} {text}"

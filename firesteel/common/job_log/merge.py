@@ -1,0 +1,75 @@
+"""Puts lines of several logs, which come piecemeal, in the order of time.
+
+A line is taken once no log can have an older one. A log whose lines nobody can send at present is
+passed over; its lines then come late. What is held back is bounded: a log of which `HELD_MAX` lines
+are held wants no more until some were taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from firesteel.common.job_log.lines import Line
+
+HELD_MAX = 1_000
+
+Source = TypeVar("Source", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Held:
+    lines: deque[Line] = field(default_factory=deque)
+    complete_us: int = 0  # no older line follows
+    passed_over: bool = False
+
+
+class Merge(Generic[Source]):
+    def __init__(self) -> None:
+        self._open: dict[Source, _Held] = {}
+        self._ended: list[_Held] = []  # with lines that are still held
+
+    def add(self, source: Source) -> None:
+        self._open[source] = _Held()
+
+    def feed(self, source: Source, lines: Iterable[Line], complete_us: int = 0) -> None:
+        """The next lines; there will be none older than the last of them, or `complete_us`."""
+        held = self._open[source]
+        held.lines.extend(lines)
+        held.passed_over = False
+        last_us = held.lines[-1].time_us if held.lines else 0
+        held.complete_us = max(held.complete_us, complete_us, last_us)
+
+    def end(self, source: Source) -> None:
+        """No lines follow."""
+        held = self._open.pop(source)
+        if held.lines:
+            self._ended.append(held)
+
+    def pass_over(self, source: Source) -> None:
+        """Wait for it no longer, until it is fed again."""
+        self._open[source].passed_over = True
+
+    def wants(self, source: Source) -> bool:
+        return len(self._open[source].lines) < HELD_MAX
+
+    @property
+    def complete_us(self) -> int | None:
+        """No line before this time follows; None: no line at all."""
+        waited_for = [held.complete_us for held in self._open.values() if not held.passed_over]
+        return min(waited_for, default=None)
+
+    def take(self, *, all_: bool = False) -> list[Line]:
+        """The lines that no older one can precede, oldest first; or all that are held."""
+        until_us = None if all_ else self.complete_us
+        parts: list[list[Line]] = []
+        for held in [*self._open.values(), *self._ended]:
+            part: list[Line] = []
+            while held.lines and (until_us is None or held.lines[0].time_us <= until_us):
+                part.append(held.lines.popleft())
+            parts.append(part)
+        self._ended = [held for held in self._ended if held.lines]
+        return list(heapq.merge(*parts, key=lambda line: line.time_us))

@@ -1,0 +1,98 @@
+"""The gRPC service by which a process hands out the lines of a job in its logs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from firesteel._proto import job_logs_pb2 as pb
+from firesteel._proto import job_logs_pb2_grpc
+from firesteel.common.ids import is_id
+from firesteel.common.job_log.lines import Line, Selection
+from firesteel.common.job_log.reader import FindLogs, JobLogReader
+
+LOOK_INTERVAL_S = 0.25  # for new lines
+PROGRESS_INTERVAL_S = 0.5  # between messages without lines
+LINES_MAX = 500  # of one message
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class JobLogsServicer(job_logs_pb2_grpc.JobLogsServicer):
+    """`find` returns the logs that this process can read; it is called in threads."""
+
+    def __init__(self, find: FindLogs) -> None:
+        self._find = find
+
+    async def ReadJobLogs(
+        self, request: pb.ReadJobLogsRequest, context: _Context
+    ) -> AsyncIterator[pb.JobLogLines]:
+        if not is_id(request.job_id):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{request.job_id[:80]!r} is not the id of a job: expected 32 hex characters",
+            )
+        async for message in read(request, self._find):
+            yield message
+
+
+async def read(request: pb.ReadJobLogsRequest, find: FindLogs) -> AsyncIterator[pb.JobLogLines]:
+    """What is in the logs of this process; with `follow`, without end."""
+    reader = JobLogReader(selection(request), find, follow=request.follow)
+    sent_at = 0.0
+    while (step := await asyncio.to_thread(reader.step)) is not None:
+        now = time.monotonic()
+        if step.lines or step.notices or now - sent_at >= PROGRESS_INTERVAL_S:
+            sent_at = now
+            for message in messages(step.lines, step.complete_us, step.notices):
+                yield message
+        if step.at_end:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+def add_to_server(server: grpc.aio.Server, find: FindLogs) -> None:
+    job_logs_pb2_grpc.add_JobLogsServicer_to_server(JobLogsServicer(find), server)  # type: ignore[no-untyped-call]
+
+
+def selection(request: pb.ReadJobLogsRequest) -> Selection:
+    return Selection(
+        job_id=request.job_id,
+        started_us=request.started_us,
+        after_us=request.after_us,
+        vertices=frozenset(request.vertices),
+        subtask=request.subtask if request.HasField("subtask") else None,
+    )
+
+
+def messages(
+    lines: Iterable[Line], complete_us: int, notices: Iterable[str] = ()
+) -> Iterator[pb.JobLogLines]:
+    """At least one; what it is complete to is in the last."""
+    batches = [list(batch) for batch in _batched(lines)] or [[]]
+    for batch in batches:
+        last = batch is batches[-1]
+        yield pb.JobLogLines(
+            lines=[
+                pb.JobLogLine(
+                    time_us=line.time_us, process=line.process, origin=line.origin, text=line.text
+                )
+                for line in batch
+            ],
+            complete_us=complete_us if last else 0,
+            notices=notices if batch is batches[0] else (),
+        )
+
+
+def line_from_proto(line: pb.JobLogLine) -> Line:
+    return Line(time_us=line.time_us, process=line.process, origin=line.origin, text=line.text)
+
+
+def _batched(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    rest = iter(lines)
+    while batch := list(itertools.islice(rest, LINES_MAX)):
+        yield batch

@@ -1,0 +1,256 @@
+"""A job's lines from the cluster's processes, some of which do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dispatcher import job_logs as cluster
+from dispatcher.blob_store import BlobStore
+from dispatcher.core.jobs import Ending
+from dispatcher.core.records import JobAdded, JobEnded
+from dispatcher.job_logs import cluster_logs
+from dispatcher.job_store import JobStore
+from dispatcher.results import ResultStore
+from dispatcher.shell import Shell
+from firesteel._proto import (
+    common_pb2,
+    job_logs_pb2,
+    job_logs_pb2_grpc,
+    job_master_pb2,
+    resource_manager_pb2,
+    resource_manager_pb2_grpc,
+)
+from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId
+from firesteel.common.job_log.reader import LogFile
+from firesteel.common.metrics import Registry
+from firesteel.common.platform import SYSTEM, Process
+from firesteel.common.process import StartFailed
+from firesteel.common.rpc import job_logs
+from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.states import JobStatus
+
+JOB, NEAR, FAR, GONE = JobId("a" * 32), "1" * 32, "2" * 32, "3" * 32
+SOON_S = 10.0
+
+
+class NoProcesses:
+    """A machine on which no process starts."""
+
+    pid = os.getpid()
+
+    async def spawn(self, argv: Sequence[str], **how: object) -> Process:
+        raise StartFailed("no process starts here")
+
+    def kill(self, pid: int) -> None:
+        raise AssertionError("there are no processes")
+
+
+class ResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
+    """Knows TaskExecutors."""
+
+    def __init__(self) -> None:
+        self.task_executors: dict[str, str] = {}  # their addresses
+
+    async def GetOverview(self, request: Any, context: Any) -> Any:
+        return resource_manager_pb2.ResourceOverview(
+            task_executors=[
+                resource_manager_pb2.TaskExecutorInfo(task_executor_id=name, address=address)
+                for name, address in self.task_executors.items()
+            ]
+        )
+
+
+class Hanging(job_logs_pb2_grpc.JobLogsServicer):
+    """A process that is stopped."""
+
+    async def ReadJobLogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield job_logs_pb2.JobLogLines()
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.resource_manager = ResourceManager()
+        self.store = JobStore(JobStore.sqlite_url(folder))
+        self.store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
+        self.servers: list[grpc.aio.Server] = []
+
+    async def start(self) -> None:
+        server = new_server([])
+        resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(  # type: ignore[no-untyped-call]
+            self.resource_manager, server
+        )
+        job_logs.add_to_server(
+            server, lambda: {p: LogFile(origin=GONE) for p in self.folder.glob("gone*.log")}
+        )
+        address = await self._serve(server)
+        conf = Configuration.load()
+        self.shell = Shell(
+            conf=conf,
+            address="",
+            resource_manager=address,
+            store=self.store,
+            blobs=BlobStore(self.folder / "blobs", 1000),
+            results=ResultStore(self.folder / "spool"),
+            log_directory=self.folder / "logs",
+            registry=Registry.from_configuration(conf),
+            host="here",
+            platform=replace(SYSTEM, processes=NoProcesses()),
+        )
+        self.job = self.shell.core.jobs[JOB]
+
+    async def task_executor(self, name: str, log: Path) -> None:
+        server = new_server([])
+        job_logs.add_to_server(server, lambda: {log: LogFile(origin=name)})
+        self.resource_manager.task_executors[name] = await self._serve(server)
+
+    async def hanging(self, name: str) -> None:
+        server = new_server([])
+        job_logs_pb2_grpc.add_JobLogsServicer_to_server(Hanging(), server)  # type: ignore[no-untyped-call]
+        self.resource_manager.task_executors[name] = await self._serve(server)
+
+    async def _serve(self, server: grpc.aio.Server) -> str:
+        address = bind(server, "127.0.0.1", 0)
+        await server.start()
+        self.servers.append(server)
+        return address
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        with open(path, "a") as file:
+            file.write(f"timestamp={now} level=info process=p[1] event={text} job_id={JOB}\n")
+        return path
+
+    def end_job(self, ran_on: Sequence[str] = ()) -> None:
+        attempts = [
+            job_master_pb2.ExecutionDetails(task_executor_id=name, state=common_pb2.TASK_FAILED)
+            for name in ran_on
+        ]
+        subtask = job_master_pb2.SubtaskDetails(attempts=attempts)
+        details = job_master_pb2.JobDetails(
+            job_id=JOB,
+            status=common_pb2.JOB_FAILED,
+            vertices=[job_master_pb2.VertexDetails(subtasks=[subtask])],
+        )
+        ended = JobEnded(
+            job_id=JOB,
+            status=JobStatus.FAILED,
+            end_ms=2,
+            final_details=details.SerializeToString(),
+        )
+        self.store.persist([ended])
+        self.job.end(Ending.JOB_MASTER_LOST, 0.0)
+
+    @asynccontextmanager
+    async def logs(self, **request: Any) -> AsyncIterator[AsyncIterator[str]]:
+        """The events that were logged, and the notices."""
+
+        async def events() -> AsyncIterator[str]:
+            asked = job_logs_pb2.ReadJobLogsRequest(job_id=JOB, **request)
+            async with aclosing(cluster_logs(self.shell, self.job, asked)) as messages:  # type: ignore[type-var]
+                async for message in messages:
+                    for line in message.lines:
+                        yield line.text.partition("event=")[2].partition(" ")[0]
+                    for notice in message.notices:
+                        yield notice
+
+        async with aclosing(events()) as found, asyncio.timeout(SOON_S):  # type: ignore[type-var]
+            yield found
+
+    async def stop(self) -> None:
+        await self.shell.close()
+        for server in self.servers:
+            await server.stop(0)
+        self.store.close()
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Cluster]:
+    here = Cluster(tmp_path)
+    await here.start()
+    yield here
+    await here.stop()
+
+
+async def test_lines_of_all_processes_in_order_and_what_is_missing(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "SILENT_S", 0.3)
+    for number in range(3):
+        here.write("logs/jobmaster-1-1.log", f"master-{number}")
+        near = here.write("near.log", f"near-{number}")
+        here.write("gone.log", f"gone-{number}")
+    await here.task_executor(NEAR, near)
+    await here.hanging(FAR)
+    here.resource_manager.task_executors["4" * 32] = "127.0.0.1:1"
+    here.end_job(ran_on=[NEAR, FAR, GONE, "5" * 32])
+    async with here.logs(follow=True) as found:  # of a job that has ended, there is no more
+        told = [text async for text in found]
+    assert [text for text in told if " " not in text] == [
+        f"{process}-{number}" for number in range(3) for process in ("master", "near", "gone")
+    ]
+    assert sorted(text for text in told if " " in text) == [
+        f"TaskExecutor {FAR} has not answered for 0.3 s: lines are missing",
+        f"TaskExecutor {'4' * 32} at 127.0.0.1:1 does not hand out its logs (UNAVAILABLE):"
+        " lines are missing",
+        f"TaskExecutor {'5' * 32}, which ran tasks of the job, is gone, and its logs with it"
+        " (env.log.max)",
+    ]
+
+
+async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LOOK_INTERVAL_S", 0.0)
+    async with here.logs(follow=True) as found:
+        here.write("logs/jobmaster-1-1.log", "begins")
+        assert await anext(found) == "begins"
+        near = here.write("near.log", "near")
+        await here.task_executor(NEAR, near)  # it joins
+        assert await anext(found) == "near"
+        here.end_job()
+        here.write("logs/jobmaster-1-1.log", "ends")
+        assert [text async for text in found] == ["ends"]
+
+
+async def test_of_a_task_executor_that_ends_no_line_comes_twice(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LOOK_INTERVAL_S", 0.0)
+    path = here.write("te.log", "one")
+    await here.task_executor(GONE, path)
+    async with here.logs(follow=True) as found:
+        assert await anext(found) == "one"
+        del here.resource_manager.task_executors[GONE]
+        await here.servers.pop().stop(0)
+        here.write("te.log", "two")
+        path.rename(here.folder / "gone.log")  # the ResourceManager has it from now on
+        told = []
+        while "two" not in told:
+            told.append(await anext(found))
+        assert "one" not in told
+
+
+async def test_nothing_left_is_said_in_so_many_words(here: Cluster) -> None:
+    here.end_job()
+    async with here.logs() as found:
+        assert [text async for text in found] == [
+            "no log has a line of the job any more: logs have a limit of length"
+            " (env.log.max-size) and number (env.log.max), and older lines were dropped"
+        ]
+    async with here.logs(vertices=["Clean"]) as found:
+        assert "there is no line that names such a task" in await anext(found)
