@@ -46,6 +46,7 @@ _jobs = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False, default=0),
     sa.Column("job_master_id", sa.String(32)),
     sa.Column("cancel_requested", sa.Boolean, nullable=False, default=False),
+    # Why it failed without a report of its JobMaster; of a forgotten job, why it was forgotten.
     sa.Column("failure", sa.Text, nullable=False, default=""),
     sa.Column("final_details", sa.LargeBinary),
     sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
@@ -205,13 +206,13 @@ class JobStore:
 
     def forgotten(self) -> list[ForgottenJob]:
         query = (
-            sa.select(_jobs.c.job_id, _jobs.c.status)
+            sa.select(_jobs.c.job_id, _jobs.c.status, _jobs.c.failure)
             .where(_jobs.c.forgotten.is_(True))
             .order_by(_jobs.c.end_ms)
         )
         with self._engine.connect() as connection:
             return [
-                ForgottenJob(JobId(row.job_id), JobStatus[row.status])
+                ForgottenJob(JobId(row.job_id), JobStatus[row.status], row.failure)
                 for row in connection.execute(query)
             ]
 
@@ -349,7 +350,7 @@ def _write(connection: Connection, record: Record) -> None:
                 final_details=None,
                 graph_id="",
                 name="",
-                failure="",
+                failure=record.why,
             )
             others = sa.select(_jobs.c.job_id).where(_jobs.c.graph_id == graph_id)
             if connection.execute(others).first() is None:

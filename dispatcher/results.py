@@ -1,5 +1,8 @@
 """The rows that CollectSinks collect, kept on disk until their job is forgotten.
 
+They are deleted earlier if they are too old or too many (`Limits`). DIR/<job id>/evicted then says
+why: who reads them gets that reason, and never some of the rows as if they were all.
+
 One file per sink and generation, DIR/<job id>/<operator id>-<generation>.chunks, which repeats
 [8-byte little-endian length][one Arrow IPC stream]. A chunk counts once it is complete.
 
@@ -14,19 +17,26 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from firesteel.common.config import options
+from firesteel.common.units import shortest_duration, shortest_size
 from firesteel.errors import FiresteelError
 
 _LENGTH_BYTES = 8
+_EVICTED = "evicted"
 
 
 class ResultsNotWritten(FiresteelError):
     """The disk did not take a chunk; the file is as it was before."""
+
+
+class ResultsGone(FiresteelError):
+    """The rows were deleted."""
 
 
 class ChunkOutOfOrder(FiresteelError):
@@ -40,11 +50,48 @@ class Chunk:
     ipc_stream: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of the rows of jobs that have ended; rows of jobs that run are never deleted."""
+
+    max_bytes: int  # of all jobs together, with those that run; 0: no limit
+    max_age_s: float  # since the job ended; 0: no limit
+
+    def to_evict(
+        self, sizes: Mapping[str, int], ended_ms: Mapping[str, int], *, now_ms: int, more: int = 0
+    ) -> dict[str, str]:
+        """The jobs whose rows are to be deleted, with the reason, so that `more` bytes fit.
+
+        `sizes`: bytes by job; `ended_ms`: when jobs have ended.
+        """
+        total_bytes = sum(sizes.values()) + more
+        kept_bytes = total_bytes - sum(size for job, size in sizes.items() if job in ended_ms)
+        helps = self.max_bytes and kept_bytes <= self.max_bytes
+        evicted: dict[str, str] = {}
+        for job_id in sorted(sizes.keys() & ended_ms.keys(), key=lambda job: ended_ms[job]):
+            if self.max_age_s and now_ms - ended_ms[job_id] > self.max_age_s * 1000:
+                age = shortest_duration(self.max_age_s)
+                evicted[job_id] = (
+                    f"collected rows are kept for {age} after the job's end"
+                    f" ({options.RESULTS_MAX_AGE.key})"
+                )
+            elif helps and total_bytes > self.max_bytes:
+                evicted[job_id] = (
+                    f"the collected rows of all jobs may have {shortest_size(self.max_bytes)}"
+                    f" ({options.RESULTS_MAX_SIZE.key}), and these were the oldest"
+                )
+            else:
+                break
+            total_bytes -= sizes[job_id]
+        return evicted
+
+
 class ResultStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open: dict[tuple[str, str], _ChunkFile] = {}  # newest generations, once written to
         directory.mkdir(parents=True, exist_ok=True)
+        self.total_bytes = sum(self.sizes().values())
 
     def begin(self, job_id: str, operator_id: str, generation: int) -> None:
         """Makes this the sink's generation; chunks of older ones are deleted.
@@ -71,6 +118,7 @@ class ResultStore:
                 )
             if index == file.chunks:
                 file.append(ipc_stream)
+                self.total_bytes += _LENGTH_BYTES + len(ipc_stream)
         except OSError as error:
             raise _not_written(error, self._directory / job_id) from error
 
@@ -85,6 +133,44 @@ class ResultStore:
         for key in [key for key in self._open if key[0] == job_id]:
             del self._open[key]
         shutil.rmtree(self._directory / job_id, ignore_errors=True)
+        self.total_bytes = sum(self.sizes().values())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes on disk, by job."""
+        sizes: dict[str, int] = {}
+        for path in self._directory.glob("*/*.chunks"):
+            with suppress(FileNotFoundError):
+                sizes[path.parent.name] = sizes.get(path.parent.name, 0) + path.stat().st_size
+        return sizes
+
+    def jobs(self) -> list[str]:
+        """Those of which anything is there."""
+        return [path.name for path in self._directory.iterdir()]
+
+    def keep_to(
+        self, limits: Limits, ended_ms: Mapping[str, int], *, now_ms: int, more: int = 0
+    ) -> dict[str, str]:
+        """Deletes the rows that are over the limits; returns why, by job. Raises OSError."""
+        sizes = self.sizes()
+        evicted = limits.to_evict(sizes, ended_ms, now_ms=now_ms, more=more)
+        for job_id, why in evicted.items():
+            self._evict(job_id, why)
+        self.total_bytes = sum(sizes.values()) - sum(sizes[job_id] for job_id in evicted)
+        return evicted
+
+    def _evict(self, job_id: str, why: str) -> None:
+        """The reason is there before the rows are gone: their readers look for it."""
+        folder = self._directory / job_id
+        (folder / _EVICTED).write_text(why)
+        for path in folder.glob("*.chunks"):
+            path.unlink(missing_ok=True)
+
+    def evicted(self, job_id: str) -> str | None:
+        """Why the job's rows were deleted; None: they were not."""
+        try:
+            return (self._directory / job_id / _EVICTED).read_text()
+        except FileNotFoundError:
+            return None
 
     def _file(self, job_id: str, operator_id: str, generation: int) -> _ChunkFile:
         file = self._open.get((job_id, operator_id))
@@ -100,6 +186,7 @@ class ResultStore:
             for older in existing:
                 if older != generation:
                     self.path(job_id, operator_id, older).unlink(missing_ok=True)
+            self.total_bytes = sum(self.sizes().values())
         return file
 
     def _generations(self, job_id: str, operator_id: str) -> list[int]:
@@ -191,6 +278,7 @@ async def follow(
     Leaves out the first `offset` chunks of generation `of_generation` (0: of the newest). When a
     newer generation replaces the one that the reader knows, a chunk with index -1 and no content
     says so, and its chunks follow from index 0. `wait` returns when it may be worth looking again.
+    Raises ResultsGone if the rows were deleted, also when some of them were read already.
     """
     generation: int | None = None
     index = 0
@@ -210,6 +298,8 @@ async def follow(
                 yield Chunk(generation=generation, index=index, ipc_stream=chunk)
                 index += 1
         if last_look:
+            if (why := await asyncio.to_thread(results.evicted, job_id)) is not None:
+                raise ResultsGone(f"the rows of job {job_id} are gone: {why}")
             return
         await wait()
 

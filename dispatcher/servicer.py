@@ -19,7 +19,7 @@ from dispatcher.core.core import unknown_job
 from dispatcher.core.events import JobMasterDisconnected
 from dispatcher.core.jobs import Job
 from dispatcher.job_logs import cluster_logs
-from dispatcher.results import ChunkOutOfOrder, ResultsNotWritten, follow
+from dispatcher.results import ChunkOutOfOrder, ResultsGone, ResultsNotWritten, follow
 from dispatcher.shell import Shell, wait_for_change
 from firesteel._proto import (
     common_pb2,
@@ -125,6 +125,18 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         await _refuse(context, await self._shell.cancel(job.job_id))
         return job_master_pb2.CancelJobResponse()
 
+    async def RemoveJob(
+        self, request: dispatcher_pb2.RemoveJobRequest, context: _Context
+    ) -> dispatcher_pb2.RemoveJobResponse:
+        if self._shell.store_problem:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the cluster's job store cannot be written ({self._shell.store_problem});"
+                " nothing was removed, try again once that is repaired",
+            )
+        await _refuse(context, await self._shell.remove(JobId(request.job_id)))
+        return dispatcher_pb2.RemoveJobResponse()
+
     async def FetchResults(
         self, request: dispatcher_pb2.FetchResultsRequest, context: _Context
     ) -> AsyncIterator[dispatcher_pb2.ResultChunk]:
@@ -135,41 +147,43 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 f"{request.operator_id[:80]!r} is not the id of an operator:"
                 " expected 32 lower-case hex characters",
             )
-        if self._shell.core.is_forgotten(job.job_id):
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"the rows of job {job.job_id} are gone: {self._shell.forgotten_why}",
-            )
+        await self._unless_forgotten(job.job_id, "rows", context)
 
         async def wait() -> None:
             await self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S)
             await self._unless_stopping(context)
 
-        async for chunk in follow(
-            self._shell.results,
-            job.job_id,
-            request.operator_id,
-            offset=request.offset,
-            of_generation=request.generation,
-            ended=lambda: job.status.globally_terminal,
-            wait=wait,
-        ):
-            yield dispatcher_pb2.ResultChunk(
-                generation=chunk.generation, index=chunk.index, ipc_stream=chunk.ipc_stream
-            )
+        try:
+            async for chunk in follow(
+                self._shell.results,
+                job.job_id,
+                request.operator_id,
+                offset=request.offset,
+                of_generation=request.generation,
+                ended=lambda: job.status.globally_terminal,
+                wait=wait,
+            ):
+                yield dispatcher_pb2.ResultChunk(
+                    generation=chunk.generation, index=chunk.index, ipc_stream=chunk.ipc_stream
+                )
+        except ResultsGone as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        await self._unless_forgotten(job.job_id, "rows", context)  # while they were read
 
     async def FetchLogs(
         self, request: job_logs_pb2.ReadJobLogsRequest, context: _Context
     ) -> AsyncIterator[job_logs_pb2.JobLogLines]:
         job = await self._job(request.job_id, context)
-        if self._shell.core.is_forgotten(job.job_id):
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"the logs of job {job.job_id} are gone: {self._shell.forgotten_why}",
-            )
+        await self._unless_forgotten(job.job_id, "logs", context)
         async for message in cluster_logs(self._shell, job, request):
             yield message
         await self._unless_stopping(context)
+
+    async def _unless_forgotten(self, job_id: JobId, what: str, context: _Context) -> None:
+        if (why := self._shell.forgotten_why(job_id)) is not None:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"the {what} of job {job_id} are gone: {why}"
+            )
 
     async def _unless_stopping(self, context: _Context) -> None:
         if self._shell.stopping:

@@ -8,6 +8,7 @@ import itertools
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, assert_never
 
@@ -24,6 +25,7 @@ from dispatcher.core.commands import (
     Answer,
     AskToCancel,
     Command,
+    DropLog,
     DropResults,
     KillProcess,
     NotifyWatchers,
@@ -40,23 +42,25 @@ from dispatcher.core.events import (
     ProcessExited,
     ProcessStarted,
     ProcessStartFailed,
+    RemoveJob,
     SubmitJob,
 )
 from dispatcher.core.jobs import Job
 from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
-from dispatcher.results import ResultStore
+from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.core import Tick
 from firesteel.common.driver import Driver
 from firesteel.common.ids import JobId
-from firesteel.common.job_log.reader import LogFile
+from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.metrics import Registry
 from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail
-from firesteel.common.process.log_files import prune
+from firesteel.common.process.log_files import old, prune
 from firesteel.common.states import JobStatus
+from firesteel.common.units import shortest_size
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +75,7 @@ STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
 STORE_RETRY_MAX_S = 5.0
 CANCEL_STORED_WITHIN_S = 1.0  # otherwise the JobMaster is asked to cancel before that is stored
 CHANNELS_MAX = 64
+EVICT_INTERVAL_S = 60.0
 JOB_MASTER_LOGS = "jobmaster-*.log"
 
 
@@ -116,6 +121,10 @@ class Shell:
         # One thread each: writes keep their order.
         self._store_thread = ThreadPoolExecutor(1, "job-store")
         self._results_thread = ThreadPoolExecutor(1, "results")
+        self._result_limits = Limits(
+            max_bytes=conf.get(options.RESULTS_MAX_SIZE),
+            max_age_s=conf.get(options.RESULTS_MAX_AGE),
+        )
         self._driver: Driver[Event, Record, Command] = Driver(
             self.core,
             execute=self._execute,
@@ -147,6 +156,7 @@ class Shell:
         except sa.exc.OperationalError as error:  # a full disk; the next Dispatcher drops them
             log.warning("unused graphs stay in the job store", reason=str(error.orig))
         self._start_task(self._drop_blobs())
+        self._start_task(self._keep_results_short())
         self.post(Tick())  # has the spares started
         await self._driver.run()
 
@@ -190,6 +200,10 @@ class Shell:
         if refusal is not None:
             self._graphs.pop(graph_id, None)
         return refusal
+
+    async def remove(self, job_id: JobId) -> Refusal | None:
+        """Returns once that is stored."""
+        return await self._ask(lambda request: RemoveJob(request=request, job_id=job_id))
 
     async def cancel(self, job_id: JobId) -> Refusal | None:
         """Returns once the request is stored. While the job store cannot be written, the job's
@@ -254,18 +268,21 @@ class Shell:
             return convert.before_stored(details, self.store_problem)
         return details
 
-    @property
-    def forgotten_why(self) -> str:
+    def forgotten_why(self, job_id: JobId) -> str | None:
+        """None: the job is still kept, or there never was one."""
+        forgotten = self.core.forgotten(job_id)
+        if forgotten is None or forgotten.why:
+            return None if forgotten is None else forgotten.why
         kept = self.conf.get(options.JOB_HISTORY)
         return f"the cluster keeps no more than the last {kept} jobs ({options.JOB_HISTORY.key})"
 
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
-        if self.core.is_forgotten(job.job_id):
+        if (why := self.forgotten_why(job.job_id)) is not None:
             failed = job.status is JobStatus.FAILED
             return convert.details_without_master(
                 job,
                 None,
-                failure=f"the reason is no longer kept: {self.forgotten_why}" if failed else "",
+                failure=f"the reason is no longer kept: {why}" if failed else "",
             )
         while (ending := await self._in_store(lambda: self._store.ending(job.job_id))) is None:
             await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not stored yet
@@ -320,6 +337,7 @@ class Shell:
 
     async def append_results(self, chunk: AppendResults) -> None:
         """Returns once the chunk is written. Raises ChunkOutOfOrder or ResultsNotWritten."""
+        await self._make_room(len(chunk.ipc_stream))
         key = chunk.job_id, chunk.operator_id, chunk.generation
         await self._in_thread(
             self._results_thread,
@@ -329,6 +347,45 @@ class Shell:
                 else self.results.begin(*key)
             ),
         )
+
+    async def _make_room(self, more_bytes: int) -> None:
+        """Deletes rows of ended jobs if the limit requires it. Raises ResultsNotWritten."""
+        max_bytes = self._result_limits.max_bytes
+        if not max_bytes or self.results.total_bytes + more_bytes <= max_bytes:
+            return
+        await self._evict_results(more_bytes)
+        if self.results.total_bytes + more_bytes > max_bytes:
+            raise ResultsNotWritten(
+                f"collected rows may have {shortest_size(max_bytes)} in all"
+                f" ({options.RESULTS_MAX_SIZE.key}), and those of jobs that run have as much;"
+                " write so many rows to a sink, or raise the limit"
+            )
+
+    async def _evict_results(self, more_bytes: int = 0) -> None:
+        ended_ms = {str(job.job_id): job.end_ms for job in self.core.jobs.values() if job.ended}
+        now_ms = round(self.platform.clock.time() * 1000)
+        try:
+            evicted = await self._in_thread(
+                self._results_thread,
+                lambda: self.results.keep_to(
+                    self._result_limits, ended_ms, now_ms=now_ms, more=more_bytes
+                ),
+            )
+        except OSError as error:
+            log.warning("collected rows cannot be deleted", reason=str(error))
+            return
+        for job_id, why in evicted.items():
+            log.info("deleted the collected rows of a job", job_id=job_id, reason=why)
+
+    async def _keep_results_short(self) -> None:
+        """Deletes what no job needs any more, and from time to time what is too old."""
+        known = set(self.core.jobs)
+        for job_id in await self._in_thread(self._results_thread, self.results.jobs):
+            if job_id not in known:
+                await self._in_thread(self._results_thread, partial(self.results.drop, job_id))
+        while True:
+            await self._evict_results()
+            await asyncio.sleep(EVICT_INTERVAL_S)
 
     # ---- logs
 
@@ -377,8 +434,16 @@ class Shell:
                     watcher.set()
             case DropResults():
                 self._start_task(self._drop_results(command.job_id))
+            case DropLog():
+                self._start_task(asyncio.to_thread(self._drop_log, command.job_id))
             case _:
                 assert_never(command)
+
+    def _drop_log(self, job_id: JobId) -> None:
+        for path in self._log_directory.glob(JOB_MASTER_LOGS):
+            if first_job(path) == job_id:
+                path.unlink(missing_ok=True)
+                old(path).unlink(missing_ok=True)
 
     async def _run_process(self) -> None:
         """One JobMaster process from its start to its end."""

@@ -74,6 +74,13 @@ class DropResults:
     job_id: JobId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropLog:
+    """Deletes the log of the job's JobMaster."""
+
+    job_id: JobId
+
+
 Command = (
     Answer
     | StartProcess
@@ -83,4 +90,5 @@ Command = (
     | Acknowledge
     | NotifyWatchers
     | DropResults
+    | DropLog
 )

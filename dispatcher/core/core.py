@@ -21,6 +21,7 @@ from dispatcher.core.commands import (
     Answer,
     AskToCancel,
     Command,
+    DropLog,
     DropResults,
     KillProcess,
     NotifyWatchers,
@@ -39,6 +40,7 @@ from dispatcher.core.events import (
     ProcessExited,
     ProcessStarted,
     ProcessStartFailed,
+    RemoveJob,
     SubmitJob,
 )
 from dispatcher.core.jobs import Ending, ForgottenJob, Job, JobTable
@@ -61,6 +63,7 @@ RECONNECT_GRACE_S = 5.0  # a JobMaster whose stream stays broken for longer is d
 ADOPTION_GRACE_S = 10.0  # after a Dispatcher's restart: until running jobs must have reported
 LAST_MESSAGES_S = 1.0  # after a process's exit: to read what its stream still carries
 CANCEL_RETRY_S = 1.0
+REMOVED = "it was removed (`firesteel remove`)"
 LOST_WHILE_DOWN = "its JobMaster ended while the cluster was down; run the job again"
 
 
@@ -100,6 +103,8 @@ class DispatcherCore:
                 self._submit(event, now)
             case CancelJob():
                 self._cancel(event, now)
+            case RemoveJob():
+                self._remove(event)
             case JobMasterRegistered():
                 self._registered(event, now)
             case JobMasterDisconnected():
@@ -143,8 +148,8 @@ class DispatcherCore:
     def find(self, job_id: JobId) -> Job | None:
         return self.table.find(job_id)
 
-    def is_forgotten(self, job_id: JobId) -> bool:
-        return job_id in self.table.forgotten
+    def forgotten(self, job_id: JobId) -> ForgottenJob | None:
+        return self.table.forgotten.get(job_id)
 
     def count(self, *statuses: JobStatus) -> int:
         return sum(job.status in statuses for job in self.table)
@@ -235,6 +240,28 @@ class DispatcherCore:
             elif job.confirmed:
                 self._ask_to_cancel(job)
             # else: its JobMaster is starting, and is asked at its first report
+
+    def _remove(self, event: RemoveJob) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None and self.forgotten(event.job_id) is not None:
+            self._commands.append(Answer(request=event.request))  # nothing of it is left
+        elif job is None:
+            self._refuse(event.request, RefusalKind.NOT_FOUND, unknown_job(event.job_id))
+        elif not job.ended:
+            message = (
+                f'job {job.job_id} ("{job.name}") is {job.status.name}:'
+                f" cancel it first (`firesteel cancel {job.job_id}`)"
+            )
+            self._refuse(event.request, RefusalKind.WRONG_STATE, message)
+        else:
+            self.table.forget(job, REMOVED)
+            self._records.append(JobForgotten(job_id=job.job_id, why=REMOVED))
+            self._commands += [
+                DropResults(job_id=job.job_id),
+                DropLog(job_id=job.job_id),
+                NotifyWatchers(job_id=job.job_id),
+                Answer(request=event.request),
+            ]
 
     def _ask_to_cancel(self, job: Job) -> None:
         job.cancel_again_at = None

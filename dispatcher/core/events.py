@@ -27,6 +27,12 @@ class CancelJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveJob:
+    request: int
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterRegistered:
     """A JobMaster process has opened a stream; `connection` is the stream's number."""
 
@@ -84,6 +90,7 @@ class CancelNotDelivered:
 Event = (
     SubmitJob
     | CancelJob
+    | RemoveJob
     | JobMasterRegistered
     | JobMasterDisconnected
     | JobStatusReported

@@ -128,6 +128,7 @@ class Job:
 class ForgottenJob(NamedTuple):
     job_id: JobId
     status: JobStatus
+    why: str = ""  # empty: newer jobs have taken its place
 
 
 class Violation(NamedTuple):
@@ -145,7 +146,7 @@ class JobTable:
     ) -> None:
         """`history`: how many ended jobs are kept."""
         self.by_id = {job.job_id: job for job in sorted(jobs, key=lambda job: job.start_ms)}
-        self.forgotten = dict(forgotten)
+        self.forgotten = {job.job_id: job for job in forgotten}
         self._history = history
 
     def __iter__(self) -> Iterator[Job]:
@@ -153,8 +154,8 @@ class JobTable:
 
     def find(self, job_id: JobId) -> Job | None:
         """Of a job that is no longer kept, only its id and its last status are known."""
-        if (status := self.forgotten.get(job_id)) is not None:
-            return Job(job_id=job_id, name="", graph_id="", status=status)
+        if (forgotten := self.forgotten.get(job_id)) is not None:
+            return Job(job_id=job_id, name="", graph_id="", status=forgotten.status)
         return self.by_id.get(job_id)
 
     def add(self, job: Job) -> None:
@@ -171,11 +172,15 @@ class JobTable:
         ended = sorted((job for job in self if job.ended), key=lambda job: job.end_ms)
         dropped = ended[: max(0, len(ended) - self._history)]
         for job in dropped:
-            del self.by_id[job.job_id]
-            self.forgotten[job.job_id] = job.status
+            self.forget(job)
+        return dropped
+
+    def forget(self, job: Job, why: str = "") -> None:
+        """From now on, only how it ended is known."""
+        del self.by_id[job.job_id]
+        self.forgotten[job.job_id] = ForgottenJob(job.job_id, job.status, why)
         while len(self.forgotten) > FORGOTTEN_MAX:
             del self.forgotten[next(iter(self.forgotten))]
-        return dropped
 
     def violations(self) -> Iterator[Violation]:
         """What must hold of each job by itself, and does not."""

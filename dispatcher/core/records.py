@@ -56,6 +56,7 @@ class JobForgotten:
     """
 
     job_id: JobId
+    why: str = ""  # empty: newer jobs have taken its place
 
 
 Record = JobAdded | JobAssigned | JobStatusChanged | JobCancelRequested | JobEnded | JobForgotten

@@ -145,6 +145,14 @@ class Client:
         """
         self._call(self._dispatcher.CancelJob, job_master_pb2.CancelJobRequest(job_id=job_id))
 
+    def remove(self, job_id: str) -> None:
+        """Deletes a job that has ended, with its collected rows, its JobMaster's log, its record
+        and files that no other job needs. Lines in logs that it shares with other jobs stay.
+
+        Raises JobNotFound, or FiresteelError if it has not ended.
+        """
+        self._call(self._dispatcher.RemoveJob, dispatcher_pb2.RemoveJobRequest(job_id=job_id))
+
     # ---- results
 
     def fetch_results(

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner, Result
 
+from firesteel.client.cli import main
 from firesteel.client.client import Client
 from firesteel.client.cluster.supervisor import free_port
 from firesteel.client.job_details import JobDetails
@@ -54,7 +56,7 @@ class Dispatcher:
         self._definitions = definitions
         self.log = directory / "dispatcher.log"
         self._lifeline, self._held = os.pipe()
-        self._port = free_port("127.0.0.1")
+        self.port = free_port("127.0.0.1")
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -64,7 +66,7 @@ class Dispatcher:
             "-c",
             TIDY,
             "--port",
-            str(self._port),
+            str(self.port),
             "--resource-manager",
             resource_manager,
         ]
@@ -85,7 +87,7 @@ class Dispatcher:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return Client(f"127.0.0.1:{self._port}")
+                return Client(f"127.0.0.1:{self.port}")
             except ClusterUnreachable:
                 assert time.monotonic() < deadline, self.log.read_text()
                 time.sleep(0.05)
@@ -101,7 +103,7 @@ class Dispatcher:
         family = [
             p
             for p in psutil.process_iter()
-            if p.pid == self.process.pid or f"127.0.0.1:{self._port}" in _command(p)
+            if p.pid == self.process.pid or f"127.0.0.1:{self.port}" in _command(p)
         ]
         os.close(self._held)
         os.close(self._lifeline)
@@ -248,3 +250,40 @@ def test_of_a_job_that_is_no_longer_kept_its_end_is_known(dispatcher: Dispatcher
             match=rf"rows of job {graph.job_id} are gone: .* last 1 jobs \(jobstore.max-capacity\)",
         ):
             list(client.fetch_results(graph.job_id, operator_id("a")))
+
+
+def test_a_removed_job_is_gone_with_its_log_when_it_has_ended(dispatcher: Dispatcher) -> None:
+    def command(*arguments: str) -> Result:
+        address = f"127.0.0.1:{dispatcher.port}"
+        return CliRunner().invoke(main, [*arguments, "-m", address])
+
+    def logs_of(job_id: str) -> list[Path]:
+        folder = dispatcher.directory / "logs"
+        return [path for path in folder.iterdir() if job_id in path.read_text()]
+
+    with dispatcher.client() as client:
+        removed, kept = (replace(a_job(), job_id=JobId(digit * 32)) for digit in "12")
+        for graph in (removed, kept):
+            client.submit(graph)
+            until_running(client, graph.job_id)
+        refused = command("remove", removed.job_id)
+        assert refused.exit_code == 1
+        assert f"cancel it first (`firesteel cancel {removed.job_id}`)" in refused.output
+        for graph in (removed, kept):
+            client.cancel(graph.job_id)
+            assert list(client.watch_job(graph.job_id))[-1].status is JobStatus.CANCELED
+            assert len(logs_of(graph.job_id)) == 1
+        dispatcher.wait_for_log("a JobMaster process has ended")
+        assert command("remove", removed.job_id[:3]).output == f"Removed job {removed.job_id}.\n"
+        deadline = time.monotonic() + PATIENCE_S
+        while logs_of(removed.job_id):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert len(logs_of(kept.job_id)) == 1
+        assert [job.job_id for job in client.list_jobs()] == [kept.job_id]
+        shown = command("logs", kept.job_id)
+        assert shown.exit_code == 0
+        assert "jobmaster[" in shown.output
+        gone = command("logs", removed.job_id)
+        assert gone.exit_code == 1
+        assert "are gone: it was removed" in gone.output

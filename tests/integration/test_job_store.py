@@ -119,7 +119,7 @@ def test_a_database_from_before_there_were_versions_is_migrated_with_its_rows(ur
             cancel_requested=True,
         ),
     ]
-    assert store.forgotten() == [(FORGOTTEN, JobStatus.FINISHED)]
+    assert store.forgotten() == [(FORGOTTEN, JobStatus.FINISHED, "")]
     assert store.graph("g") == b"graph"
     assert store.needed_blobs() == {"blob"}
     assert store.ending(ENDED) == (b"all", "why")
@@ -184,7 +184,7 @@ def test_a_commit_whose_answer_was_lost_may_be_repeated(url: str) -> None:
     assert [job.name for job in store.jobs()] == ["a job"]
     for _ in range(2):
         store.persist(records[1:])
-    assert store.forgotten() == [(JOB, JobStatus.INITIALIZING)]
+    assert store.forgotten() == [(JOB, JobStatus.INITIALIZING, "")]
     store.close()
 
 

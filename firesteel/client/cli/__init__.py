@@ -8,7 +8,7 @@ import click
 
 import firesteel
 from firesteel.client.cli.cluster import cluster
-from firesteel.client.cli.jobs import cancel, list_jobs, show
+from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.run import info, run
 from firesteel.errors import FiresteelError
@@ -22,6 +22,7 @@ Examples:
   firesteel show JOB                           its tasks, counters and errors
   firesteel logs --follow JOB                  what its processes log, until it ends
   firesteel cancel JOB
+  firesteel remove JOB                         delete it with its results, when it has ended
   firesteel cluster stop
 
 \b
@@ -54,5 +55,5 @@ def main() -> None:
     """Runs PySpark pipelines as streaming jobs on session clusters, as Apache Flink does."""
 
 
-for command in (run, info, list_jobs, show, logs, cancel, cluster):
+for command in (run, info, list_jobs, show, logs, cancel, remove, cluster):
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""list, show, cancel: the jobs of a cluster."""
+"""list, show, cancel, remove: the jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -117,6 +117,26 @@ def _say_it_had_ended(job: JobDetails) -> None:
     if job.status is not JobStatus.CANCELED:
         raise FiresteelError(f"{message}, and cannot be cancelled")
     click.echo(f"{message}.")
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  firesteel remove 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n"
+    "  firesteel remove 8a3f"
+)
+@click.argument("job", metavar="JOB")
+@_address_option
+def remove(job: str, address: str | None) -> None:
+    """Deletes a job that has ended. JOB is its id, the beginning of its id, or its name.
+
+    With it go its collected rows, its JobMaster's log, and files that no other job needs; it is no
+    longer in `list` or `show`. Its lines in the logs of slots, which it shares with other jobs,
+    stay until those logs are dropped. What it has written to its sinks stays.
+    """
+    with connect(address) as client:
+        job_id = resolve_job(client, job)
+        client.remove(job_id)
+    click.echo(f"Removed job {job_id}.")
 
 
 @click.command(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from firesteel.common.units import MIB
+from firesteel.common.units import GIB, MIB
 
 T = TypeVar("T")
 Kind = Literal["string", "int", "float", "bool", "duration", "size", "enum", "list"]
@@ -207,6 +207,21 @@ JOB_HISTORY = _jobs.option(
     100,
     "Terminated jobs that are kept for list and show.",
     minimum=1,
+)
+RESULTS_MAX_SIZE = _jobs.option(
+    "results.max-size",
+    "size",
+    10 * GIB,
+    "Size of all jobs' collected rows on the Dispatcher's disk. Those of jobs that have ended are "
+    "deleted to make room, the oldest first; a job fails if its own do not fit. 0: no limit.",
+    minimum=0,
+)
+RESULTS_MAX_AGE = _jobs.option(
+    "results.max-age",
+    "duration",
+    7 * 86400.0,
+    "How long collected rows are kept after the end of their job; 0: as long as the job is.",
+    minimum=0,
 )
 PAYLOAD_LIMIT = _jobs.option(
     "client.payload.max-size",

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from firesteel.common.config import options
-from firesteel.common.job_log.lines import JobLines, Line, Selection, begins_over_us
+from firesteel.common.job_log.lines import JobLines, Line, Selection, begins_over_us, job_of
 from firesteel.common.job_log.merge import Merge
 from firesteel.common.job_log.tail import LogTail
 
+_FIRST_CHUNKS = 4
 SETTLED_AFTER_S = 0.5  # a line is in its log within this time of its timestamp
 
 
@@ -87,6 +88,16 @@ class JobLogReader:
         self._merge.end(path)
         self._done.add(path)
         del self._logs[path]
+
+
+def first_job(path: Path) -> str:
+    """The job of the first line that names one; empty if there is none near the beginning."""
+    tail = LogTail(path)
+    for _ in range(_FIRST_CHUNKS):
+        for line in tail.read():
+            if job_id := job_of(line):
+                return job_id
+    return ""
 
 
 class _Log:

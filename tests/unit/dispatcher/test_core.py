@@ -8,6 +8,7 @@ from dispatcher.core.commands import (
     Acknowledge,
     Answer,
     AskToCancel,
+    DropLog,
     DropResults,
     KillProcess,
     RefusalKind,
@@ -17,6 +18,7 @@ from dispatcher.core.commands import (
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
     RECONNECT_GRACE_S,
+    REMOVED,
     DispatcherCore,
 )
 from dispatcher.core.events import (
@@ -29,6 +31,7 @@ from dispatcher.core.events import (
     ProcessExited,
     ProcessStarted,
     ProcessStartFailed,
+    RemoveJob,
     SubmitJob,
 )
 from dispatcher.core.jobs import Ending, Job
@@ -195,6 +198,32 @@ def test_a_forgotten_job_never_runs_again() -> None:
     assert forgotten is not None
     assert forgotten.status is JobStatus.FINISHED
     assert refusal(harness.cancel(JOB)) is RefusalKind.WRONG_STATE
+
+
+def test_a_removed_job_leaves_how_it_ended_and_never_runs_again() -> None:
+    harness = Harness().running()
+    harness.report(JobStatus.FINISHED)
+    out = harness.handle(RemoveJob(request=3, job_id=JOB))
+    assert of(JobForgotten, out) == [JobForgotten(job_id=JOB, why=REMOVED)]
+    assert of(DropResults, out) == [DropResults(job_id=JOB)]
+    assert of(DropLog, out) == [DropLog(job_id=JOB)]
+    assert of(Answer, out) == [Answer(request=3)]
+    assert list(harness.core.jobs) == []
+    assert harness.core.forgotten(JOB) == (JOB, JobStatus.FINISHED, REMOVED)
+    assert harness.submit(request=9) == [Answer(request=9)]
+    assert harness.handle(RemoveJob(request=4, job_id=JOB)) == [Answer(request=4)], "once more"
+    assert of(Acknowledge, harness.report(JobStatus.FINISHED)), "its JobMaster may end"
+
+
+def test_a_job_that_runs_or_is_not_there_is_not_removed() -> None:
+    harness = Harness().running()
+    out = harness.handle(RemoveJob(request=3, job_id=JOB))
+    assert refusal(out) is RefusalKind.WRONG_STATE
+    assert out[0].refusal.message == (
+        f'job {JOB} ("a job") is RUNNING: cancel it first (`firesteel cancel {JOB}`)'
+    )
+    assert list(harness.core.jobs) == [JOB]
+    assert refusal(harness.handle(RemoveJob(request=3, job_id=OTHER))) is RefusalKind.NOT_FOUND
 
 
 def test_a_terminal_status_is_stored_and_only_then_acknowledged() -> None:

@@ -73,9 +73,20 @@ def test_a_forgotten_job_leaves_only_its_id_and_status(store: JobStore) -> None:
         ]
     )
     assert store.jobs() == []
-    assert store.forgotten() == [(JOB, JobStatus.FAILED)]
+    assert store.forgotten() == [(JOB, JobStatus.FAILED, "")]
     assert store.graph(graph_id) is None
     assert store.ending(JOB) == (None, "")
+
+
+def test_why_a_job_is_forgotten_is_kept(store: JobStore) -> None:
+    add(store)
+    store.persist(
+        [
+            JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=9, failure="why it failed"),
+            JobForgotten(job_id=JOB, why="it was removed"),
+        ]
+    )
+    assert store.forgotten() == [(JOB, JobStatus.FAILED, "it was removed")]
 
 
 def test_forgetting_keeps_a_graph_that_another_job_has_too(store: JobStore) -> None:

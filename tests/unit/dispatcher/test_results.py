@@ -4,6 +4,7 @@ import asyncio
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from dispatcher.results import (
     Chunk,
     ChunkOutOfOrder,
     ChunkReader,
+    Limits,
+    ResultsGone,
     ResultsNotWritten,
     ResultStore,
     follow,
@@ -165,6 +168,47 @@ def test_what_is_dropped_is_gone(results: ResultStore) -> None:
     append(results, 0, b"zero")
     results.drop(JOB)
     assert read(results) == []
+
+
+A_DAY_MS = 86_400_000
+LIMITS = Limits(max_bytes=100, max_age_s=86_400.0)
+SIZES = {"old": 30, "new": 40, "runs": 30}
+
+
+def test_rows_of_ended_jobs_make_room_the_oldest_first() -> None:
+    ended_ms = {"old": 1_000, "new": 2_000, "no rows": 3_000}
+    assert LIMITS.to_evict(SIZES, ended_ms, now_ms=3_000) == {}
+    assert list(LIMITS.to_evict(SIZES, ended_ms, now_ms=3_000, more=1)) == ["old"]
+    assert list(LIMITS.to_evict(SIZES, ended_ms, now_ms=3_000, more=31)) == ["old", "new"]
+    assert LIMITS.to_evict(SIZES, ended_ms, now_ms=3_000, more=71) == {}, "it would not help"
+    no_limit = Limits(max_bytes=0, max_age_s=0.0)
+    assert no_limit.to_evict(SIZES, ended_ms, now_ms=9 * A_DAY_MS, more=10**12) == {}
+
+
+def test_rows_that_are_too_old_are_deleted_whatever_room_there_is() -> None:
+    ended_ms = {"old": 1_000, "new": 2_000}
+    evicted = LIMITS.to_evict(SIZES, ended_ms, now_ms=A_DAY_MS + 1_500)
+    assert evicted == {
+        "old": "collected rows are kept for 1 d after the job's end (results.max-age)"
+    }
+
+
+def test_who_reads_rows_that_were_deleted_gets_the_reason_instead_of_some_of_them(
+    results: ResultStore, tmp_path: Path
+) -> None:
+    append(results, 0, b"zero")
+    assert results.total_bytes == 12
+    full = Limits(max_bytes=20, max_age_s=0.0)
+    delete = partial(results.keep_to, full, {JOB: 1}, now_ms=2, more=10)
+    for meanwhile in ((delete,), ()):  # while they are read, and later
+        with pytest.raises(ResultsGone, match=rf"rows of job {JOB} are gone: .*\(results.max-size"):
+            read(results, meanwhile=meanwhile)
+    assert results.total_bytes == 0
+    with pytest.raises(ResultsGone):
+        read(ResultStore(tmp_path))
+    results.drop(JOB)
+    assert results.jobs() == []
+    assert results.evicted(JOB) is None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,8 +15,9 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from dispatcher.core.records import JobAdded, JobAssigned, JobStatusChanged
+from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobStatusChanged
 from dispatcher.job_store import JobStore
+from dispatcher.results import ResultStore
 from dispatcher.service import Dispatcher
 from firesteel._proto import dispatcher_pb2 as pb
 from firesteel._proto import dispatcher_pb2_grpc
@@ -27,9 +29,9 @@ from firesteel.common.platform import SYSTEM, Process
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.states import JobStatus
-from firesteel.errors import FiresteelError
+from firesteel.errors import FiresteelError, JobNotFound
 
-JOB, SINK, MASTER = JobId("1" * 32), "2" * 32, JobMasterId("3" * 32)
+JOB, ENDED, SINK, MASTER = JobId("1" * 32), JobId("4" * 32), "2" * 32, JobMasterId("3" * 32)
 SOON_S = 10.0
 
 
@@ -46,18 +48,25 @@ class NoProcesses:
 
 
 @pytest.fixture
-async def dispatcher(tmp_path: Path) -> AsyncIterator[Dispatcher]:
-    """With one job, which has a JobMaster with epoch 1."""
+async def dispatcher(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Dispatcher]:
+    """With one job, which has a JobMaster with epoch 1, and one that has ended with rows.
+
+    The fixture's parameter is its configuration.
+    """
+    ResultStore(tmp_path / "spool").append(ENDED, SINK, 1, 0, rows(7, 8))
+    now_ms = time.time_ns() // 1_000_000
     store = JobStore(JobStore.sqlite_url(tmp_path))
     store.persist(
         [
             JobAdded(job_id=JOB, name="a job", graph_id=store.put_graph(b""), start_ms=1),
             JobAssigned(job_id=JOB, epoch=1, job_master_id=MASTER),
             JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING),
+            JobAdded(job_id=ENDED, name="ended", graph_id=store.put_graph(b""), start_ms=1),
+            JobEnded(job_id=ENDED, status=JobStatus.FINISHED, end_ms=now_ms),
         ]
     )
     store.close()
-    conf = Configuration.load()
+    conf = Configuration.load(overrides=getattr(request, "param", {}))
     dispatcher = Dispatcher(
         conf,
         host="127.0.0.1",
@@ -185,3 +194,44 @@ async def test_rows_that_are_not_the_current_job_masters_are_refused(
     await job_master.finish()
     with refused(grpc.StatusCode.FAILED_PRECONDITION, f"job {JOB} is over"):
         await job_master.send(1, 2, restart=2)
+
+
+@pytest.mark.parametrize("dispatcher", [{"results.max-size": "2000 b"}], indirect=True)
+async def test_rows_of_an_ended_job_make_room_and_their_readers_learn_it(
+    client: Client, job_master: JobMaster
+) -> None:
+    assert values_of(await asyncio.to_thread(client.fetch_table, ENDED, SINK)) == [7, 8]
+    await job_master.send(0, *range(200))
+    with pytest.raises(
+        FiresteelError, match=r"are gone: .* 2000 b \(results.max-size\), and these"
+    ):
+        await asyncio.to_thread(client.fetch_table, ENDED, SINK)
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, r"2000 b in all \(results.max-size\)"):
+        await job_master.send(1, *range(200))
+    await job_master.finish()
+    rows_kept = values_of(await asyncio.to_thread(client.fetch_table, JOB, SINK))
+    assert rows_kept == list(range(200)), "it was told of the rest"
+
+
+@pytest.mark.parametrize("dispatcher", [{"results.max-age": "1 ms"}], indirect=True)
+async def test_rows_that_are_too_old_are_deleted(client: Client) -> None:
+    def read_until_refused() -> None:
+        while True:
+            client.fetch_table(ENDED, SINK)
+
+    with pytest.raises(
+        FiresteelError, match=r"kept for 1 ms after the job's end \(results.max-age"
+    ):
+        await asyncio.to_thread(read_until_refused)
+
+
+async def test_a_removed_job_has_no_rows_and_says_why(client: Client) -> None:
+    with pytest.raises(FiresteelError, match=f"job {JOB} .* is RUNNING: cancel it first"):
+        await asyncio.to_thread(client.remove, JOB)
+    await asyncio.to_thread(client.remove, ENDED)
+    assert [job.job_id for job in await asyncio.to_thread(client.list_jobs)] == [JOB]
+    for read in (client.fetch_table, client.fetch_results):
+        with pytest.raises(JobNotFound, match=f"rows of job {ENDED} are gone: it was removed"):
+            await asyncio.to_thread(lambda read=read: list(read(ENDED, SINK)))
+    with pytest.raises(JobNotFound, match=f"logs of job {ENDED} are gone: it was removed"):
+        await asyncio.to_thread(lambda: list(client.logs(ENDED)))
