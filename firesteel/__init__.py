@@ -16,6 +16,7 @@ __all__ = [
     "ResourceProfile",
     "Session",
     "Sliding",
+    "StaticTable",
     "Tumbling",
     "Watermarks",
     "__version__",
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from firesteel.datastream import DataStream
     from firesteel.environment import Environment
     from firesteel.functions import CoProcessFunction
+    from firesteel.static_table import StaticTable
     from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
@@ -37,6 +39,7 @@ _HOMES = {
     "ResourceProfile": "firesteel.common.resources",
     "Session": "firesteel.windows",
     "Sliding": "firesteel.windows",
+    "StaticTable": "firesteel.static_table",
     "Tumbling": "firesteel.windows",
     "Watermarks": "firesteel.windows",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,19 @@ from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import SequenceSource, Source
 from firesteel.connectors.source import SparkRead
 from firesteel.datastream import DataStream, Upstream
+from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 from firesteel.latest_operator import positive
 from firesteel.plan import deferred_columns
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge
 from firesteel.program import Program
+from firesteel.static_table import StaticTable
 from firesteel.windows import Watermarks
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from firesteel.client.execution import JobResult
 
 deferred_columns.install()  # functions and columns at module level, behind this import
@@ -121,6 +126,29 @@ class Environment:
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
         """The numbers start <= n < end."""
         return self.from_source(SequenceSource(start, end, column), name="Sequence")
+
+    # -- static tables
+
+    def static(
+        self,
+        read: Callable[[SparkSession], DataFrame],
+        *,
+        name: str | None = None,
+        refresh: Duration | None = None,
+        max_size: str | int = "32 mb",
+        allow_empty: bool = False,
+    ) -> StaticTable:
+        """Rows beside the stream, to be joined inside transforms:
+        `df.join(table.dataframe(), "key")`.
+
+        Each slot of the job calls `read(spark)` when a bundle first needs the table, and keeps its
+        rows; with `refresh`, it reads them again at this interval, and later bundles see the new
+        ones. A table of more than `max_size`, as Arrow data, fails the job, and so does one
+        without rows unless `allow_empty`.
+        """
+        return StaticTable(
+            read, name=name, refresh=refresh, max_size=max_size, allow_empty=allow_empty
+        )
 
     # -- settings
 

@@ -38,6 +38,7 @@ from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.preload import import_pandas
 from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.static_tables import StaticTables
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskMetrics, TaskServices
 
 log = structlog.get_logger(__name__)
@@ -77,6 +78,7 @@ class Host:
         self._job_id = ""
         self._job_threads: JobThreads | None = None
         self._surroundings: JobSurroundings | None = None
+        self._static_tables: StaticTables | None = None
         self._user_roots: tuple[str, ...] = ()
 
     def serve(self) -> None:
@@ -122,6 +124,7 @@ class Host:
         self._surroundings = JobSurroundings(
             self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths
         )
+        self._static_tables = StaticTables(self._engine)
         logs.bind_process(job_id=assign.job_id)
         log.info("serving", allocation_id=assign.allocation_id)
 
@@ -135,6 +138,9 @@ class Host:
             running.task.cancel()
         for running in left:
             running.thread.join(max(0.0, deadline - time.monotonic()))
+        if self._static_tables is not None:
+            self._static_tables.close()
+            self._static_tables = None
         if self._job_id:
             self._exchange.release_job(self._job_id)
         surroundings, self._surroundings = self._surroundings, None

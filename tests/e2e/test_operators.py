@@ -80,7 +80,21 @@ def test_static_data_and_single_bundles_in_a_transform(session: Session, tmp_pat
     one_each = env.from_source(
         FileSource(f"{tmp_path}/*.csv", format="csv", schema="shop INT")
     ).transform(lambda df: df.distinct(), per_bundle=True)  # each file is a bundle
-    all_rows, firsts = collected(session, joined, one_each)
+
+    def articles(spark: Any) -> Any:
+        with (tmp_path / "reads").open("a") as reads:
+            reads.write(".")
+        return spark.read.schema("shop INT, name STRING").json(names)
+
+    table = env.static(articles, refresh="1 hour")
+    by_bundle = (
+        env.from_sequence(0, 100, column="shop")
+        .map_in_arrow(lambda batches: (b.slice(n, 1) for b in batches for n in range(100)))
+        .transform(lambda df: df.join(table.dataframe(), "shop"))
+    )
+    all_rows, firsts, twice = collected(session, joined, one_each, by_bundle)
+    assert sorted(twice["name"].to_pylist()) == ["1", "one"]
+    assert len((tmp_path / "reads").read_text()) <= 3  # in the analysis, and in two slots
     assert all_rows.num_rows == 40
     for row in all_rows.to_pylist():
         assert row["name"] == ("one" if row["shop"] == 1 else None)

@@ -176,7 +176,10 @@ def test_many_rows_and_many_batches(
         (lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), "it differs from call to call"),
         (lambda df: df.orderBy("x"), "it contains a sort (SortExec)"),
         (lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), "a subquery"),
-        (lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"), "it contains a join ("),
+        (
+            lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"),
+            "it contains a join with other rows than",
+        ),
         (lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df, "ZeroDivisionError"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -28,6 +28,7 @@ from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.schemas import shown
+from taskexecutor.executor.spark.static_tables import schemas_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,10 @@ def analyze(graph: JobGraph, engine: SparkEngine) -> list[AnalyzedOperator]:
     program, and its cause is what Spark or a function of the program raised, if one of them did.
     """
     analysis = _Analysis(graph, engine)
-    for vertex in graph.vertices:
-        for index in range(len(vertex.operators)):
-            analysis.visit(vertex, index)
+    with schemas_only(engine.session):
+        for vertex in graph.vertices:
+            for index in range(len(vertex.operators)):
+                analysis.visit(vertex, index)
     return [
         AnalyzedOperator(
             operator_id=operator.operator_id,

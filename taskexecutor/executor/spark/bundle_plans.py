@@ -23,7 +23,9 @@ from taskexecutor.executor.spark.bundles import local_frame, writing
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept_plan import (
     ATTEMPTS,
+    LOCAL_RELATION_LIMIT,
     ROW_BY_ROW,
+    KeptPlan,
     NotKept,
     keep,
     temporary_conf,
@@ -38,7 +40,6 @@ _PART_BYTES = 16 * MIB  # of a bundle in the JVM at a time, unless a single row 
 _SLICE_ROWS = 1_000  # between checks for cancellation
 _LEAF = frozenset({"RDDScanExec"})
 _LENGTH_BYTES = 4  # the prefix of each batch
-_LOCAL_RELATION_LIMIT = "spark.sql.execution.arrow.localRelationThreshold"
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ class _Plan:
     round trips.
     """
 
-    frame: DataFrame
+    kept: KeptPlan
     schema: pa.Schema  # of the result
     rdd: Any  # of Arrow batches
     root: int  # the id of the RDD over the list of input batches
@@ -86,12 +87,18 @@ class BundlePlans:
     @property
     def frame(self) -> DataFrame | None:
         """The kept plan's frame; None if there is no kept plan."""
-        return self._plan.frame if self._plan is not None else None
+        return self._plan.kept.frame if self._plan is not None else None
 
     @property
     def undecided(self) -> bool:
         """There is no plan yet, but another attempt to make one is worth it."""
         return self._plan is None and self._attempts > 0
+
+    def drop_if_outdated(self) -> None:
+        """Called between bundles: a plan that holds an older read of a static table is not kept."""
+        if self._plan is not None and self._plan.kept.outdated:
+            self._plan = None
+            self._attempts = ATTEMPTS
 
     def make(self) -> None:
         """Tries to make the plan, which sets `frame`. Calls the functions of the program."""
@@ -171,7 +178,7 @@ class BundlePlans:
             raise NotKept(f"its rows come from a {root.getClass().getSimpleName()}")
         jvm = session._jvm
         return _Plan(
-            frame=kept.frame,
+            kept=kept,
             schema=to_arrow(kept.frame.schema),
             rdd=rdd,
             root=root.id(),
@@ -190,5 +197,5 @@ class BundlePlans:
             [pa.nulls(0, field.type) for field in self._canonical], schema=self._canonical
         )
         # Otherwise its rows would be part of the plan.
-        with temporary_conf(self._session, {_LOCAL_RELATION_LIMIT: "0b"}):
+        with temporary_conf(self._session, {LOCAL_RELATION_LIMIT: "0b"}):
             return local_frame(self._session, [nothing], self._spark_schema.json())

@@ -10,6 +10,9 @@ takes longer than the rows of a bundle or a split. A plan is kept if
   of the partial aggregate, the plan's last step, is removed and the halves become one: rows of one
   key in several partitions are merged later, like all partial results.
 
+It may join rows that the plan holds itself, such as those of a static table: they are broadcast
+once, when the plan is made.
+
 Any other plan is made anew each time.
 """
 
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
+from taskexecutor.executor.spark.table_versions import TableVersion, pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,23 +48,34 @@ _AGGREGATION = frozenset(
 )
 _EXCHANGE = "ShuffleExchangeExec"
 _GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # a generated loop, and its input
+# Arrow data of fewer bytes becomes a local relation, whose rows are part of plans.
+LOCAL_RELATION_LIMIT = "spark.sql.execution.arrow.localRelationThreshold"
 # One task at a time, or one would restore values over those that another has just set.
 _CONF_LOCK = threading.Lock()
 _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
+# Joins of rows that the plan holds, which Spark has read before it looks at the others: by type, if
+# each of the others is then matched on its own. The held ones are the right side, or the left one.
+_JOINS = frozenset({"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec"})
+_HELD_RIGHT = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"})
+_HELD_LEFT = frozenset({"INNER", "CROSS", "RIGHT OUTER"})
+_BROADCAST = "BroadcastExchangeExec"
+_LITERAL_ROWS = "LocalTableScanExec"
+_RDD_ROWS = "RDDScanExec"
+
 _NAMES = {  # what users call these nodes
     "ArrowEvalPythonExec": "a Python UDF",
     "ArrowWindowPythonExec": "a Python UDF",
     "BatchEvalPythonExec": "a Python UDF",
-    "BroadcastHashJoinExec": "a join",
-    "BroadcastNestedLoopJoinExec": "a join",
+    "BroadcastHashJoinExec": "a join with other rows than a static table's",
+    "BroadcastNestedLoopJoinExec": "a join with other rows than a static table's",
     "MapInArrowExec": "mapInArrow",
     "MapInPandasExec": "mapInPandas",
     "ShuffleExchangeExec": "a shuffle",
-    "ShuffledHashJoinExec": "a join",
+    "ShuffledHashJoinExec": "a join with other rows than a static table's",
     "SortExec": "a sort",
-    "SortMergeJoinExec": "a join",
+    "SortMergeJoinExec": "a join with other rows than a static table's",
 }
 
 
@@ -71,6 +86,12 @@ class NotKept(Exception):
 class KeptPlan(NamedTuple):
     frame: DataFrame
     physical: Any  # the SparkPlan, without an exchange
+    tables: tuple[TableVersion, ...]  # the static tables that the plan holds
+
+    @property
+    def outdated(self) -> bool:
+        """A static table was read again: the next rows need another plan."""
+        return any(version.superseded for version in self.tables)
 
 
 def keep(
@@ -82,10 +103,21 @@ def keep(
     `allowed`: the classes of nodes that the physical plan may have, except those of the partial
     aggregate.
     """
-    scheduler = session._jsc.sc().dagScheduler()
-    jobs_before = scheduler.numTotalJobs()
-    _applied(empty, specs)
-    if scheduler.numTotalJobs() != jobs_before:
+    with pinned() as tables:
+        return _kept(session, leaf, empty, specs, allowed, tables)
+
+
+def _kept(
+    session: Any,
+    leaf: DataFrame,
+    empty: DataFrame,
+    specs: Sequence[Spec],
+    allowed: frozenset[str],
+    tables: Mapping[str, TableVersion],
+) -> KeptPlan:
+    if _runs_jobs(session, empty, specs) and not (
+        tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
+    ):
         raise NotKept("a function looks at its rows (count, first, collect, ...)")
     rows, frame = _applied(leaf, specs)
     _, again = _applied(leaf, specs)
@@ -95,14 +127,22 @@ def keep(
         raise NotKept("it contains the current time")
     if not analyzed.sameResult(again._jdf.queryExecution().analyzed()):
         raise NotKept("it differs from call to call, as with random numbers")
-    _check(rows._jdf.queryExecution().executedPlan(), allowed)
+    held = frozenset(version.rdd_id for version in tables.values())
+    _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
     plan = frame._jdf.queryExecution().executedPlan()
     if frame is not rows:
-        _check(plan, allowed | _AGGREGATION | {_EXCHANGE})
+        _check(plan, allowed | _AGGREGATION | {_EXCHANGE}, held)
         # Of this thread; new nodes ask for it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
-    return KeptPlan(frame, plan)
+    return KeptPlan(frame, plan, tuple(tables.values()))
+
+
+def _runs_jobs(session: Any, empty: DataFrame, specs: Sequence[Spec]) -> bool:
+    scheduler = session._jsc.sc().dagScheduler()
+    jobs_before = scheduler.numTotalJobs()
+    _applied(empty, specs)
+    return bool(scheduler.numTotalJobs() != jobs_before)
 
 
 @contextmanager
@@ -134,20 +174,49 @@ def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFra
 
 
 def _children(plan: Any) -> list[Any]:
-    children = plan.children()
-    return [children.apply(index) for index in range(children.size())]
+    return _items(plan.children())
 
 
-def _check(plan: Any, allowed: frozenset[str]) -> None:
-    """Raises NotKept unless the plan has only nodes of these classes, and no subqueries."""
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def _check(plan: Any, allowed: frozenset[str], tables: frozenset[int]) -> None:
+    """Raises NotKept unless the plan has only nodes of these classes and joins of rows that it
+    holds, and no subqueries. `tables`: the ids of the static tables' RDDs.
+    """
     if not plan.subqueriesAll().isEmpty():
         raise NotKept("it contains a subquery")
-    node = plan.getClass().getSimpleName()
+    children = _children(plan)
+    node = _kind(plan)
+    if node in _JOINS:
+        held = [_is_held(child, tables) for child in children]
+        if held in ([False, True], [True, False]) and plan.joinType().sql() in (
+            _HELD_RIGHT if held[1] else _HELD_LEFT
+        ):
+            _check(children[held.index(False)], allowed, tables)
+            return
     if node not in allowed:
         known = _NAMES.get(node)
         raise NotKept(f"it contains {known} ({node})" if known else f"it contains {node}")
-    for child in _children(plan):
-        _check(child, allowed)
+    for child in children:
+        _check(child, allowed, tables)
+
+
+def _is_held(plan: Any, tables: frozenset[int]) -> bool:
+    """Whether it is one side of a join that depends on no row but those that the plan holds."""
+    if _kind(plan) in _GENERATED:
+        return _is_held(_children(plan)[0], tables)
+    if _kind(plan) == "ReusedExchangeExec":
+        plan = plan.child()
+    return _kind(plan) == _BROADCAST and all(
+        _kind(leaf) == _LITERAL_ROWS or (_kind(leaf) == _RDD_ROWS and leaf.rdd().id() in tables)
+        for leaf in _items(plan.collectLeaves())
+    )
+
+
+def _kind(plan: Any) -> str:
+    return str(plan.getClass().getSimpleName())
 
 
 def _aggregated_once(session: Any, plan: Any) -> Any:
@@ -178,9 +247,13 @@ def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any
 
 
 def _without(jvm: Any, plan: Any, left_out: frozenset[str]) -> Any:
-    """The plan without its nodes of these classes, each of which has one child."""
+    """The plan without its nodes of these classes, each of which has one child. The held side of a
+    join keeps its exchanges: it is computed as a whole.
+    """
+    if _kind(plan) == _BROADCAST:
+        left_out -= {_EXCHANGE}
     children = [_without(jvm, child, left_out) for child in _children(plan)]
-    if plan.getClass().getSimpleName() in left_out:
+    if _kind(plan) in left_out:
         return children[0]
     if not children:
         return plan

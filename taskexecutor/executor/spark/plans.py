@@ -18,6 +18,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
 )
 from firesteel.row_kind import INSERT, ROW_KIND
+from taskexecutor.executor.spark.table_versions import pinned
 from taskexecutor.executor.timing.missing_time import missing_time
 
 if TYPE_CHECKING:
@@ -32,21 +33,23 @@ _START_US = "_window_start_us"
 
 def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
     """Applies the operators of a group to the frame, as one plan."""
-    for spec in specs:
-        match spec:
-            case TransformSpec():
-                frame = transform(frame, spec)
-            case PartialWindowAggregateSpec():
-                frame = partial_window_aggregate(frame, spec, cores=cores)
-            case _:
-                raise FiresteelError(f"{type(spec).__name__} does not run on Spark")
+    with pinned():
+        for spec in specs:
+            match spec:
+                case TransformSpec():
+                    frame = transform(frame, spec)
+                case PartialWindowAggregateSpec():
+                    frame = partial_window_aggregate(frame, spec, cores=cores)
+                case _:
+                    raise FiresteelError(f"{type(spec).__name__} does not run on Spark")
     return frame
 
 
 def transform(frame: DataFrame, spec: TransformSpec, what: str = "transform") -> DataFrame:
     from pyspark.sql import DataFrame
 
-    result = spec.function(frame)
+    with pinned():
+        result = spec.function(frame)
     if not isinstance(result, DataFrame):
         name = getattr(spec.function, "__name__", "the function")
         kind = type(result)

@@ -52,6 +52,7 @@ class SparkTransformStage(SparkStage):
         if self._plans is None:
             self._plans = BundlePlans(self._engine, schema, self._specs, self.context.plan_meter)
             self._loader = BundleLoader(self._engine.session, self._engine.bundles, schema)
+        self._plans.drop_if_outdated()
         suited = self._plans.suits(rows)
         if suited and self._plans.undecided:
             with self._on_spark():

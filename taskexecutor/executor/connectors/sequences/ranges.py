@@ -22,6 +22,7 @@ from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.kept_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
+    KeptPlan,
     NotKept,
     keep,
     temporary_conf,
@@ -64,7 +65,12 @@ class RangePlans:
         self._block = -1  # which SPLITS_PER_PLAN splits the kept plan is about
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
-        self.frame: DataFrame | None = None  # of the kept plan
+        self._kept: KeptPlan | None = None
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """Of the kept plan."""
+        return None if self._kept is None else self._kept.frame
 
     def covers(self, start: int, end: int) -> bool:
         """Whether a kept plan has this split; makes one if that can be done. Calls the functions of
@@ -75,6 +81,8 @@ class RangePlans:
         number, rest = divmod(start - self._source.start, self._split_rows)
         if rest or end - start != self._split_rows:
             return False  # the last one
+        if self._kept is not None and self._kept.outdated:
+            self._kept, self._rdd, self._block, self._attempts = None, None, -1, ATTEMPTS
         block = number // SPLITS_PER_PLAN
         if block != self._block and self._attempts:
             self._rdd = None
@@ -146,7 +154,7 @@ class RangePlans:
         )
         kept = keep(session, leaf, empty, self._specs, _ALLOWED)
         self._schema = to_arrow(kept.frame.schema)
-        self.frame = kept.frame
+        self._kept = kept
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
         with temporary_conf(session, _map_settings(self._map_bits)):  # the code is generated here

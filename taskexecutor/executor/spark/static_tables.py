@@ -1,0 +1,211 @@
+"""The static tables of the slot's job: each is read once, by the first function that asks for it,
+or once per refresh interval, by a thread of its own.
+
+A version's rows are part of the plans that join them. A refresh replaces the version, never its
+rows, so a bundle sees one version throughout. A refresh that fails is tried again a few times; then
+the next bundle reads the table itself, and fails with the reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import structlog
+
+from firesteel import static_table
+from firesteel.common.error_report import summary_of
+from firesteel.common.units import shortest_size, size
+from firesteel.errors import FiresteelError
+from firesteel.static_table import StaticTable
+from taskexecutor.executor.spark.bundles import collect, local_frame
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.kept_plan import LOCAL_RELATION_LIMIT, temporary_conf
+from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
+from taskexecutor.executor.spark.table_versions import TableVersion, pinned_here
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.repeating import Repeating
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REFRESH_ATTEMPTS = 3
+RETRY_S = 5.0  # at most; less if the interval is shorter
+
+_log = structlog.get_logger(__name__)
+
+
+class StaticTables:
+    """One per job and slot; the functions of the program find it until it is closed."""
+
+    def __init__(self, engine: SparkEngine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._held: dict[str, _HeldTable] = {}
+        static_table.provide(self.dataframe)
+
+    def dataframe(self, table: StaticTable) -> DataFrame:
+        """The version that this thread has pinned, or the latest one."""
+        pins = pinned_here()
+        if pins is not None and (version := pins.get(table.id)) is not None:
+            return version.frame
+        with self._lock:
+            held = self._held.get(table.id)
+            if held is None:
+                held = self._held[table.id] = _HeldTable(self._engine, table)
+        version = held.version()
+        if pins is not None:
+            pins[table.id] = version
+        return version.frame
+
+    def close(self) -> None:
+        """Ends the refreshes, without waiting for one that is under way."""
+        static_table.provide(None)
+        with self._lock:
+            for held in self._held.values():
+                held.close()
+            self._held.clear()
+
+
+class _HeldTable:
+    def __init__(self, engine: SparkEngine, table: StaticTable) -> None:
+        self._engine = engine
+        self._table = table
+        self._schema: pa.Schema | None = None  # of the first read
+        self._reading = threading.Lock()
+        self._version: TableVersion | None = None
+        self._failures = 0  # of refreshes, in a row
+        self._refreshing: Repeating | None = None
+
+    def version(self) -> TableVersion:
+        """Reads the table if it is not there; other callers wait."""
+        with self._reading:
+            if self._version is None:
+                self._version = self._read()
+                if self._table.refresh_s is not None and self._refreshing is None:
+                    self._refreshing = Repeating(f"refresh {self._table.name}", self._refresh)
+                    self._refreshing.start(self._table.refresh_s)
+            return self._version
+
+    def close(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.stop()
+
+    def _refresh(self) -> float:
+        """Returns the pause until the next one, in seconds."""
+        refresh_s = self._table.refresh_s
+        assert refresh_s is not None
+        assert self._refreshing is not None
+        if self._version is None:
+            return refresh_s  # the next bundle that needs it reads it
+        group = f"firesteel-static-{self._table.id}"
+        stopped = self._refreshing.stopped
+        new: TableVersion | None = None
+        try:
+            with self._engine.job_group(group, str(self._table), stopped.is_set):
+                new = self._read()
+        except Exception as error:
+            if stopped.is_set():
+                return refresh_s
+            self._failures += 1
+            _log.warning("a table could not be refreshed", table=str(self._table), error=str(error))
+            if self._failures < REFRESH_ATTEMPTS:
+                return min(RETRY_S, refresh_s)
+        self._failures = 0
+        with self._reading:
+            old, self._version = self._version, new
+        if old is not None:
+            old.superseded = True
+        return refresh_s
+
+    def _read(self) -> TableVersion:
+        try:
+            return self._read_rows(_frame(self._table, self._engine.session))
+        except Exception as error:
+            raise FiresteelError(f"{self._table}: {summary_of(error)}") from error
+
+    def _read_rows(self, frame: DataFrame) -> TableVersion:
+        from pyspark.sql import functions as sql
+
+        session: Any = self._engine.session
+        spark_schema = frame.schema
+        schema = to_arrow(spark_schema)
+        if self._schema is not None and not self._schema.equals(schema):
+            raise FiresteelError(
+                f"its columns have changed: they were {shown(self._schema)}, and now are"
+                f" {shown(schema)}; declare a schema where the table is read"
+            )
+        batches = self._collected(frame, schema)
+        if not batches and not self._table.allow_empty:
+            raise FiresteelError(
+                "it has no rows; check what its function reads, or pass allow_empty=True if that"
+                " may happen"
+            )
+        canonical = to_arrow(to_spark(schema))
+        table = pa.Table.from_batches(batches, schema).cast(canonical)
+        # Also one without rows, or there would be no RDD.
+        rows = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=canonical)]
+        # Arrow batches in the JVM: as rows of a local relation, they would take four times as much.
+        with temporary_conf(session, {LOCAL_RELATION_LIMIT: "0b"}):
+            held = local_frame(session, rows, spark_schema.json())
+        self._schema = schema
+        _log.info(
+            "a table was read", table=str(self._table), rows=table.num_rows, bytes=table.nbytes
+        )
+        return TableVersion(sql.broadcast(held), held._jdf.queryExecution().analyzed().rdd().id())
+
+    def _collected(self, frame: DataFrame, schema: pa.Schema) -> list[pa.RecordBatch]:
+        batches = []
+        size_bytes = 0
+        unmetered = PlanMeter(TaskClock())
+        with closing(collect(frame, schema, unmetered)) as rows:
+            for batch in rows:
+                size_bytes += batch.nbytes
+                if size_bytes > self._table.max_bytes:
+                    raise FiresteelError(
+                        f"it has more than {shortest_size(self._table.max_bytes)} of rows"
+                        f" (max_size; {size(size_bytes)} so far): select only the columns and rows"
+                        " that are needed, raise max_size and the slots' heap"
+                        " (taskmanager.slot.heap.size), or read it as a stream and join the two"
+                        " with connect(other).key_by(...)"
+                    )
+                batches.append(batch)
+        return batches
+
+
+@contextmanager
+def schemas_only(session: Any) -> Iterator[None]:
+    """Inside the `with`, this thread sees tables that are not read."""
+    frames: dict[str, DataFrame] = {}
+
+    def frame(table: StaticTable) -> DataFrame:
+        if table.id not in frames:
+            try:
+                frames[table.id] = _frame(table, session)
+            except Exception as error:
+                raise FiresteelError(f"{table}: {summary_of(error)}") from error
+        return frames[table.id]
+
+    with static_table.provided_in_thread(frame):
+        yield
+
+
+def _frame(table: StaticTable, session: Any) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    frame = table.read(session)
+    if not isinstance(frame, DataFrame):
+        raise FiresteelError(
+            f"its function returned {type(frame).__name__}; it must return a"
+            " pyspark.sql.DataFrame, such as spark.read.parquet(path)"
+        )
+    if frame.isStreaming:
+        raise FiresteelError(
+            "its function returned a streaming DataFrame; read it with spark.read, not with"
+            " spark.readStream"
+        )
+    return frame
