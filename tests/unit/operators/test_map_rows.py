@@ -80,6 +80,17 @@ def test_values_have_the_types_of_python() -> None:
     assert seen[0].s == {"a": [1, None]}
 
 
+def test_a_time_without_a_zone_is_no_moment() -> None:
+    naive, zone = datetime.datetime(2024, 3, 1, 12), datetime.timezone(datetime.timedelta(hours=5))
+    moments = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    with pytest.raises(FiresteelError, match="cannot hold .*the time has no zone.*TIMESTAMP_NTZ"):
+        run(lambda row: (naive,), output=moments)
+    times = run(lambda row: (naive.replace(tzinfo=zone),), output=moments)
+    assert times[0]["at"] == datetime.datetime(2024, 3, 1, 7, tzinfo=datetime.UTC)
+    local = pa.schema([("at", pa.timestamp("us"))])
+    assert run(lambda row: (naive,), output=local)[0]["at"] == naive
+
+
 def test_rows_without_columns_are_counted() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     one = pa.schema([("n", pa.int64())])
@@ -95,6 +106,7 @@ def test_rows_without_columns_are_counted() -> None:
         (lambda row: {"x": 1}, False, "expected x int64, y string; got x int"),
         (lambda row: {"x": 1, "z": "a"}, False, "got x int, z str"),
         (lambda row: ("one", "a"), False, "column 'x' is int64 and cannot hold 'one'"),
+        (lambda row: (row.x + 0.5, "a"), False, "cannot hold 1.5: it has a fraction; round it"),
         (lambda row: (1 // (row.x - 2), "a"), False, r"failed for Row\(x=2, .*ZeroDivisionError"),
         (lambda row: row, True, "returned a Row for .*it must yield rows, or return a list"),
         (lambda row: {"x": 1, "y": "a"}, True, "returned a dict"),

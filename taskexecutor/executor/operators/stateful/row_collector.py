@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from firesteel.common.units import MIB
@@ -129,6 +132,9 @@ class RowCollector:
     def _column(self, index: int, values: Sequence[Any], rows: list[Any], first: int) -> Any:
         kind = self._schema.field(index).type
         convert = self._converters[index]
+        changed = _changed(values, kind)
+        if changed is not None:
+            raise self._unfit(index, changed, rows, first)
         try:
             if convert is not None:
                 values = [convert(value) for value in values]
@@ -156,18 +162,50 @@ class RowCollector:
             try:
                 pa.array([value], field.type)
             except Exception as reason:
-                got = clipped(repr(value))
-                return self._wrong(
-                    first + index,
-                    "yielded a row that does not fit its schema: "
-                    f"expected {shown(self._schema)}; got {_shown_row(rows[index])}; "
-                    f"column {field.name!r} is {field.type} and cannot hold {got}: {reason}",
-                )
+                return self._unfit(column, _Changed(index, value, str(reason)), rows, first)
         return FiresteelError(f"{self._name}: column {field.name!r} ({field.type}): {error}")
+
+    def _unfit(self, column: int, value: _Changed, rows: list[Any], first: int) -> FiresteelError:
+        field = self._schema.field(column)
+        return self._wrong(
+            first + value.row,
+            "yielded a row that does not fit its schema: "
+            f"expected {shown(self._schema)}; got {_shown_row(rows[value.row])}; "
+            f"column {field.name!r} is {field.type} and cannot hold {clipped(repr(value.value))}: "
+            f"{value.reason}",
+        )
 
     def _wrong(self, index: int, what: str) -> FiresteelError:
         origin = self._origins[bisect_right(self._starts, index) - 1]
         return FiresteelError(f"{self._name}: {origin} {what}")
+
+
+class _Changed(NamedTuple):
+    row: int
+    value: Any
+    reason: str
+
+
+def _changed(values: Sequence[Any], kind: pa.DataType) -> _Changed | None:
+    """The first value that Arrow would take and change: a fraction in a column of integers, a time
+    without a zone in one of moments.
+    """
+    if pa.types.is_integer(kind):
+        if any(issubclass(given, (float, np.floating)) for given in set(map(type, values))):
+            for index, value in enumerate(values):
+                if isinstance(value, (float, np.floating)) and math.isfinite(value) and value % 1:
+                    return _Changed(index, value, "it has a fraction; round it")
+    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        for index, value in enumerate(values):
+            if isinstance(value, datetime.datetime) and value.tzinfo is None:
+                return _Changed(index, value, _NO_ZONE)
+    return None
+
+
+_NO_ZONE = (
+    "the time has no zone, and TIMESTAMP is a moment; give it one, as in"
+    " datetime.now(timezone.utc), or declare the column TIMESTAMP_NTZ"
+)
 
 
 def shown_key(key: Any) -> str:
