@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import linecache
 import re
 import sysconfig
 import time
@@ -223,14 +224,18 @@ def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
     block = text[text.rindex(_WORKER_TRACEBACK) :].splitlines()[1:]
     kept: list[str] = []
     keep = False
-    for line in block:
-        frame = re.match(r'\s+File "([^"]+)", line \d+', line)
+    for line, following in zip(block, [*block[1:], ""], strict=True):
+        frame = re.match(r'\s+File "([^"]+)", line (\d+)', line)
         if frame:
-            keep = _is_users(frame.group(1), roots)
+            keep = _is_users(frame[1], roots)
         elif line and not line.startswith(" "):
             break
         if keep:
             kept.append(line)
+        if frame and keep and not following.startswith("    "):
+            # The worker has no source of functions that were shipped to this process.
+            source = linecache.getline(frame[1], int(frame[2])).strip()
+            kept += [f"    {source}"] if source else []
     return "\n".join([_WORKER_TRACEBACK, *kept, _exception_line(text)]) if kept else ""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 
 from firesteel.errors import InvalidProgram
+from firesteel.plan.source_lines import dumps_with_lines
 from firesteel.plan.specs import Spec
 from firesteel.plan.stream_graph import StreamNode
 
@@ -17,7 +18,7 @@ from firesteel.plan.stream_graph import StreamNode
 def pickled(node: StreamNode) -> bytes:
     """The node's spec. Raises InvalidProgram, which names what its functions refer to."""
     try:
-        return _dumps(node.spec)
+        return dumps_with_lines(node.spec)
     except Exception as error:
         found = ", ".join(_unpicklable(node.spec))
         raise InvalidProgram(
@@ -27,17 +28,12 @@ def pickled(node: StreamNode) -> bytes:
         ) from error
 
 
-def _dumps(value: object) -> bytes:
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
 def _unpicklable(spec: Spec) -> Iterator[str]:
     """The variables outside of the spec's functions that cannot be pickled."""
     for item in dataclasses.fields(spec):
         for name, value in _variables(getattr(spec, item.name)):
             try:
-                _dumps(value)
+                cloudpickle.dumps(value)
             except Exception:
                 yield f"{name!r} ({type(value).__name__})"
 

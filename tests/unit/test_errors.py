@@ -234,6 +234,18 @@ def test_a_users_function_inside_spark_shows_its_own_lines() -> None:
     ]
 
 
+def test_lines_that_a_spark_worker_lacks_are_added(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def ratio(a, b):\n    return a / b\n")
+    quoted = (
+        "An exception was thrown from the Python worker.\n"
+        "Traceback (most recent call last):\n"
+        f'  File "{tmp_path}/job.py", line 2, in ratio\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+    lines = error_info(PythonException(quoted)).user_traceback.splitlines()
+    assert lines[2:] == ["    return a / b", "ZeroDivisionError: division by zero"]
+
+
 def test_what_is_too_long_keeps_both_ends(tmp_path: Path) -> None:
     info = told(user_function(tmp_path, "raise ValueError('x' * 10**6 + 'the end')"))
     assert len(info.summary) < 3_000
