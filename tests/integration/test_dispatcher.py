@@ -219,6 +219,8 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
     with dispatcher.client() as client:
         job_id = client.submit(a_job())
         until_running(client, job_id)
+        logs = client.logs(job_id, follow=True)
+        next(line for line in logs if "job starts" in line.text)
         dispatcher.process.send_signal(signal.SIGKILL)
         dispatcher.process.wait(PATIENCE_S)
         dispatcher.start()
@@ -228,6 +230,8 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
         assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED
         psutil.wait_procs([master], PATIENCE_S)
         assert not master.is_running()
+        told = list(logs)
+        assert any("the Dispatcher was away" in line.text for line in told if line.is_notice)
 
 
 @pytest.mark.parametrize("dispatcher", [("jobstore.max-capacity=1",)], indirect=True)

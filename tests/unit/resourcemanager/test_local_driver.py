@@ -112,3 +112,23 @@ async def test_of_ended_workers_a_few_leave_their_logs_and_nothing_else(tmp_path
         "worker-3",
         "worker-3/log",
     ]
+
+
+def test_the_logs_of_workers_with_the_ids_of_their_task_executors(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    ready = f"timestamp=2026-11-22T02:00:00Z event=ready task_executor_id={'1' * 32}\n"
+    (logs / "taskexecutor-one.log").write_text("begins\n" + ready)
+    (logs / "taskexecutor-two.log").write_text("begins\n")
+    (tmp_path / "one" / "log").mkdir(parents=True)
+    (tmp_path / "one" / "log" / "slot-0.log").touch()
+    (tmp_path / "one" / "log" / "slot-0.log.1").touch()
+    found = {worker.worker_id: worker for worker in driver(tmp_path).logs()}
+    assert {name: worker.task_executor_id for name, worker in found.items()} == {
+        "one": "1" * 32,
+        "two": "",
+    }
+    assert found[WorkerId("one")].paths == (
+        logs / "taskexecutor-one.log",
+        tmp_path / "one" / "log" / "slot-0.log",
+    )
