@@ -42,6 +42,7 @@ class Watermarks:
         """Records are at most `max_out_of_orderness` behind the latest timestamp in `column` that
         their subtask has seen.
         """
+        _check_column("Watermarks.bounded()", column)
         delay_us = duration_us(max_out_of_orderness, "max_out_of_orderness")
         if delay_us < 0:
             raise InvalidProgram(
@@ -213,7 +214,17 @@ Window = Tumbling | Sliding | Session
 _MOST_PANES = 10_000
 
 
+def _check_column(where: str, column: Any) -> None:
+    if not isinstance(column, str) or not column:
+        raise InvalidProgram(
+            f'{where} takes the name of the event-time column, such as "at",'
+            f" not {type(column).__name__} {column!r}; with_column(name, ...) adds one"
+        )
+
+
 def _check_time(window: Window) -> None:
+    if window.on is not None:
+        _check_column(f"{type(window).__name__}(on=...)", window.on)
     if window.processing_time and window.on is not None:
         raise InvalidProgram(
             f"{type(window).__name__}(on={window.on!r}, processing_time=True):"

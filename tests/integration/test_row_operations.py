@@ -97,6 +97,9 @@ def test_what_is_refused_names_the_call_and_its_line(
 
 
 def test_the_place_of_a_missing_key_is_named(engine: SparkEngine, tmp_path: Path) -> None:
+    town = rows(tmp_path).key_by("place.town").map(lambda row: row)
+    with pytest.raises(FiresteelError, match=r'name: key_by\(F.expr\("place.town"\).alias\("...'):
+        columns(town, engine)
     keyed = rows(tmp_path).key_by("shp")
     with pytest.raises(FiresteelError, match=r"^test_row_operations\.py, line \d+: key_by") as seen:
         columns(keyed.map(lambda row: row), engine)

@@ -42,7 +42,13 @@ def check_keys(schema: pa.Schema | None, keys: Sequence[str]) -> None:
         return
     for key in keys:
         if column_index(schema, key) < 0:
-            raise missing_column(f'key_by("{key}")', key, schema.names)
+            missing = missing_column(f'key_by("{key}")', key, schema.names)
+            if key.isidentifier():
+                raise missing
+            raise FiresteelError(
+                f"{missing}; if it is an expression, give it a name:"
+                f' key_by(F.expr("{key}").alias("..."))'
+            )
 
 
 class KeyedInput(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from firesteel import DataStream, Environment, Tumbling
+from firesteel import DataStream, Environment, Tumbling, Watermarks
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import TransformSpec
 
@@ -63,6 +63,14 @@ def test_both_keys_of_connected_streams() -> None:
                 s.key_by("value").window(Tumbling("1 s", on="at")).aggregate("count(*) AS Value")
             ),
             "'Value' is a key column",
+        ),
+        (
+            lambda s: s.key_by("value").window(Tumbling("1 s", on=F.col("at"))),  # type: ignore[arg-type]
+            r"Tumbling\(on=...\) takes the name of the event-time column, .* not Column",
+        ),
+        (
+            lambda s: Watermarks.bounded(F.col("at")),  # type: ignore[arg-type]
+            r"Watermarks.bounded\(\) takes the name of the event-time column",
         ),
     ],
 )
