@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -11,14 +11,30 @@ from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.schemas import missing_column, spark_name
 
+if TYPE_CHECKING:
+    from taskexecutor.executor.analysis.step import AnalysisStep
 
-def check_time_column(what: str, name: str, schema: pa.Schema) -> None:
-    """Event time must be a timestamp column."""
+
+_TIME_ZONE = "spark.sql.session.timeZone"
+_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
+
+
+def check_time_column(step: AnalysisStep, what: str, name: str, schema: pa.Schema) -> None:
+    """Event time must be a timestamp column; one without zone means the session's for Spark, and
+    UTC for Python's operators, so the session must be in UTC.
+    """
     index = column_index(schema, name)
     if index < 0:
         raise missing_column(f"{what}: column {name!r}", name, schema.names)
     kind = schema.field(index).type
     if pa.types.is_timestamp(kind):
+        zone = "UTC" if kind.tz is not None else step.session.conf.get(_TIME_ZONE)
+        if zone not in _UTC:
+            raise FiresteelError(
+                f"{what}: column {name!r} is timestamp_ntz, which is no moment while {_TIME_ZONE}"
+                f" is {zone}; read it as TIMESTAMP, or make it one:"
+                f" df.withColumn('{name}', col('{name}').cast('timestamp'))"
+            )
         return
     if pa.types.is_date(kind):
         advice = (

@@ -13,7 +13,7 @@ def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:
     found = source_runtime(spec.source).analyze(step.session)
     if spec.watermarks is not None:
         check_time_column(
-            f"watermarks of {step.operator_name!r}", spec.watermarks.column, found.schema
+            step, f"watermarks of {step.operator_name!r}", spec.watermarks.column, found.schema
         )
     frame = None
     if found.spark_schema is not None:

@@ -103,7 +103,9 @@ def analyze_filter(step: AnalysisStep, spec: FilterSpec) -> AnalyzedOutput:
 
 def analyze_watermarks(step: AnalysisStep, spec: AssignWatermarksSpec) -> AnalyzedOutput:
     if spec.column and step.input_schema is not None:
-        check_time_column(f"watermarks of {step.operator_name!r}", spec.column, step.input_schema)
+        check_time_column(
+            step, f"watermarks of {step.operator_name!r}", spec.column, step.input_schema
+        )
     return AnalyzedOutput(schema=step.input_schema)
 
 

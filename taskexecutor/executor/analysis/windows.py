@@ -35,7 +35,7 @@ def analyze_partial_aggregate(
     step: AnalysisStep, spec: PartialWindowAggregateSpec
 ) -> AnalyzedOutput:
     frame = step.frame()
-    _check_columns(spec, to_arrow(frame.frame.schema))
+    _check_columns(step, spec, to_arrow(frame.frame.schema))
     try:
         partial = plans.partial_window_aggregate(frame.frame, spec, cores=0)
         final = _final_schema(frame.frame, spec)
@@ -64,7 +64,7 @@ def analyze_keyed_aggregate(
 def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
     frame = step.frame().frame
     rows = to_arrow(frame.schema)
-    _check_columns(spec, rows)
+    _check_columns(step, spec, rows)
     window_columns = {field.name for field in _WINDOW}
     columns = [field for field in rows if field.name not in window_columns]
     fired = plans.empty_frame(step.session, to_spark(pa.schema([*columns, *_WINDOW])))
@@ -83,10 +83,12 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
     )
 
 
-def _check_columns(spec: PartialWindowAggregateSpec | WindowApplySpec, schema: pa.Schema) -> None:
+def _check_columns(
+    step: AnalysisStep, spec: PartialWindowAggregateSpec | WindowApplySpec, schema: pa.Schema
+) -> None:
     check_keys(schema, spec.key_columns)
     if spec.time_column:
-        check_time_column("window", spec.time_column, schema)
+        check_time_column(step, "window", spec.time_column, schema)
 
 
 def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Schema:
