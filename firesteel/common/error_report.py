@@ -39,11 +39,20 @@ def error_info(
 def summary_of(exc: BaseException) -> str:
     """One line, or three where a caret points at a place; of Spark's errors, without Java stack."""
     summary = _summary_of(exc)
+    if (by_name := _BY_NAME.match(summary)) is not None:
+        return (
+            f"{by_name[1]!r} is shipped by its name only, and the slot does not have it: functions"
+            " that functools.cache and the like wrap cannot leave the program's own file; call the"
+            " wrapper inside a function, or ship a module with it (--py-files)"
+        )
     if _NO_MODULE.match(summary) and _MODULES not in summary:
         summary = f"{summary}; {_MODULES}"
     return summary
 
 
+_BY_NAME = re.compile(
+    r"AttributeError: Can't get attribute '(\w+)' on <module 'taskexecutor.executor.__main__'"
+)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named ")
 _MODULES = (
     "tasks import what is installed on the cluster and what the job ships with --py-files"

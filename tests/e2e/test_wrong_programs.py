@@ -237,6 +237,14 @@ REFUSED_BEFORE_DATA_FLOWS = {
         'env.from_source(csv(), watermarks=Watermarks.bounded("tiem")).print()  # <-',
         "column 'tiem': no such column; .* did you mean 'time'?",
     ),
+    "event time that is no moment": (
+        """
+        env = Environment(configuration={"spark.sql.session.timeZone": "Asia/Tokyo"})
+        local = FileSource("sales.csv", format="csv", header=True, schema="time TIMESTAMP_NTZ")
+        env.from_source(local, watermarks=Watermarks.bounded("time")).print()  # <-
+        """,
+        "'time' is timestamp_ntz, which is no moment while .* is Asia/Tokyo; read it as TIMESTAMP",
+    ),
     "a forgotten return": (
         """
         def large(df):
@@ -298,6 +306,16 @@ REFUSED_BEFORE_DATA_FLOWS = {
     "a database that is down": (
         'sales().sink_to(PostgresSink("postgresql://me:secret@127.0.0.1:1/db", "sales"))  # <-',
         r"cannot connect to postgresql://me:\*\*\*@127.0.0.1:1/db: .*Connection refused",
+    ),
+    "a function that is shipped by name": (
+        """
+        import functools
+        @functools.cache
+        def twice(n):
+            return 2 * n
+        sales().map_in_arrow(lambda batches: [twice(2)] and batches).print()  # <-
+        """,
+        r"'twice' is shipped by its name only.* ship a module with it \(--py-files\)",
     ),
     "a module that is not shipped": (
         """
