@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-unit sim sim-long lint lock bench clean
+.PHONY: help setup demo test test-unit sim sim-long lint lock docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ lint: $(READY) ## ruff, import contracts, strict mypy
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache
 	@$(PYTHON_IN_VENV) -m mypy
+
+docs: $(READY) ## the reference of the public API, as HTML in build/api
+	@$(PYTHON_IN_VENV) scripts/api_reference.py build/api
+	@echo build/api/index.html
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@scripts/lock.sh

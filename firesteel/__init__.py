@@ -11,37 +11,52 @@ __version__ = "0.1.0"
 __all__ = [
     "Client",
     "CoProcessFunction",
+    "CollectedBatches",
+    "ConnectedStreams",
     "DataStream",
+    "DataStreamSink",
     "Environment",
+    "JobResult",
+    "KeyedStream",
     "ResourceProfile",
     "Session",
     "Sliding",
     "StaticTable",
     "Tumbling",
     "Watermarks",
+    "WindowedStream",
     "__version__",
 ]
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
+    from firesteel.client.collected import CollectedBatches
+    from firesteel.client.execution import JobResult
     from firesteel.common.resources import ResourceProfile
-    from firesteel.datastream import DataStream
+    from firesteel.datastream import ConnectedStreams, DataStream, DataStreamSink, KeyedStream
     from firesteel.environment import Environment
     from firesteel.functions import CoProcessFunction
     from firesteel.static_table import StaticTable
+    from firesteel.windowed_stream import WindowedStream
     from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
     "Client": "firesteel.client.client",
     "CoProcessFunction": "firesteel.functions",
+    "CollectedBatches": "firesteel.client.collected",
+    "ConnectedStreams": "firesteel.datastream",
     "DataStream": "firesteel.datastream",
+    "DataStreamSink": "firesteel.datastream",
     "Environment": "firesteel.environment",
+    "JobResult": "firesteel.client.execution",
+    "KeyedStream": "firesteel.datastream",
     "ResourceProfile": "firesteel.common.resources",
     "Session": "firesteel.windows",
     "Sliding": "firesteel.windows",
     "StaticTable": "firesteel.static_table",
     "Tumbling": "firesteel.windows",
     "Watermarks": "firesteel.windows",
+    "WindowedStream": "firesteel.windowed_stream",
 }
 
 

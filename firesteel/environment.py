@@ -124,7 +124,9 @@ class Environment:
         )
 
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
-        """The numbers start <= n < end."""
+        """The numbers from `start` up to, but not including, `end`, as Python's range: a column of
+        int64.
+        """
         return self.from_source(SequenceSource(start, end, column), name="Sequence")
 
     # -- static tables

@@ -20,9 +20,11 @@ class ValueState(Protocol):
     def value(self) -> Any:
         """None if there is none."""
 
-    def update(self, value: Any) -> None: ...
+    def update(self, value: Any) -> None:
+        """Replaces the value."""
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Removes the value."""
 
 
 class ListState(Protocol):
@@ -31,13 +33,17 @@ class ListState(Protocol):
     def get(self) -> list[Any]:
         """A copy; empty if there is none."""
 
-    def add(self, value: Any) -> None: ...
+    def add(self, value: Any) -> None:
+        """Appends one value."""
 
-    def add_all(self, values: Iterable[Any]) -> None: ...
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Appends several values."""
 
-    def update(self, values: Iterable[Any]) -> None: ...
+    def update(self, values: Iterable[Any]) -> None:
+        """Replaces the list."""
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Empties the list."""
 
 
 class MapState(Protocol):
@@ -46,36 +52,49 @@ class MapState(Protocol):
     def get(self, key: Any) -> Any:
         """None if there is none."""
 
-    def put(self, key: Any, value: Any) -> None: ...
+    def put(self, key: Any, value: Any) -> None:
+        """Sets the value of a map's key."""
 
-    def contains(self, key: Any) -> bool: ...
+    def contains(self, key: Any) -> bool:
+        """Whether the map has the key."""
 
-    def remove(self, key: Any) -> None: ...
+    def remove(self, key: Any) -> None:
+        """Removes a key, if the map has it."""
 
-    def items(self) -> Iterator[tuple[Any, Any]]: ...
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All pairs of key and value."""
 
-    def keys(self) -> Iterator[Any]: ...
+    def keys(self) -> Iterator[Any]:
+        """The map's own keys."""
 
-    def values(self) -> Iterator[Any]: ...
+    def values(self) -> Iterator[Any]:
+        """The map's values."""
 
-    def is_empty(self) -> bool: ...
+    def is_empty(self) -> bool:
+        """Whether the map has no key."""
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Empties the map."""
 
 
 class FunctionContext(Protocol):
     """The argument of `open`. A state is that of the key being processed; `open` has none."""
 
     @property
-    def task(self) -> TaskInfo: ...
+    def task(self) -> TaskInfo:
+        """The task that the function runs in."""
 
-    def get_state(self, name: str) -> ValueState: ...
+    def get_state(self, name: str) -> ValueState:
+        """The value state of this name; created on first use."""
 
-    def get_list_state(self, name: str) -> ListState: ...
+    def get_list_state(self, name: str) -> ListState:
+        """The list state of this name; created on first use."""
 
-    def get_map_state(self, name: str) -> MapState: ...
+    def get_map_state(self, name: str) -> MapState:
+        """The map state of this name; created on first use."""
 
-    def counter(self, name: str) -> Counter: ...
+    def counter(self, name: str) -> Counter:
+        """A counter, exposed as flink_taskmanager_job_task_operator_<name>."""
 
 
 class FunctionTimers(Protocol):
@@ -87,15 +106,20 @@ class FunctionTimers(Protocol):
     def current_processing_time(self) -> int:
         """Does not advance while a batch is processed."""
 
-    def current_watermark(self) -> int: ...
+    def current_watermark(self) -> int:
+        """The event time that all inputs have reached."""
 
-    def register_event_time_timer(self, timestamp_ms: int) -> None: ...
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Calls `on_timer` when the watermark reaches this time."""
 
-    def register_processing_time_timer(self, timestamp_ms: int) -> None: ...
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Calls `on_timer` at this time of the machine's clock."""
 
-    def delete_event_time_timer(self, timestamp_ms: int) -> None: ...
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        """Deletes the timer, if it has been registered and has not fired."""
 
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None: ...
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Deletes the timer, if it has been registered and has not fired."""
 
 
 class ProcessContext(Protocol):
@@ -104,7 +128,8 @@ class ProcessContext(Protocol):
     def get_current_key(self) -> Any:
         """The value of the key column; a tuple if there are several."""
 
-    def timer_service(self) -> FunctionTimers: ...
+    def timer_service(self) -> FunctionTimers:
+        """Timers of the current key."""
 
     def time_domain(self) -> str | None:
         """In `on_timer`: "event_time" or "processing_time"."""
@@ -131,11 +156,13 @@ class CoProcessFunction:
     def process_element1(
         self, value: Row, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
+        """Called for each row of the first stream; returns or yields rows, or None."""
         raise NotImplementedError
 
     def process_element2(
         self, value: Row, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
+        """Called for each row of the second stream; returns or yields rows, or None."""
         raise NotImplementedError
 
     def on_timer(

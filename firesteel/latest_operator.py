@@ -9,6 +9,8 @@ from firesteel.errors import InvalidProgram
 from firesteel.plan.stream_graph import Chaining, StreamNode
 from firesteel.program import Program
 
+__all__ = ["LatestOperator"]
+
 
 class LatestOperator:
     """Base of streams and sinks: sets what their latest operator needs."""
@@ -30,10 +32,12 @@ class LatestOperator:
         return self
 
     def name(self, name: str) -> Self:
+        """The operator's name in `firesteel show`, in metrics and in errors."""
         self._operator().name = name
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
+        """The number of the operator's subtasks; by default parallelism.default."""
         self._operator().parallelism = positive("parallelism", parallelism)
         return self
 

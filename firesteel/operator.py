@@ -66,6 +66,8 @@ class TimerService(Protocol):
 
 
 class Counter(Protocol):
+    """A metric that counts."""
+
     @property
     def value(self) -> int:
         """The count so far."""
@@ -104,6 +106,8 @@ class TaskCancelled(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
+    """Which task this is: one attempt of one subtask of a vertex."""
+
     job_id: str
     job_name: str
     vertex_id: str

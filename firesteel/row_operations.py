@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 PandasFunction = Callable[[Iterator[Any]], Iterator[Any]]  # of pandas DataFrames
 
+__all__ = ["RowOperations"]
+
 
 class RowOperations(Generic[Stream]):
     """Base of streams."""

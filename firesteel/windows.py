@@ -139,6 +139,7 @@ class Tumbling:
     processing_time: bool = False
 
     def spec(self) -> TumblingSpec:
+        """What the operator gets of it. Raises InvalidProgram for bad durations."""
         _check_time(self)
         size_us = positive_us(self.size, "the size of a Tumbling window")
         offset_us = duration_us(self.offset, "the offset of a Tumbling window") % size_us
@@ -164,6 +165,7 @@ class Sliding:
     processing_time: bool = False
 
     def spec(self) -> SlidingSpec:
+        """What the operator gets of it. Raises InvalidProgram for bad durations."""
         _check_time(self)
         size_us = positive_us(self.size, "the size of a Sliding window")
         slide_us = positive_us(self.slide, "the slide of a Sliding window")
@@ -199,6 +201,7 @@ class Session:
     processing_time: bool = False
 
     def spec(self) -> SessionSpec:
+        """What the operator gets of it. Raises InvalidProgram for bad durations."""
         _check_time(self)
         return SessionSpec(
             gap_us=positive_us(self.gap, "the gap of a Session window"),

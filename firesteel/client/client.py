@@ -256,11 +256,13 @@ class Client:
     # ---- the cluster
 
     def cluster_overview(self) -> ClusterOverview:
+        """The cluster's TaskExecutors and slots."""
         return cluster_overview(
             self._call(self._dispatcher.GetClusterOverview, dispatcher_pb2.ClusterOverviewRequest())
         )
 
     def close(self) -> None:
+        """Closes the connection; `with Client(...)` does so itself."""
         self._channel.close()
 
     def __enter__(self) -> Client:

@@ -24,6 +24,7 @@ class ResourceProfile:
 
     @property
     def total_bytes(self) -> int:
+        """All of its memory."""
         return self.heap_bytes + self.off_heap_bytes + self.managed_bytes + self.network_bytes
 
     def fits_in(self, other: ResourceProfile) -> bool:

@@ -58,6 +58,7 @@ class FileSink(Sink):
 
     @property
     def rolling_size_bytes(self) -> int | None:
+        """`rolling_size` in bytes; None if it does not limit files."""
         if self.rolling_size is None:
             return None
         return size_bytes("FileSink: rolling_size", self.rolling_size)

@@ -124,10 +124,12 @@ class FileSource(Source):
 
     @property
     def spark_read(self) -> SparkRead:
+        """Whether Spark reads the rows, as part of the plan that follows."""
         return SparkRead.ALWAYS
 
     @property
     def side_output_tags(self) -> frozenset[str]:
+        """The side outputs that the source has."""
         return frozenset({MALFORMED_TAG} if self.malformed == "side_output" else ())
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions:

@@ -54,6 +54,7 @@ class PythonSink(Sink):
 
     @property
     def name(self) -> str:
+        """The data source's class, for messages."""
         return self.data_source.__name__
 
     @property

@@ -55,6 +55,7 @@ class PythonSource(Source):
 
     @property
     def name(self) -> str:
+        """The data source's class, for messages."""
         return self.data_source.__name__
 
     @property
@@ -68,6 +69,7 @@ class PythonSource(Source):
 
     @property
     def poll_interval_s(self) -> float:
+        """`poll_interval` in seconds."""
         return duration_s("PythonSource: poll_interval", self.poll_interval)
 
     @property

@@ -50,6 +50,7 @@ class SequenceSource(Source):
 
     @property
     def spark_read(self) -> SparkRead:
+        """Whether Spark reads the rows, as part of the plan that follows."""
         return SparkRead.IF_FOLLOWED if self.rate_per_s is None else SparkRead.NEVER
 
     def output_schema(self) -> pa.Schema:

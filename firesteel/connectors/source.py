@@ -139,6 +139,7 @@ class Source:
 
     @property
     def spark_read(self) -> SparkRead:
+        """Whether Spark reads the rows, as part of the plan that follows."""
         return SparkRead.NEVER
 
     @property
@@ -148,6 +149,7 @@ class Source:
 
     @property
     def side_output_tags(self) -> frozenset[str]:
+        """The side outputs that the source has."""
         return frozenset()
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions | None:
