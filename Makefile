@@ -47,8 +47,8 @@ docs: $(READY) ## the reference of the public API, as HTML in build/api
 lock: ## resolve the dependencies anew into requirements.lock
 	@scripts/lock.sh
 
-bench: $(READY) ## all benchmarks, also beside Spark and Flink (20 minutes); one: make bench ONLY=exchange
-	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
+bench: $(READY) ## all benchmarks, also beside Spark and Flink (an hour); one: make bench ONLY=nexmark
+	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY) $(if $(ROWS),--rows $(ROWS))
 
 clean: ## remove what was built, downloaded and written here
 	rm -rf .venv .bench-venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse

@@ -21,6 +21,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.nexmark import data as nexmark_data
+from benchmarks.nexmark import rows as nexmark
 from benchmarks.peers import rows as peers
 from benchmarks.peers.rows import Peers, amount
 from benchmarks.progress import Steps
@@ -32,8 +34,8 @@ OURS = (
     "submit",
     "demo",
 )  # in the order in which they run; modules with `run()`
-GROUPS = {"ours": OURS, "peers": peers.NAMES}
-NAMES = (*OURS, *peers.NAMES)
+GROUPS = {"ours": OURS, "peers": (nexmark.NAME, *peers.NAMES)}
+NAMES = (*OURS, nexmark.NAME, *peers.NAMES)
 OUT = Path("out/bench.json")
 WIDTH = 150  # where there is no terminal
 
@@ -41,18 +43,18 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str]) -> int:
-    names = wanted(arguments)
+    names, bids = wanted(arguments)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
     rows: list[Row] = []
     interrupted = False
-    total = sum(len(peers.steps(name)) if name in peers.NAMES else 1 for name in names)
+    total = sum(steps_of(name) for name in names)
     with Steps(console, total) as steps:
         beside = Peers(steps)
         for name in names:
             try:
-                rows += run(name, steps, beside)
+                rows += run(name, steps, beside, bids)
             except KeyboardInterrupt:
                 interrupted = True
                 break
@@ -65,8 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     return 130 if interrupted else 1 if any(row["failed"] for row in rows) else 0
 
 
-def wanted(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The named benchmarks, in their own order. Exits if a name is unknown."""
+def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """The named benchmarks, in their own order, and Nexmark's bids. Exits if a name is unknown."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0]
     )
@@ -74,16 +76,31 @@ def wanted(arguments: Sequence[str]) -> tuple[str, ...]:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"all, unless some are named: {', '.join(known)}"
     )
-    named = parser.parse_args(arguments).names
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=nexmark_data.BIDS,
+        help=f"the bids of {nexmark.NAME}, %(default)s by default",
+    )
+    parsed = parser.parse_args(arguments)
+    named = parsed.names
     if unknown := [name for name in named if name not in known]:
         parser.error(f"there is no benchmark {', '.join(unknown)}; known are {', '.join(known)}")
     chosen = {name for group in named for name in GROUPS.get(group, (group,))}
-    return tuple(name for name in NAMES if not named or name in chosen)
+    return tuple(name for name in NAMES if not named or name in chosen), parsed.rows
 
 
-def run(name: str, steps: Steps, beside: Peers) -> list[Row]:
+def steps_of(name: str) -> int:
+    if name == nexmark.NAME:
+        return nexmark.STEPS
+    return len(peers.steps(name)) if name in peers.NAMES else 1
+
+
+def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
     try:
-        if name in peers.NAMES:
+        if name == nexmark.NAME:
+            rows = list(nexmark.run(steps, beside.flink, bids))
+        elif name in peers.NAMES:
             rows = beside.run(name)
         else:
             with steps.step(name):

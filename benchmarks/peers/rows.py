@@ -52,12 +52,33 @@ def steps(name: str) -> tuple[str, ...]:
     )
 
 
-class Peers:
-    """Runs benchmarks, and looks for Flink once."""
+class FlinkInstallation:
+    """Looks for Flink, and installs it, once."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._no_flink: NotInstalled | None = None
+        self._missing: NotInstalled | None = None
+
+    def install(self) -> NotInstalled | None:
+        """Why there is none."""
+        if not installed() and self._missing is None:
+            self._steps.extend()
+            with self._steps.step(
+                f"installing {FLINK_PACKAGE} in .bench-venv, once (850 MB, some minutes)"
+            ):
+                try:
+                    install()
+                except NotInstalled as reason:
+                    self._missing = reason
+        return self._missing
+
+
+class Peers:
+    """Runs benchmarks."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.flink = FlinkInstallation(steps)
 
     def run(self, name: str) -> list[dict[str, Any]]:
         if name not in WORKS:
@@ -65,24 +86,12 @@ class Peers:
                 return [_other(name)]
         results: dict[str, Result] = {}
         for engine, what in zip((FIRESTEEL, *GOALS[name]), steps(name), strict=True):
-            if engine in (FLINK, TUNED, PYFLINK, PYFLINK_THREADS):
-                self._install_flink()
+            flinks = (FLINK, TUNED, PYFLINK, PYFLINK_THREADS)
+            missing = self.flink.install() if engine in flinks else None
             with self._steps.step(what):
-                results[engine] = self._on(engine, name)
+                results[engine] = missing or self._on(engine, name)
         title = f"{name}, {amount(WORKS[name].rows)} rows"
         return [row(title, results, GOALS[name])]
-
-    def _install_flink(self) -> None:
-        if installed() or self._no_flink is not None:
-            return
-        self._steps.extend()
-        with self._steps.step(
-            f"installing {FLINK_PACKAGE} in .bench-venv, once (850 MB, some minutes)"
-        ):
-            try:
-                install()
-            except NotInstalled as reason:
-                self._no_flink = reason
 
     def _on(self, engine: str, work: str) -> Result:
         try:
@@ -91,8 +100,6 @@ class Peers:
                     return measure([sys.executable, "-m", "benchmarks.peers.run_firesteel", work])
                 case "Spark Structured Streaming":
                     return measure([sys.executable, "-m", "benchmarks.peers.run_spark", work])
-            if self._no_flink is not None:
-                return self._no_flink
             program = "run_pyflink.py" if engine in (PYFLINK, PYFLINK_THREADS) else "run_flink.py"
             how = {TUNED: ["tuned"], PYFLINK_THREADS: ["threads"]}.get(engine, [])
             return measure(

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import benchmarks.__main__ as command
 from benchmarks.__main__ import NAMES, OURS, failures, tables, wanted, write
+from benchmarks.nexmark import rows as nexmark
 from benchmarks.peers import rows as peers
 from benchmarks.peers.environment import NotInstalled
 from benchmarks.peers.measure import EngineFailed, Measured
@@ -83,6 +84,12 @@ def test_of_two_ways_to_run_a_peer_the_better_one_counts() -> None:
 
 def test_a_goal_that_is_missed_is_not_met_whatever_failed() -> None:
     assert keyed(spark=measured(15_000_000), flink=EngineFailed("it hung"))["met"] is False
+
+
+def test_every_query_has_goals_beside_its_peers() -> None:
+    for kind, engines in nexmark.ENGINES.items():
+        for query in nexmark.QUERIES:
+            assert set(nexmark.goals(query, kind)) == set(engines) - {FIRESTEEL}
 
 
 def test_goals_cannot_be_met_beside_a_peer_that_failed() -> None:
@@ -159,9 +166,10 @@ def test_an_engine_that_fails_does_not_stop_the_next_one(monkeypatch: pytest.Mon
 
 
 def test_all_benchmarks_run_unless_some_are_named() -> None:
-    assert wanted([]) == NAMES
-    assert wanted(["window_aggregate", "ours"]) == (*OURS, "window_aggregate")
-    assert set(wanted(["peers"])) == set(NAMES) - set(OURS)
+    assert wanted([]) == (NAMES, 10_000_000)
+    assert wanted(["window_aggregate", "ours"])[0] == (*OURS, "window_aggregate")
+    assert set(wanted(["peers"])[0]) == set(NAMES) - set(OURS)
+    assert wanted(["nexmark", "--rows", "5000"]) == (("nexmark",), 5_000)
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

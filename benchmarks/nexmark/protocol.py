@@ -1,0 +1,63 @@
+"""How an engine runs the queries: each on the small data first, whose whole result is checked and
+which warms it up, and then timed on the large data.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.nexmark.oracle import check, expected
+
+QUERIES = (
+    "q0", "q1", "q2", "q5", "q7", "q11", "q12", "q14", "q15", "q16", "q17", "q21", "q22",
+)  # fmt: skip
+ROW_BY_ROW = ("q0", "q1", "q2", "q14", "q21", "q22")
+PARQUET, CSV, GENERATED = "parquet", "csv", "generated"
+# Folders of the data. The bids in LAST are an hour later than all others: with them, Spark's
+# windows close. The oracle does not know them.
+CHECK, TIMED, LAST = "check", "timed", "last"
+
+
+def writes_parquet(query: str, kind: str) -> bool:
+    """Whether the timed run writes its result as Parquet, instead of discarding it."""
+    return kind == PARQUET and query in ROW_BY_ROW
+
+
+def bids_in(data: Path) -> int:
+    """How many bids there are to time with."""
+    files = (data / TIMED / PARQUET / "bid").glob("*.parquet")
+    return sum(pq.read_metadata(path).num_rows for path in files)
+
+
+def run_all(
+    data: Path,
+    queries: Sequence[str],
+    collect: Callable[[str], pa.Table],
+    run: Callable[[str], object],
+) -> None:
+    """`collect` runs a query on the small data, `run` on the large data."""
+    small = pq.read_table(data / CHECK / PARQUET / "bid")
+    count = bids_in(data)
+    for query in queries:
+        try:
+            check(query, collect(query), expected(query, small))
+            print(f"begin {query}", flush=True)
+            run(query)
+            print(f"end {count}", flush=True)
+        except Exception as error:  # the other queries are still measured
+            traceback.print_exc()
+            sys.stderr.flush()
+            print(f"failed {query} {_reason(error)}", flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """In a line; of Java's errors, the innermost cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    return (causes or lines[:1] or [type(error).__name__])[-1]

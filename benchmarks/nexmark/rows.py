@@ -1,0 +1,64 @@
+"""Nexmark on Firesteel, Spark Structured Streaming and Flink SQL, one engine at a time, on 2 cores
+and the same files: see `protocol`. Each row is a query over one kind of input.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.nexmark import data
+from benchmarks.nexmark.protocol import CSV, GENERATED, PARQUET, QUERIES, ROW_BY_ROW, writes_parquet
+from benchmarks.peers.environment import NotInstalled, flink_environ, flink_python
+from benchmarks.peers.measure import EngineFailed, Runs, measure_each
+from benchmarks.peers.rows import FIRESTEEL, FLINK, SPARK, FlinkInstallation, Result, amount, row
+from benchmarks.progress import Steps
+
+NAME = "nexmark"
+ENGINES = {PARQUET: (FIRESTEEL, SPARK), CSV: (FIRESTEEL, SPARK, FLINK), GENERATED: (FIRESTEEL,)}
+STEPS = 1 + sum(map(len, ENGINES.values()))
+
+
+def goals(query: str, kind: str) -> Mapping[str, float | None]:
+    """How many times each peer's rows per second."""
+    spark, flink = (1.5, 5.0) if query == "q14" else (2.5, 2.5)
+    if kind == PARQUET and query != "q14":
+        spark = 2.0 if query in ROW_BY_ROW else 3.0
+    by_engine = {FIRESTEEL: None, SPARK: spark, FLINK: flink}
+    return {engine: by_engine[engine] for engine in ENGINES[kind] if engine != FIRESTEEL}
+
+
+def run(steps: Steps, flink: FlinkInstallation, bids: int) -> Iterator[dict[str, Any]]:
+    memory = data.shared_memory(bids)
+    with tempfile.TemporaryDirectory(prefix="bench-nexmark-", dir=memory) as folder:
+        with steps.step(f"{NAME}: writing {amount(bids)} bids as Parquet and as CSV"):
+            data.write(Path(folder), bids)
+        for kind, engines in ENGINES.items():
+            runs: dict[str, Runs | EngineFailed | NotInstalled] = {}
+            for engine in engines:
+                missing = flink.install() if engine == FLINK else None
+                with steps.step(f"{NAME}, {kind}, on {engine}"):
+                    runs[engine] = missing or _run(engine, kind, folder)
+            for query in QUERIES:
+                results = {engine: _result(found, query) for engine, found in runs.items()}
+                title = f"{query}, {kind}" + (" to Parquet" * writes_parquet(query, kind))
+                yield row(f"{title}, {amount(bids)} bids", results, goals(query, kind))
+
+
+def _run(engine: str, kind: str, folder: str) -> Runs | EngineFailed:
+    module = {FIRESTEEL: "run_firesteel", SPARK: "run_spark", FLINK: "run_flink"}[engine]
+    arguments = [kind, folder, *QUERIES]
+    try:
+        if engine == FLINK:
+            program = f"benchmarks/nexmark/{module}.py"
+            return measure_each([str(flink_python()), program, *arguments], flink_environ())
+        return measure_each([sys.executable, "-m", f"benchmarks.nexmark.{module}", *arguments])
+    except EngineFailed as failed:
+        return failed
+
+
+def _result(runs: Runs | EngineFailed | NotInstalled, query: str) -> Result:
+    return runs.of(query) if isinstance(runs, Runs) else runs

@@ -1,0 +1,187 @@
+"""`python -m benchmarks.nexmark.run_spark KIND DATA QUERY...`: Spark Structured Streaming,
+`local[2]`.
+
+A file stream with `availableNow`, four files (two million bids) to a micro-batch; checkpoints in
+shared memory; state in Spark's default store. Windows are appended once they are closed: at the
+end, by a bid that is an hour later. Other aggregates are updates. Streams have no
+`count(DISTINCT)`, so distinct values are counted by collecting sets of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from benchmarks.nexmark import protocol
+from benchmarks.nexmark.data import shared_memory
+from benchmarks.nexmark.oracle import UPDATES
+from benchmarks.nexmark.programs import (
+    EUROS,
+    Q14_SELECT,
+    Q14_WHERE,
+    Q21_CHANNEL_ID,
+    RANKS,
+    SCHEMA,
+    count_char,
+)
+from benchmarks.peers.run_spark import session
+
+FILES_PER_BATCH = 4
+WATERMARK = "4 seconds"
+
+
+def bids(spark: SparkSession, folder: Path, kind: str, *, last: bool) -> DataFrame:
+    folders = f"{{{kind}/bid,{protocol.LAST}/{kind}/bid}}" if last else f"{kind}/bid"
+    stream = spark.readStream.schema(SCHEMA).format(kind)
+    return stream.option("maxFilesPerTrigger", FILES_PER_BATCH).load(f"{folder}/{folders}")
+
+
+def q0(df: DataFrame) -> DataFrame:
+    return df.select("auction", "bidder", "price", "dateTime", "extra")
+
+
+def q1(df: DataFrame) -> DataFrame:
+    return df.selectExpr("auction", "bidder", f"{EUROS} AS price", "dateTime", "extra")
+
+
+def q2(df: DataFrame) -> DataFrame:
+    return df.where("auction % 123 = 0").select("auction", "price")
+
+
+def q5(df: DataFrame) -> DataFrame:
+    window = sql.window("dateTime", "10 seconds", "2 seconds")
+    counts = (
+        df.withWatermark("dateTime", WATERMARK)
+        .groupBy(window, "auction")
+        .agg(sql.count("*").alias("num"))
+    )
+    most = counts.groupBy("window").agg(
+        sql.max("num").alias("num"), sql.expr("collect_list(struct(auction, num)) AS auctions")
+    )
+    return most.selectExpr(
+        "num",
+        "window.start AS start",
+        "explode(filter(auctions, a -> a.num = num).auction) AS auction",
+    )
+
+
+def q7(df: DataFrame) -> DataFrame:
+    bid = "max(struct(price, auction, bidder, dateTime, extra)) AS bid"
+    highest = df.withWatermark("dateTime", WATERMARK).groupBy(sql.window("dateTime", "10 seconds"))
+    return highest.agg(sql.expr(bid)).select("bid.*")
+
+
+def q11(df: DataFrame) -> DataFrame:
+    sessions = df.withWatermark("dateTime", WATERMARK).groupBy(
+        "bidder", sql.session_window("dateTime", "10 seconds").alias("window")
+    )
+    return sessions.agg(sql.count("*").alias("bid_count")).selectExpr(
+        "bidder", "window.start AS window_start", "window.end AS window_end", "bid_count"
+    )
+
+
+def q12(df: DataFrame) -> DataFrame:
+    windows = df.withWatermark("dateTime", WATERMARK).groupBy(
+        "bidder", sql.window("dateTime", "10 seconds")
+    )
+    counts = windows.agg(sql.count("*").alias("bid_count"))
+    return counts.selectExpr("bidder", "window.start AS window_start", "bid_count")
+
+
+def q14(df: DataFrame) -> DataFrame:
+    chosen = df.where(Q14_WHERE).selectExpr(*Q14_SELECT)
+    schema = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in chosen.schema)
+    return chosen.mapInArrow(count_char, f"{schema}, c_counts bigint")
+
+
+def _aggregates(distinct: tuple[str, ...]) -> Iterator[str]:
+    yield "count(*) AS total_bids"
+    for name in distinct:
+        yield f"size(collect_set({name})) AS total_{name}s"
+    for rank, where in RANKS.items():
+        yield f"count(*) FILTER (WHERE {where}) AS {rank}_bids"
+        for name in distinct:
+            yield f"size(collect_set({name}) FILTER (WHERE {where})) AS {rank}_{name}s"
+
+
+def _per_day(df: DataFrame, keys: tuple[str, ...], aggregates: list[str]) -> DataFrame:
+    day = sql.date_format("dateTime", "yyyy-MM-dd").alias("day")
+    return df.groupBy(*keys, day).agg(*map(sql.expr, aggregates))
+
+
+def q15(df: DataFrame) -> DataFrame:
+    return _per_day(df, (), [*_aggregates(("bidder", "auction"))])
+
+
+def q16(df: DataFrame) -> DataFrame:
+    minute = "max(date_format(dateTime, 'HH:mm')) AS minute"
+    return _per_day(df, ("channel",), [minute, *_aggregates(("bidder", "auction"))])
+
+
+def q17(df: DataFrame) -> DataFrame:
+    prices = [f"{function}(price) AS {function}_price" for function in ("min", "max", "avg", "sum")]
+    return _per_day(df, ("auction",), [*_aggregates(()), *prices])
+
+
+def q21(df: DataFrame) -> DataFrame:
+    found = df.selectExpr(
+        "auction", "bidder", "price", "channel", f"{Q21_CHANNEL_ID} AS channel_id"
+    )
+    return found.where("channel_id <> ''")
+
+
+def q22(df: DataFrame) -> DataFrame:
+    folders = (f"split(url, '/')[{at}] AS dir{at - 2}" for at in (3, 4, 5))
+    return df.selectExpr("auction", "bidder", "price", "channel", *folders)
+
+
+QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    query.__name__: query for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q21, q22)
+}
+
+
+def main() -> None:
+    kind, data, queries = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+
+    def program(query: str, folder: str) -> DataFrame:
+        windows = query not in protocol.ROW_BY_ROW and query not in UPDATES
+        return QUERIES[query](bids(spark, data / folder, kind, last=windows))
+
+    def finish(query: str, stream: DataFrame, sink: str, **settings: object) -> None:
+        with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="bench-spark-") as folder:
+            writer = stream.writeStream.outputMode("update" if query in UPDATES else "append")
+            writer = writer.option("checkpointLocation", f"{folder}/checkpoint")
+            writer = writer.trigger(availableNow=True)
+            if sink == "foreachBatch":
+                writer = writer.foreachBatch(settings["function"])  # type: ignore[arg-type]
+            else:
+                writer = writer.format(sink)
+            running = writer.start(f"{folder}/output") if sink == "parquet" else writer.start()
+            running.awaitTermination()
+
+    def collect(query: str) -> pa.Table:
+        found: list[pa.Table] = []
+        stream = program(query, protocol.CHECK)
+        finish(
+            query, stream, "foreachBatch", function=lambda df, number: found.append(df.toArrow())
+        )
+        return pa.concat_tables(found)
+
+    def run(query: str) -> None:
+        sink = "parquet" if protocol.writes_parquet(query, kind) else "noop"
+        finish(query, program(query, protocol.TIMED), sink)
+
+    with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as temp_dir:
+        spark = session(temp_dir)
+        protocol.run_all(data, queries, collect, run)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
