@@ -13,7 +13,7 @@ import pyarrow as pa
 from firesteel import stateful
 from firesteel.common.job_graph import Partitioner
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
-from firesteel.durations import Duration
+from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction
 from firesteel.latest_operator import LatestOperator
@@ -25,6 +25,7 @@ from firesteel.plan.specs import (
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
+    DropDuplicatesSpec,
     PartialWindowAggregateSpec,
     SinkSpec,
     Spec,
@@ -33,7 +34,7 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.row_operations import ArrowFunction, RowOperations, checked_function, titled
-from firesteel.windowed_stream import WindowedStream, running_aggregate
+from firesteel.windowed_stream import WindowedStream, running_aggregate, time_column_of
 from firesteel.windows import Watermarks, Window
 
 if TYPE_CHECKING:
@@ -169,6 +170,76 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         upstreams = self._upstreams + tuple(u for other in others for u in other._upstreams)
         time_columns = self._time_columns.union(*(other._time_columns for other in others))
         return DataStream(self._program, upstreams, time_columns=time_columns, node=None)
+
+    def drop_duplicates(
+        self,
+        *columns: str,
+        within: Duration | None = None,
+        on: str | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Keeps the first record of those that are equal in `columns`, and drops the others.
+
+        With `within`, a record is dropped only if its event time is less than that from the one of
+        a record that was kept, earlier or later; keys are forgotten once no such record can come.
+        Late records are dropped, too, and counted (numLateRecordsDropped). `on` names the column of
+        event time; the default is the one of the source's watermarks.
+
+        Without `within`, each key is remembered until the stream ends: for bounded streams, or few
+        keys. The first record is the one that arrives first; within a batch, the one with the
+        earliest event time.
+        """
+        if len(columns) == 1 and isinstance(columns[0], (list, tuple)):  # as in PySpark
+            columns = tuple(columns[0])
+        if not columns or not all(isinstance(c, str) and c for c in columns):
+            raise InvalidProgram(
+                f"drop_duplicates{columns!r}: give the names of the columns in which duplicates"
+                ' are equal, such as drop_duplicates("id", within="1 hour")'
+            )
+        if isinstance(self, KeyedStream):
+            keys = ", ".join(map(repr, dict.fromkeys((*self.key_columns, *columns))))
+            raise InvalidProgram(
+                f"drop_duplicates() takes all columns of the key itself, without key_by(...):"
+                f" drop_duplicates({keys})"
+            )
+        within_us = 0 if within is None else positive_us(within, "within of drop_duplicates()")
+        time_column, shift_us = "", 0
+        if within is None and on is not None:
+            raise InvalidProgram(
+                f"drop_duplicates(on={on!r}): event time plays no part without within=..."
+            )
+        if within is not None:
+            time_column, shift_us = (
+                (on, 0)
+                if on is not None
+                else time_column_of(
+                    self._time_columns, "drop_duplicates(within=...)", "on='column'"
+                )
+            )
+        spec = DropDuplicatesSpec(
+            key_columns=columns,
+            time_column=time_column,
+            time_shift_us=shift_us,
+            within_us=within_us,
+        )
+        title = name or f"DropDuplicates({', '.join(columns)})"
+        return self.key_by(*columns)._add(title, spec, uid=uid)
+
+    def window_all(
+        self, window: Window, *, allowed_lateness: Duration = "0 s"
+    ) -> WindowedStream[DataStream]:
+        """Groups all records by time, without keys: `key_by(...).window(...)` of a stream with one
+        key.
+
+        The windows are those of one subtask, whatever the parallelism. Aggregates that can be split
+        are computed partially by all subtasks before it.
+        """
+        if isinstance(self, KeyedStream):
+            raise InvalidProgram(
+                "window_all() has no keys: use window(...) after key_by(...), or leave key_by out"
+            )
+        return WindowedStream(_WholeStream(self), window, allowed_lateness)
 
     def connect(self, other: DataStream) -> ConnectedStreams:
         """Connects two streams, of any schemas, to the two inputs of one operator."""
@@ -334,10 +405,7 @@ class KeyedStream(DataStream):
         self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
     ) -> DataStream:
         """Adds the partial aggregate before the shuffle, and the keyed half after it."""
-        before = self._unkeyed._add(
-            f"{title} partial", partial, uid=f"{uid}-partial" if uid else "", runs_on_spark=True
-        )
-        before._operator().follows_producer = True
+        before = _partial_half(self._unkeyed, title, partial, uid)
         return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
 
     def window(
@@ -478,6 +546,44 @@ class KeyedStream(DataStream):
 
 
 KeyColumns: TypeAlias = "str | Column | tuple[str | Column, ...]"
+
+
+class _WholeStream(DataStream):
+    """All records of a stream at one subtask, as a KeyedStream without key columns."""
+
+    key_columns: tuple[str, ...] = ()
+
+    def __init__(self, stream: DataStream) -> None:
+        gathered = stream._partitioned(Partitioner.REBALANCE)
+        super().__init__(
+            gathered._program, gathered._upstreams, time_columns=gathered._time_columns, node=None
+        )
+        self._divided = stream
+
+    def _add(
+        self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
+    ) -> DataStream:
+        added = super()._add(name, spec, uid=uid, runs_on_spark=runs_on_spark)
+        node = added._operator()
+        node.parallelism, node.whole = 1, True
+        return added
+
+    def _add_in_two_halves(
+        self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
+    ) -> DataStream:
+        return _WholeStream(_partial_half(self._divided, title, partial, uid))._add(
+            title, final, uid=uid
+        )
+
+
+def _partial_half(
+    stream: DataStream, title: str, spec: PartialWindowAggregateSpec, uid: str
+) -> DataStream:
+    """Adds the partial aggregate before the shuffle."""
+    partial_uid = f"{uid}-partial" if uid else ""
+    half = stream._add(f"{title} partial", spec, uid=partial_uid, runs_on_spark=True)
+    half._operator().follows_producer = True
+    return half
 
 
 class ConnectedStreams:

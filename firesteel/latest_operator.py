@@ -38,7 +38,13 @@ class LatestOperator:
 
     def set_parallelism(self, parallelism: int) -> Self:
         """The number of the operator's subtasks; by default parallelism.default."""
-        self._operator().parallelism = positive("parallelism", parallelism)
+        node = self._operator()
+        if positive("parallelism", parallelism) > 1 and node.whole:
+            raise InvalidProgram(
+                f"operator {node} has no keys, so one subtask sees all of its records, and"
+                f" set_parallelism({parallelism}) would divide them; use key_by(...).window(...)"
+            )
+        node.parallelism = parallelism
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:

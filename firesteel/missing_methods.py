@@ -11,7 +11,11 @@ _ROWS = "transform(lambda df: df.{name}(...))"
 _PYTHON = "map(function, schema), flat_map(function, schema) or map_in_arrow(function, schema)"
 _SINK = "sink_to(...), for example with a FileSink"
 _COLLECT = "execute_and_collect(), which returns an Arrow table"
-_SORTED = "window(...).apply(lambda df: df.{name}(...)): an endless stream has no order of its own"
+_SORTED = (
+    "window_all(...).top_n(...), or window_all(...).apply(lambda df: df.{name}(...)):"
+    " an endless stream has no order of its own"
+)
+_TOP = "window_all(...).top_n(n, by=...), or for each key key_by(...).window(...).top_n(n, by=...)"
 
 # Methods of Spark's DataFrames, of Flink's streams and of pandas; what to write instead.
 _INSTEAD = {
@@ -30,6 +34,11 @@ _INSTEAD = {
     **dict.fromkeys(("head", "show", "take"), f"print(), or {_COLLECT}"),
     "repartition": "rebalance(), or key_by(...)",
     **dict.fromkeys(("limit", "orderBy", "sort", "sort_values"), _SORTED),
+    **dict.fromkeys(("nlargest", "nsmallest", "top", "topN", "top_n"), _TOP),
+    **dict.fromkeys(
+        ("distinct", "dropDuplicatesWithinWatermark", "deduplicate"),
+        'drop_duplicates("column", within="1 hour")',
+    ),
     "flatMapGroupsWithState": "key_by(...).transform_with_state(...)",
 }
 _CAPITAL = re.compile("[A-Z]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from firesteel.column_names import same
@@ -18,6 +18,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowApplySpec,
     WindowSpec,
+    WindowTopNSpec,
 )
 from firesteel.row_kind import ROW_KIND
 from firesteel.windows import Session, Sliding, Tumbling, Window
@@ -53,7 +54,7 @@ class _Keyed(Protocol[Stream_co]):
 
 
 class WindowedStream(Generic[Stream]):
-    """Each key's records, in windows."""
+    """Each key's records, or all records, in windows."""
 
     def __init__(self, keyed: _Keyed[Stream], window: Window, allowed_lateness: Duration) -> None:
         if not isinstance(window, (Tumbling, Sliding, Session)):
@@ -162,6 +163,56 @@ class WindowedStream(Generic[Stream]):
             )
         return self._keep_rows(name or f"WindowApply({self._window})", function, (), uid)
 
+    def top_n(
+        self,
+        n: int,
+        *,
+        by: str | Sequence[str],
+        ascending: bool | Sequence[bool] = False,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """The first `n` records of each key and window in the order of the columns `by`, the
+        largest first: unchanged, with the additional columns `window_start`, `window_end` and
+        `rank` (1 for the first).
+
+        `ascending`, for all columns or one each, puts the smallest first. The order is Spark's:
+        nulls are the smallest, NaN the largest. Of records that are equal in all these columns, the
+        ones that arrived first are taken. Behind `window_all`, these are the first records of the
+        whole window.
+
+        With `allowed_lateness`, results have one more column, `row_kind`: "insert", or "delete" for
+        a row that is no longer valid.
+        """
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise InvalidProgram(
+                f"top_n({n!r}): it takes a number of rows, of at least 1, as in"
+                ' top_n(3, by="price")'
+            )
+        columns = (by,) if isinstance(by, str) else tuple(by)
+        if not columns or not all(isinstance(column, str) and column for column in columns):
+            raise InvalidProgram(f"top_n(by={by!r}): name at least one column to order by")
+        directions = (
+            (ascending,) * len(columns) if isinstance(ascending, bool) else tuple(ascending)
+        )
+        if len(directions) != len(columns):
+            raise InvalidProgram(
+                f"top_n(by={by!r}, ascending={ascending!r}): give one direction, or one per column"
+            )
+        spec = WindowTopNSpec(
+            key_columns=self._keyed.key_columns,
+            window=self._spec,
+            n=n,
+            by=columns,
+            ascending=directions,
+            time_column=self._time_column,
+            time_shift_us=self._time_shift_us,
+            allowed_lateness_us=self._allowed_lateness_us,
+            late_tag=self._late_tag,
+        )
+        title = name or f"TopN({n} by {', '.join(columns)}, {self._window})"
+        return self._of_windows(self._keyed._add(title, spec, uid=uid))
+
     # -- inside
 
     def _keep_rows(
@@ -240,7 +291,15 @@ def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:
         return "", 0
     if window.on is not None:
         return window.on, 0
-    columns = keyed._time_columns
+    return time_column_of(
+        keyed._time_columns, "the window", f"{type(window).__name__}(..., on='column')"
+    )
+
+
+def time_column_of(columns: frozenset[str], what: str, naming: str) -> tuple[str, int]:
+    """The event-time column of a stream, and an offset to its values in microseconds. `naming`:
+    how a program names another one.
+    """
     if len(columns) != 1:
         found = (
             "its sources have no watermarks"
@@ -248,9 +307,9 @@ def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:
             else f"its sources have several: {', '.join(sorted(columns))}"
         )
         raise InvalidProgram(
-            f"the window needs one event-time column, but {found};"
+            f"{what} needs one event-time column, but {found};"
             " give the source watermarks=Watermarks.bounded(...)"
-            f" or name the column with {type(window).__name__}(..., on='column')"
+            f" or name the column with {naming}"
         )
     (column,) = columns
     return column, -1 if column == _WINDOW_END else 0

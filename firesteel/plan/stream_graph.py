@@ -47,6 +47,8 @@ class StreamNode:
     # Its default parallelism is that of its producers instead of parallelism.default: the upstream
     # half of a split operator.
     follows_producer: bool = False
+    # It sees the whole stream, so it has one subtask, and nothing can give it more.
+    whole: bool = False
 
     @property
     def is_source(self) -> bool:

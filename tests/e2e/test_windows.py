@@ -180,6 +180,66 @@ def test_sessions_that_late_records_join_leave_nothing_behind(
     assert found == [(key, total, total / 2) for key, total in totals.items()]
 
 
+def test_windows_without_keys_and_the_first_rows_of_windows(
+    session: Cluster, stream: DataStream
+) -> None:
+    whole = stream.window_all(Tumbling("1 day"))
+    day = ROWS["at"].dt.floor("1D")
+    tables = collected_all(
+        session,
+        whole.aggregate("count(*) AS n_rows", "sum(n) AS total"),
+        whole.aggregate("median(n) AS middle"),
+        stream.window_all(Session("10 min")).aggregate("count(*) AS n_rows"),
+        whole.apply(lambda df: df.orderBy("n", "at").limit(1)),
+        whole.top_n(3, by=["n", "at"]),
+        stream.key_by("key").window(Sliding("2 days", "1 day")).top_n(1, by="n", ascending=True),
+        stream.drop_duplicates("key", "n"),
+        stream.drop_duplicates("key", within="1 day"),
+    )
+    merged, medians, sessions, first, top, lowest, distinct, apart = (
+        table.to_pandas() for table in tables
+    )
+    by_day = ROWS.groupby(day)["n"]
+    merged = merged.sort_values("window_start")
+    assert merged["n_rows"].tolist() == by_day.size().tolist()
+    assert merged["total"].tolist() == by_day.sum().tolist()
+    assert medians.sort_values("window_start")["middle"].tolist() == by_day.median().tolist()
+    assert sessions["n_rows"].tolist() == [1] * len(ROWS)
+    ordered = ROWS.sort_values(["n", "at"])
+    expected = ordered.groupby(ordered["at"].dt.floor("1D")).first()
+    assert first.sort_values("window_start")["key"].tolist() == expected["key"].tolist()
+    best = ordered[::-1].groupby(ordered["at"].dt.floor("1D")).head(3)
+    best = best.sort_values(["at"]).sort_values(
+        ["n", "at"], ascending=False, key=lambda c: c, kind="stable"
+    )
+    best = best.assign(window_start=best["at"].dt.floor("1D"))
+    best["rank"] = best.groupby("window_start").cumcount() + 1
+    columns = ["window_start", "rank", "at", "key", "n"]
+    pd.testing.assert_frame_equal(
+        top.sort_values(columns[:2], ignore_index=True)[columns],
+        best.sort_values(columns[:2], ignore_index=True)[columns],
+        check_dtype=False,
+    )
+    twice = pd.concat([ROWS.assign(start=day), ROWS.assign(start=day - pd.Timedelta("1D"))])
+    assert lowest.sort_values(["key", "window_start"])["n"].tolist() == (
+        twice.groupby(["key", "start"])["n"].min().tolist()
+    )
+    assert sorted(zip(distinct["key"], distinct["n"], strict=True)) == (
+        sorted(set(zip(ROWS["key"], ROWS["n"], strict=True)))
+    )
+    for key, times in ROWS.groupby("key")["at"]:
+        kept = apart[apart["key"] == key]["at"].astype(times.dtype).sort_values()
+        assert (kept.diff().dropna() >= pd.Timedelta("1D")).all()
+        nearest = pd.merge_asof(
+            times.to_frame(),
+            kept.rename("kept").to_frame(),
+            left_on="at",
+            right_on="kept",
+            direction="nearest",
+        )
+        assert ((nearest["at"] - nearest["kept"]).abs() < pd.Timedelta("1D")).all()
+
+
 def sql(expression: str) -> Any:
     from pyspark.sql import functions
 

@@ -19,13 +19,18 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine
 SCHEMA = "shop STRING, n LONG, at TIMESTAMP"
 
 
-def visits(tmp_path: Path, parallelism: int = 1) -> DataStream:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
+def rows(tmp_path: Path, parallelism: int = 1) -> DataStream:
     source = FileSource(f"{tmp_path}/*.json", format="json", schema=SCHEMA)
-    stream = Environment(parallelism=parallelism).from_source(
+    return Environment(parallelism=parallelism).from_source(
         source, watermarks=Watermarks.bounded("at")
     )
-    windows = stream.key_by("shop").window(Session("1 h"), allowed_lateness="1 h")
+
+
+def visits(tmp_path: Path, parallelism: int = 1) -> DataStream:
+    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
+    windows = (
+        rows(tmp_path, parallelism).key_by("shop").window(Session("1 h"), allowed_lateness="1 h")
+    )
     return windows.aggregate("sum(n) AS total", name="Visits")
 
 
@@ -57,6 +62,13 @@ def same(batches: Any) -> Any:
         ),
         (
             lambda s: s.key_by("row_kind").window(Tumbling("1 d")).aggregate("median(total) AS m"),
+            "it would count rows of 'Visits'",
+        ),
+        (lambda s: s.drop_duplicates("shop"), "it would count rows of 'Visits'"),
+        (
+            lambda s: (
+                s.transform(lambda df: df).union(s).window_all(Tumbling("1 d")).top_n(1, by="total")
+            ),
             "it would count rows of 'Visits'",
         ),
         (
@@ -91,18 +103,40 @@ def test_what_keeps_the_column_may_follow(
 
 
 def test_only_results_that_may_go_away_have_the_column(tmp_path: Path, engine: SparkEngine) -> None:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
-    for window, lateness, has in (
-        (Session("1 h"), "0 s", False),
-        (Tumbling("1 h"), "1 h", False),
-        (Session("1 h"), "1 h", True),
+    visits(tmp_path)
+    for window, lateness, of_sums, of_rows in (
+        (Session("1 h"), "0 s", False, False),
+        (Tumbling("1 h"), "1 h", False, True),
+        (Session("1 h"), "1 h", True, True),
     ):
-        rows = Environment().from_source(
-            FileSource(f"{tmp_path}/*.json", format="json", schema=SCHEMA),
-            watermarks=Watermarks.bounded("at"),
-        )
-        windows = rows.key_by("shop").window(window, allowed_lateness=lateness)
-        assert ("row_kind" in schema_of(windows.aggregate("sum(n) AS s"), engine).names) is has
+        windows = rows(tmp_path).key_by("shop").window(window, allowed_lateness=lateness)
+        assert ("row_kind" in schema_of(windows.aggregate("sum(n) AS s"), engine).names) is of_sums
+        assert ("row_kind" in schema_of(windows.top_n(1, by="n"), engine).names) is of_rows
     applied = windows.apply(lambda df: df.withColumn("row_kind", sql.lit(1)))
     with pytest.raises(FiresteelError, match="the function returns a column 'row_kind'"):
         schema_of(applied, engine)
+
+
+@pytest.mark.parametrize(
+    ("column", "by", "message"),
+    [
+        (
+            sql.col("n").alias("rank"),
+            "n",
+            "the stream has a column 'rank', and the results have one",
+        ),
+        (
+            sql.create_map("shop", "n").alias("m"),
+            "m",
+            "column 'm' is map<.*, which cannot be ordered",
+        ),
+        (sql.col("n").alias("mm"), "m", "column 'm': no such column; .* did you mean 'mm'?"),
+    ],
+)
+def test_the_columns_of_top_n_are_checked(
+    tmp_path: Path, engine: SparkEngine, column: Any, by: str, message: str
+) -> None:
+    visits(tmp_path)
+    more = rows(tmp_path).transform(lambda df: df.select("*", column))
+    with pytest.raises(FiresteelError, match=message):
+        schema_of(more.window_all(Tumbling("1 h")).top_n(1, by=by), engine)

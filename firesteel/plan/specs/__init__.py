@@ -13,8 +13,10 @@ from firesteel.plan.specs.aggregates import (
     RunningAggregateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
+    WindowTopNSpec,
 )
 from firesteel.plan.specs.connectors import SinkSpec, SourceSpec
+from firesteel.plan.specs.duplicates import DropDuplicatesSpec
 from firesteel.plan.specs.functions import (
     CoMapInArrowSpec,
     CoProcessSpec,
@@ -39,6 +41,7 @@ __all__ = [
     "CoMapInArrowSpec",
     "CoProcessSpec",
     "CustomSpec",
+    "DropDuplicatesSpec",
     "FilterSpec",
     "MapInArrowSpec",
     "MapInPandasSpec",
@@ -58,6 +61,7 @@ __all__ = [
     "WindowAggregateSpec",
     "WindowApplySpec",
     "WindowSpec",
+    "WindowTopNSpec",
     "side_output_tags",
 ]
 
@@ -76,6 +80,8 @@ Spec = (
     | TransformWithStateSpec
     | RunningAggregateSpec
     | WindowApplySpec
+    | WindowTopNSpec
+    | DropDuplicatesSpec
     | SinkSpec
     | CustomSpec
 )
@@ -89,7 +95,7 @@ def side_output_tags(spec: Spec) -> frozenset[str]:
             return tags
         case CustomSpec() | CoProcessSpec():
             return frozenset(spec.side_outputs)
-        case WindowApplySpec(late_tag=tag) if tag:
+        case WindowApplySpec(late_tag=tag) | WindowTopNSpec(late_tag=tag) if tag:
             return frozenset({tag})
         case _:
             return frozenset()

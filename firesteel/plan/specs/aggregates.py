@@ -95,6 +95,30 @@ class RunningAggregateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTopNSpec:
+    """Keeps the first `n` rows of each key and window, in the order of the columns `by`.
+
+    Input: the rows. Output: the rows, with `window_start`, `window_end`, `rank` (int32, from 1) and
+    `row_kind` if they may go away.
+    """
+
+    key_columns: tuple[str, ...]
+    window: WindowSpec
+    n: int
+    by: tuple[str, ...]
+    ascending: tuple[bool, ...]  # of each column
+    time_column: str
+    time_shift_us: int = 0
+    allowed_lateness_us: int = 0
+    late_tag: str = ""
+
+    @property
+    def retracts(self) -> bool:
+        """Whether rows may go away: a late record takes the place of another."""
+        return self.allowed_lateness_us > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowApplySpec:
     """Keeps the rows of each window and, when it fires, runs `function` or the aggregates on them.
 

@@ -99,7 +99,7 @@ class _Analysis:
             _check_union(operator.name, producers)
         step = AnalysisStep(
             operator_name=operator.name,
-            inputs=[producers[0] for producers in inputs],
+            inputs=[_united(producers) for producers in inputs],
             session=self._session,
         )
         check_not_aggregating(step, spec)
@@ -182,6 +182,13 @@ class _Analysis:
                     parallelism = self._graph.vertex(edge.target_vertex_id).parallelism
                     check_order(edge, parallelism, output)
                 check_keys(schema, edge.key_columns)
+
+
+def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
+    """What is known of an input that several producers feed: all have the schema of the first."""
+    first = producers[0]
+    retracting = next((one.retracting for one in producers if one.retracting), "")
+    return first if first.retracting == retracting else replace(first, retracting=retracting)
 
 
 def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> None:

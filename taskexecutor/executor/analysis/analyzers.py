@@ -7,6 +7,7 @@ from firesteel.plan.specs import (
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
+    DropDuplicatesSpec,
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
@@ -20,6 +21,7 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
+    WindowTopNSpec,
 )
 from taskexecutor.executor.analysis import connectors, functions, windows
 from taskexecutor.executor.analysis.step import Analyzer
@@ -41,4 +43,6 @@ ANALYZERS: dict[type[Spec], Analyzer] = {
     WindowAggregateSpec: windows.analyze_keyed_aggregate,
     RunningAggregateSpec: windows.analyze_keyed_aggregate,
     WindowApplySpec: windows.analyze_window_apply,
+    WindowTopNSpec: windows.analyze_top_n,
+    DropDuplicatesSpec: functions.analyze_drop_duplicates,
 }

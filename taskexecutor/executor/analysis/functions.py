@@ -14,6 +14,7 @@ from firesteel.plan.specs import (
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
+    DropDuplicatesSpec,
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
@@ -106,6 +107,12 @@ def analyze_watermarks(step: AnalysisStep, spec: AssignWatermarksSpec) -> Analyz
         check_time_column(
             step, f"watermarks of {step.operator_name!r}", spec.column, step.input_schema
         )
+    return AnalyzedOutput(schema=step.input_schema)
+
+
+def analyze_drop_duplicates(step: AnalysisStep, spec: DropDuplicatesSpec) -> AnalyzedOutput:
+    if spec.time_column and step.input_schema is not None:
+        check_time_column(step, "drop_duplicates", spec.time_column, step.input_schema)
     return AnalyzedOutput(schema=step.input_schema)
 
 

@@ -54,7 +54,11 @@ _WINDOWS = "use key_by(...).window(...).apply(...), whose function gets whole wi
 _AGGREGATE = (
     "use key_by(...).window(...).aggregate(...) or, without windows, key_by(...).aggregate(...)"
 )
-_STATE = "use key_by(...).transform_with_state(...), which can keep what it has seen of a key"
+_DUPLICATES = 'use drop_duplicates("column", within="1 hour") of the stream'
+_ORDER = (
+    "use window_all(...).top_n(...), for each key key_by(...).window(...).top_n(...), or apply(...)"
+    " instead of top_n, whose function gets whole windows"
+)
 
 
 class _Refused(NamedTuple):
@@ -64,15 +68,15 @@ class _Refused(NamedTuple):
 
 _OPERATORS = {
     "Aggregate": _Refused("groupBy", _AGGREGATE),
-    "Deduplicate": _Refused("dropDuplicates", _STATE),
-    "DeduplicateWithinWatermark": _Refused("dropDuplicatesWithinWatermark", _STATE),
-    "Distinct": _Refused("distinct", _STATE),
-    "Sort": _Refused("orderBy", _WINDOWS),
-    "GlobalLimit": _Refused("limit", _WINDOWS),
-    "LocalLimit": _Refused("limit", _WINDOWS),
-    "Offset": _Refused("offset", _WINDOWS),
-    "Tail": _Refused("tail", _WINDOWS),
-    "Window": _Refused("a window function", _WINDOWS),
+    "Deduplicate": _Refused("dropDuplicates", _DUPLICATES),
+    "DeduplicateWithinWatermark": _Refused("dropDuplicatesWithinWatermark", _DUPLICATES),
+    "Distinct": _Refused("distinct", _DUPLICATES),
+    "Sort": _Refused("orderBy", _ORDER),
+    "GlobalLimit": _Refused("limit", _ORDER),
+    "LocalLimit": _Refused("limit", _ORDER),
+    "Offset": _Refused("offset", _ORDER),
+    "Tail": _Refused("tail", _ORDER),
+    "Window": _Refused("a window function", _ORDER),
     "Except": _Refused("exceptAll or subtract", _WINDOWS),
     "Intersect": _Refused("intersect", _WINDOWS),
     "FlatMapGroupsInPandas": _Refused("applyInPandas", _WINDOWS),

@@ -14,10 +14,12 @@ import pyarrow as pa
 from firesteel.common.job_graph import JobEdge, Partitioner
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
+    DropDuplicatesSpec,
     PartialWindowAggregateSpec,
     SinkSpec,
     Spec,
     WindowApplySpec,
+    WindowTopNSpec,
 )
 from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
@@ -25,7 +27,12 @@ from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_AGGREGATING = (PartialWindowAggregateSpec, WindowApplySpec)
+_AGGREGATING = (
+    PartialWindowAggregateSpec,
+    WindowApplySpec,
+    WindowTopNSpec,
+    DropDuplicatesSpec,
+)
 _WHY = (
     f"whose column {ROW_KIND} says which of them late records have made invalid ({DELETE!r}), "
     "because of allowed_lateness"

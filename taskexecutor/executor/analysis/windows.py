@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from firesteel.column_names import column_index, same
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
@@ -16,12 +17,15 @@ from firesteel.plan.specs import (
     RunningAggregateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
+    WindowTopNSpec,
 )
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.operators.windows.contents import RANK
+from taskexecutor.executor.operators.windows.top_contents import sorted_rows
 from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.schemas import spark_name, to_arrow, to_spark
+from taskexecutor.executor.spark.schemas import missing_column, spark_name, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,8 +87,44 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
     )
 
 
+def analyze_top_n(step: AnalysisStep, spec: WindowTopNSpec) -> AnalyzedOutput:
+    schema = to_arrow(step.frame().frame.schema)
+    _check_columns(step, spec, schema)
+    for name in spec.by:
+        index = column_index(schema, name)
+        if index < 0:
+            raise missing_column(f"top_n: column {name!r}", name, schema.names)
+        try:
+            sorted_rows([(pa.array([], schema.field(index).type), True)])
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            kind = spark_name(schema.field(index).type)
+            raise FiresteelError(
+                f"top_n: column {name!r} is {kind}, which cannot be ordered by; order by a plain "
+                "column, which a transform before can make of it"
+            ) from None
+    taken = (RANK, ROW_KIND) if spec.retracts else (RANK,)
+    for name in schema.names:
+        if any(same(name, one) for one in taken):
+            raise FiresteelError(
+                f"top_n: the stream has a column {name!r}, and the results have one of their own; "
+                f"rename it: with_column_renamed({name!r}, ...)"
+            )
+    window_columns = {field.name for field in _WINDOW}
+    fields = [field for field in schema if field.name not in window_columns]
+    fields += [*_WINDOW, pa.field(RANK, pa.int32())]
+    if spec.retracts:
+        fields.append(pa.field(ROW_KIND, pa.string()))
+    return AnalyzedOutput(
+        schema=pa.schema(fields),
+        sides={spec.late_tag: schema} if spec.late_tag else {},
+        retracting=step.operator_name if spec.retracts else "",
+    )
+
+
 def _check_columns(
-    step: AnalysisStep, spec: PartialWindowAggregateSpec | WindowApplySpec, schema: pa.Schema
+    step: AnalysisStep,
+    spec: PartialWindowAggregateSpec | WindowApplySpec | WindowTopNSpec,
+    schema: pa.Schema,
 ) -> None:
     check_keys(schema, spec.key_columns)
     if spec.time_column:

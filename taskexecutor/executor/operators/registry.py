@@ -13,6 +13,7 @@ from firesteel.plan.specs import (
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
+    DropDuplicatesSpec,
     FilterSpec,
     MapInArrowSpec,
     MapInPandasSpec,
@@ -26,6 +27,7 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
+    WindowTopNSpec,
 )
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
@@ -43,6 +45,8 @@ OPERATORS: dict[type[Spec], str] = {
     AssignWatermarksSpec: "assign_watermarks:AssignWatermarks",
     WindowAggregateSpec: "windows.window_operator:window_operator",
     WindowApplySpec: "windows.window_operator:window_operator",
+    WindowTopNSpec: "windows.window_operator:window_operator",
+    DropDuplicatesSpec: "drop_duplicates:DropDuplicates",
     RunningAggregateSpec: "aggregation.running_aggregate:RunningAggregate",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)

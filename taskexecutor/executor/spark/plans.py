@@ -29,6 +29,7 @@ ROWS = "_rows"
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 _START_US = "_window_start_us"
+_ALL = "_all"
 
 
 def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
@@ -107,6 +108,8 @@ def partial_window_aggregate(
             )
             grouping.append(session.alias(_SESSION))
             times = [f"{_SESSION}.start AS {WINDOW_START}", f"{_SESSION}.end AS {WINDOW_END}"]
+    if not grouping:  # without one, no rows would be a group, too
+        grouping.append(sql.lit(0).alias(_ALL))
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
 
 

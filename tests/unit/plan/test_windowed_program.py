@@ -78,6 +78,32 @@ def specs(stream: DataStream) -> list[Any]:
             "'row_kind' is a column of its own in the results of sessions with allowed_lateness",
         ),
         (lambda s: s.aggregate("max(k) AS k"), "'k' is a key column"),
+        (lambda s: s.window(Tumbling("1 h")).top_n(0, by="x"), "top_n(0): it takes a number of"),
+        (lambda s: s.window(Tumbling("1 h")).top_n(1, by=[]), "name at least one column to order"),
+        (
+            lambda s: s.window(Tumbling("1 h")).top_n(1, by="x", ascending=[True, False]),
+            "give one direction, or one per column",
+        ),
+        (lambda s: s.window_all(Tumbling("1 h")), "use window(...) after key_by(...), or leave"),
+        (
+            lambda s: s.drop_duplicates("x", within="1 h"),
+            "without key_by(...): drop_duplicates('k', 'x')",
+        ),
+        (
+            lambda s: (
+                s.filter("x > 1").window_all(Tumbling("1 h")).top_n(1, by="x").set_parallelism(2)
+            ),
+            "one subtask sees all of its records, and set_parallelism(2) would divide them",
+        ),
+        (lambda s: s.filter("x > 1").drop_duplicates(), "give the names of the columns in which"),
+        (
+            lambda s: s.filter("x > 1").drop_duplicates("x", on="at"),
+            "event time plays no part without within=...",
+        ),
+        (
+            lambda s: Environment().from_sequence(0, 9).drop_duplicates("value", within="1 s"),
+            "drop_duplicates(within=...) needs one event-time column, but its sources have no",
+        ),
         (lambda s: s.window(Tumbling("1 h")).apply("sum(x)"), "apply() takes a function, not str"),
         (lambda s: s.window(Tumbling("1 h")).aggregate("medain(x) AS m"), "did you mean median?"),
         (
@@ -104,6 +130,19 @@ def test_what_is_wrong_is_said_where_it_is_written(
 ) -> None:
     with pytest.raises(InvalidProgram, match=re.escape(message)):
         program(keyed())
+
+
+def test_windows_of_everything_have_one_subtask() -> None:
+    stream = keyed().filter("x > 1")
+    for result in (
+        stream.window_all(Tumbling("1 hour")).aggregate("sum(x) AS x"),
+        stream.window_all(Tumbling("1 hour")).aggregate("median(x) AS x"),
+        stream.window_all(Session("1 hour")).apply(lambda df: df.orderBy("x")),
+    ):
+        result.print()
+    graph = stream._program.job_graph("whole", overrides={"parallelism.default": "3"})
+    heads = {v.operators[0].kind: v.parallelism for v in graph.vertices}
+    assert (heads["WindowAggregate"], heads["WindowApply"], heads["Sink"]) == (1, 1, 3)
 
 
 def test_windows_of_windows_go_by_the_last_microsecond() -> None:

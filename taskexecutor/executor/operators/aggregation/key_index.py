@@ -77,9 +77,9 @@ class HashIndex:
             return self._by_groups(columns)
         if self._numbers is None:
             known = self._all_known()
-            self._numbers = dict(zip(_hashable(known), range(self.count), strict=True))
+            self._numbers = dict(zip(hashable(known), range(self.count), strict=True))
         numbers = self._numbers
-        found = np.array([numbers.get(key, -1) for key in _hashable(columns)], np.int64)
+        found = np.array([numbers.get(key, -1) for key in hashable(columns)], np.int64)
         return self._numbered(columns, found)
 
     def _by_groups(self, columns: list[pa.Array]) -> Ints:
@@ -102,7 +102,7 @@ class HashIndex:
             added = [column.take(pa.array(new)) for column in columns]
             if self._numbers is not None:
                 self._numbers.update(
-                    zip(_hashable(added), range(self.count, self.count + len(new)), strict=True)
+                    zip(hashable(added), range(self.count, self.count + len(new)), strict=True)
                 )
             self._known.append(added)
             self.count += len(new)
@@ -116,7 +116,7 @@ class HashIndex:
         return self._known[0]
 
 
-def _hashable(columns: list[pa.Array]) -> Any:
+def hashable(columns: list[pa.Array]) -> Any:
     """Keys as Python values. NaN, which equals nothing in Python, and values that Python cannot
     hash are strings.
     """

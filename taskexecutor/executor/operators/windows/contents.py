@@ -18,6 +18,7 @@ from taskexecutor.executor.operators.aggregation.grouping import Ints
 from taskexecutor.executor.timing.missing_time import missing_time
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
+RANK = "rank"
 TIME = pa.timestamp("us", "UTC")
 
 

@@ -198,11 +198,12 @@ class PaneWindows(StreamOperator):
     def _emit_of(self, touched: pa.Table, rows: pa.Table, end_us: int, kind: str) -> None:
         """Emits the results of those rows of a window whose keys are in `touched`."""
         keys = [column_index(rows.schema, key) for key in self._contents.key_columns]
-        mine = members(
-            [as_array(rows.column(key)) for key in keys],
-            [as_array(touched.column(key)) for key in keys],
-        )
-        rows = rows.filter(pa.array(mine))
+        if keys:
+            mine = members(
+                [as_array(rows.column(key)) for key in keys],
+                [as_array(touched.column(key)) for key in keys],
+            )
+            rows = rows.filter(pa.array(mine))
         ends = np.full(rows.num_rows, end_us)
         self._contents.emit(rows, ends - self._window.size_us, ends, kind)
 

@@ -18,7 +18,13 @@ from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
 from firesteel.row_kind import DELETE
 from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
-from taskexecutor.executor.operators.aggregation.grouping import Ints, Sessions, group, sessions
+from taskexecutor.executor.operators.aggregation.grouping import (
+    Ints,
+    Sessions,
+    group,
+    one_group,
+    sessions,
+)
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
@@ -189,7 +195,8 @@ class SessionWindows(StreamOperator):
         starts, ends = (
             np.concatenate([_numbers(one, name) for one in tables]) for name in (_START, _END)
         )
-        return sessions(group(keys).codes, starts, ends)
+        groups = group(keys) if keys else one_group(len(starts))
+        return sessions(groups.codes, starts, ends)
 
     def _retract(self, emitted: pa.Table) -> None:
         self._contents.emit(

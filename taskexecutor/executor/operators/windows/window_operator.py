@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firesteel.plan.specs import SessionSpec, WindowAggregateSpec, WindowApplySpec
+from firesteel.plan.specs import (
+    SessionSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+    WindowTopNSpec,
+)
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.operators.windows.panes import PaneWindows
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 from taskexecutor.executor.operators.windows.sessions import SessionWindows
+from taskexecutor.executor.operators.windows.top_contents import TopContents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 
 def window_operator(
-    spec: WindowAggregateSpec | WindowApplySpec, *, clock_us: Callable[[], int] = wall_clock_us
+    spec: WindowAggregateSpec | WindowApplySpec | WindowTopNSpec,
+    *,
+    clock_us: Callable[[], int] = wall_clock_us,
 ) -> PaneWindows | SessionWindows:
     """`clock_us`: processing time, in microseconds since the epoch."""
     contents: Contents
     if isinstance(spec, WindowAggregateSpec):
         contents = PartialContents(spec)
+    elif isinstance(spec, WindowTopNSpec):
+        contents = TopContents(spec)
     else:
         from taskexecutor.executor.operators.windows.row_contents import RowContents
 
