@@ -16,6 +16,7 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "Environment",
+    "JobClient",
     "JobResult",
     "KeyedStream",
     "ResourceProfile",
@@ -31,7 +32,7 @@ __all__ = [
 if TYPE_CHECKING:
     from firesteel.client.client import Client
     from firesteel.client.collected import CollectedBatches
-    from firesteel.client.execution import JobResult
+    from firesteel.client.execution import JobClient, JobResult
     from firesteel.common.resources import ResourceProfile
     from firesteel.datastream import ConnectedStreams, DataStream, DataStreamSink, KeyedStream
     from firesteel.environment import Environment
@@ -48,6 +49,7 @@ _HOMES = {
     "DataStream": "firesteel.datastream",
     "DataStreamSink": "firesteel.datastream",
     "Environment": "firesteel.environment",
+    "JobClient": "firesteel.client.execution",
     "JobResult": "firesteel.client.execution",
     "KeyedStream": "firesteel.datastream",
     "ResourceProfile": "firesteel.common.resources",

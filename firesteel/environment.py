@@ -25,7 +25,7 @@ from firesteel.windows import Watermarks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from firesteel.client.execution import JobResult
+    from firesteel.client.execution import JobClient, JobResult
 
 deferred_columns.install()  # functions and columns at module level, behind this import
 
@@ -194,6 +194,15 @@ class Environment:
         JobCanceled.
         """
         return self._program.execute(job_name)
+
+    def execute_async(self, job_name: str = "job") -> JobClient:
+        """As `execute`, without waiting for the job: returns a handle with its id, status,
+        `result()` and `cancel()`.
+
+        A cluster of the program's own ends with the program, and the job with it: wait for its
+        `result()`.
+        """
+        return self._program.execute_async(job_name)
 
 
 def _existing(path: str, where: str) -> str:

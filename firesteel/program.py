@@ -9,7 +9,7 @@ upstream of them, from the sources; a stream that leads to no sink is in no job.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import Configuration, options
@@ -23,7 +23,7 @@ from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 if TYPE_CHECKING:
     from firesteel.client.collected import BatchKind
-    from firesteel.client.execution import JobResult
+    from firesteel.client.execution import JobClient, JobResult
     from firesteel.client.execution_context import ExecutionContext
 
 
@@ -60,12 +60,22 @@ class Program:
         """Raises JobFailed, JobCanceled, or InvalidProgram if no sink is left to run."""
         from firesteel.client.execution import run_job  # gRPC: describing a program needs none
 
+        return run_job(*self._submission(job_name))
+
+    def execute_async(self, job_name: str) -> JobClient:
+        """Raises InvalidProgram if no sink is left to run."""
+        from firesteel.client.execution import submit_job
+
+        return submit_job(*self._submission(job_name))
+
+    def _submission(self, job_name: str) -> tuple[JobGraph, ExecutionContext, Callable[[], None]]:
+        """The next job, how to run it, and what to call once the cluster has it."""
         pending = self._pending()
         for surprise in (*self._unread(), *self._read_again(pending)):
             _warn(surprise)
         context = self._context()
         graph = self._job_graph(pending, job_name, context.overrides)
-        return run_job(graph, context, lambda: self._executed.update(pending.nodes))
+        return graph, context, lambda: self._executed.update(pending.nodes)
 
     def collect(self, job_name: str, sink: StreamNode, kind: BatchKind | None) -> Any:
         """Runs the program with `sink`, a CollectSink that belongs to this one job.

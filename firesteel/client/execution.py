@@ -118,50 +118,123 @@ class JobResult:
         return operator_id
 
 
-def run_job(
-    job_graph: JobGraph, context: ExecutionContext, submitted: Callable[[], None]
-) -> JobResult:
-    """Calls `submitted` once the cluster has the job.
+@dataclass(kw_only=True)
+class JobClient:
+    """A job that `Environment.execute_async` submitted: its handle, as PyFlink's JobClient.
 
-    Raises JobFailed, JobCanceled, or the error of a failed submission.
+    The job belongs to its cluster: it runs on when the program ends, unless the cluster is the
+    program's own (`python job.py`, `firesteel run -t local`), which ends with the program. So wait
+    for its `result()` there.
     """
+
+    job_id: str
+    name: str
+    job_graph: JobGraph = field(repr=False)
+    _context: ExecutionContext = field(repr=False)
+    _submitted_s: float = field(repr=False)
+
+    def status(self) -> JobStatus:
+        """The job's status now."""
+        return self.details().status
+
+    def details(self) -> JobDetails:
+        """The job's tasks, their states and metrics now, and its failures."""
+        return self._client().job_details(self.job_id)
+
+    def cancel(self) -> None:
+        """Requests the cancellation; the job is CANCELED a little later.
+
+        Raises FiresteelError if it has already ended.
+        """
+        self._client().cancel(self.job_id)
+
+    def result(self, timeout_s: float | None = None) -> JobResult:
+        """Waits until the job has FINISHED. Ctrl-C cancels the job, as in `execute`.
+
+        Raises JobFailed, JobCanceled, or TimeoutError if it has not ended after `timeout_s`; the
+        job runs on then, and `result` may be called again.
+        """
+        client = self._client()
+        context = self._context
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        if context.on_watching is not None:
+            context.on_watching()
+        with context.ending_quietly():
+            try:
+                details = _watch(client, self.job_id, context, deadline_s)
+            except KeyboardInterrupt:
+                context.unfinished.discard(self.job_id)
+                raise
+        context.unfinished.discard(self.job_id)
+        duration_s = time.monotonic() - self._submitted_s
+        embedded = context.embedded_cluster
+        try:
+            raise_unless_finished(details)
+        except JobFailed as failure:
+            if embedded is not None:
+                folder = embedded.cluster().keep_logs()
+                failure.add_note(f"The logs of this run are kept in {folder}")
+            raise
+        return JobResult(
+            job_id=self.job_id,
+            name=self.name,
+            duration_s=duration_s,
+            job_graph=self.job_graph,
+            details=details,
+            cluster_start_s=embedded.cluster().start_duration_s if embedded is not None else 0.0,
+            _client=client,
+        )
+
+    def _client(self) -> Client:
+        return self._context.client()
+
+
+def submit_job(
+    job_graph: JobGraph, context: ExecutionContext, submitted: Callable[[], None]
+) -> JobClient:
+    """Calls `submitted` once the cluster has the job. Raises the error of a failed submission."""
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:
             context.on_job_graph(job_graph)
         raise StopProgram
-    client = context.client()
-    begin = time.monotonic()
-    job_id = client.submit(job_graph, context.files)
+    with context.ending_quietly():
+        client = context.client()
+        begin_s = time.monotonic()
+        job_id = client.submit(job_graph, context.files)
     submitted()
+    context.unfinished.add(job_id)
     if context.on_submitted is not None:
         context.on_submitted(job_id, job_graph.name)
-    if not context.attached:
-        return JobResult(job_id=job_id, name=job_graph.name, duration_s=0.0, job_graph=job_graph)
-    details = _watch(client, job_id, context)
-    duration_s = time.monotonic() - begin
-    embedded = context.embedded_cluster
-    try:
-        raise_unless_finished(details)
-    except JobFailed as failure:
-        if embedded is not None:
-            failure.add_note(f"The logs of this run are kept in {embedded.cluster().keep_logs()}")
-        raise
-    return JobResult(
+    return JobClient(
         job_id=job_id,
         name=job_graph.name,
-        duration_s=duration_s,
         job_graph=job_graph,
-        details=details,
-        cluster_start_s=embedded.cluster().start_duration_s if embedded is not None else 0.0,
-        _client=client,
+        _context=context,
+        _submitted_s=begin_s,
     )
 
 
-def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails:
+def run_job(
+    job_graph: JobGraph, context: ExecutionContext, submitted: Callable[[], None]
+) -> JobResult:
+    """As `submit_job`; attached, waits for the job's end.
+
+    Raises JobFailed, JobCanceled, or the error of a failed submission.
+    """
+    job = submit_job(job_graph, context, submitted)
+    if context.attached:
+        return job.result()
+    return JobResult(job_id=job.job_id, name=job.name, duration_s=0.0, job_graph=job_graph)
+
+
+def _watch(
+    client: Client, job_id: str, context: ExecutionContext, deadline_s: float | None = None
+) -> JobDetails:
     """Waits until the job has ended. Ctrl-C cancels the job; the second one stops waiting.
 
-    Raises KeyboardInterrupt.
+    Raises KeyboardInterrupt, also after the first one if a cancelled job ends the program, or
+    TimeoutError.
     """
     news: queue.Queue[JobDetails | BaseException] = queue.Queue()
 
@@ -184,12 +257,17 @@ def _watch(client: Client, job_id: str, context: ExecutionContext) -> JobDetails
             try:
                 item = news.get(timeout=0.1)
             except queue.Empty:
+                if deadline_s is not None and time.monotonic() > deadline_s:
+                    raise TimeoutError(f"job {job_id} has not ended yet; it runs on") from None
                 continue
             if isinstance(item, BaseException):
                 raise item
             if context.progress is not None:
                 context.progress(item)
             if item.status.globally_terminal:
+                if asked and context.ends_program and item.status is JobStatus.CANCELED:
+                    print(f"Cancelled job {job_id}.", file=sys.stderr)
+                    raise KeyboardInterrupt
                 return item
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Mode = Literal["embedded", "remote", "plan-only"]
 
 TASK_EXECUTORS = 2  # of an embedded cluster
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C has ended
 
 
 class StopProgram(BaseException):
@@ -81,12 +84,16 @@ class ExecutionContext:
     files: tuple[UserFile, ...] = ()
     attached: bool = True
     on_submitted: Callable[[str, str], None] | None = None  # job id, name
+    on_watching: Callable[[], None] | None = None  # before it waits for a job
     progress: Callable[[JobDetails], None] | None = None  # attached: at every change
     on_cancel_asked: Callable[[str], None] | None = None  # after Ctrl-C; job id
     on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
     embedded_cluster: EmbeddedCluster | None = None
-    # Ids of the jobs so far; shared by all copies that `with_files` returns.
+    ends_program: bool = False  # Ctrl-C while a job is submitted or awaited ends the program
+    # Ids of the jobs so far, and of those whose end nobody has awaited; shared by all copies that
+    # `with_files` returns.
     executed: list[str] = field(default_factory=list)
+    unfinished: set[str] = field(default_factory=set)
     _client: list[Client] = field(default_factory=list)
 
     @classmethod
@@ -95,8 +102,13 @@ class ExecutionContext:
         global _own
         if _own is None:
             conf = Configuration.load()
-            _own = cls(mode="embedded", conf=conf, embedded_cluster=EmbeddedCluster(conf))
-            atexit.register(close_embedded)
+            _own = cls(
+                mode="embedded",
+                conf=conf,
+                embedded_cluster=EmbeddedCluster(conf),
+                ends_program=_is_script(),
+            )
+            atexit.register(_close_at_exit)
         return _own
 
     def with_files(
@@ -120,13 +132,42 @@ class ExecutionContext:
             self._client.append(Client(self.address, conf=self.conf))
         return self._client[0]
 
+    @contextmanager
+    def ending_quietly(self) -> Iterator[None]:
+        """Ctrl-C inside the `with` ends a program of `ends_program` without a traceback."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.ends_program:
+                self.unfinished.clear()  # the user ends the program, and all of its jobs
+                raise SystemExit(INTERRUPTED) from None
+            raise
+
     def close(self) -> None:
+        self._say_what_ends()
         for client in self._client:
             client.close()
         self._client.clear()
         if self.embedded_cluster is not None:
             self.embedded_cluster.close()
             self.embedded_cluster = None
+
+    def _say_what_ends(self) -> None:
+        """Names the jobs that end only because the program's own cluster ends."""
+        if self.embedded_cluster is None:
+            return
+        for job_id in sorted(self.unfinished):
+            try:
+                status = self.client().job_details(job_id).status
+            except FiresteelError:
+                continue  # the cluster did not start, or is gone
+            if not status.globally_terminal:
+                print(
+                    f"job {job_id} was {status.name} when the program ended, and ended with the"
+                    " program's own cluster: wait for execute_async(...).result(), or run the"
+                    " program on a cluster that outlives it (firesteel run -m)",
+                    file=sys.stderr,
+                )
 
 
 # One per process: a program may execute from any of its threads.
@@ -154,6 +195,18 @@ def close_embedded() -> None:
     """Stops the embedded cluster of this process; the next `execute` starts another."""
     global _own
     if _own is not None:
-        atexit.unregister(close_embedded)
+        atexit.unregister(_close_at_exit)
         own, _own = _own, None
         own.close()
+
+
+def _close_at_exit() -> None:
+    """Ctrl-C has no effect any more: every process is about to be stopped, within seconds."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    close_embedded()
+
+
+def _is_script() -> bool:
+    """A program that `python` runs; an interactive session goes on after Ctrl-C."""
+    return hasattr(sys.modules.get("__main__"), "__file__") and not sys.flags.interactive

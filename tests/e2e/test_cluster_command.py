@@ -63,6 +63,80 @@ def test_a_cluster_is_started_once_used_and_stopped(
     assert "Traceback" not in gone.stderr
 
 
+def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> None:
+    command_line = [sys.executable, "-m", "firesteel", "cluster", "start", "--dir", str(tmp_path)]
+    command_line += ["--task-executors", "1", "--slots", "1"]
+    command_line += ["-D", "jobmanager.rpc.port=0", "-D", "metrics.reporter.prom.port=0"]
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command_line,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+
+    start = started()
+    eventually(lambda: psutil.Process(start.pid).children(), "it starts the supervisor")
+    os.killpg(start.pid, signal.SIGINT)
+    rest, _ = start.communicate(timeout=60)
+    assert (start.returncode, rest) == (130, "Interrupted: no cluster was started.\n")
+    assert processes_of(tmp_path) == []
+
+    start = started()
+    assert start.stdout is not None
+    assert start.stdout.readline().startswith("Cluster started: Dispatcher at ")
+    try:
+        os.killpg(start.pid, signal.SIGINT)
+        rest, _ = start.communicate(timeout=60)
+        assert start.returncode == 130, rest
+        stop = f"`firesteel cluster stop --dir {tmp_path}` stops it.\n"
+        assert re.fullmatch(r"Interrupted: the cluster at \S+ runs on, and .*" + stop, rest)
+    finally:
+        assert firesteel("cluster", "stop", "--dir", str(tmp_path)).returncode == 0
+    assert processes_of(tmp_path) == []
+
+
+def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "from firesteel import Environment\n"
+        "from firesteel.connectors import SequenceSource\n"
+        "env = Environment()\n"
+        "env.from_source(SequenceSource(0, rate_per_s=100)).print()\n"
+        "job = env.execute_async('endless')\n"
+        "print(job.status().name, flush=True)\n"
+        "try:\n"
+        "    job.result(timeout_s=0.0)\n"
+        "except TimeoutError as error:\n"
+        "    print(error, flush=True)\n"
+        "try:\n"
+        "    job.result()\n"
+        "finally:\n"
+        "    print(job.status().name, flush=True)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "job.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline().strip() in ("INITIALIZING", "CREATED", "RUNNING")
+    assert run.stdout.readline().endswith(" has not ended yet; it runs on\n")
+    family = psutil.Process(run.pid).children(recursive=True)
+    assert len(family) >= 5
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    rest, _ = run.communicate(timeout=60)
+    assert re.fullmatch(r"Cancelled job [0-9a-f]{32}\.\nCANCELED\n", rest)
+    assert run.returncode == 130
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
 def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text(

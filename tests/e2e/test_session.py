@@ -13,8 +13,10 @@ import pytest
 
 from firesteel import Environment
 from firesteel.client.client import Client
+from firesteel.client.execution_context import ExecutionContext, active
+from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.connectors import DiscardSink
+from firesteel.connectors import CollectSink, DiscardSink, SequenceSource
 from firesteel.errors import JobCanceled, JobFailed, JobNotFound
 
 from .conftest import SLOTS, Session, firesteel
@@ -188,3 +190,23 @@ def test_two_clients_see_the_same_job(session: Session) -> None:
         other.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)
+
+
+def test_a_program_goes_on_beside_its_jobs(session: Session) -> None:
+    context = ExecutionContext(
+        mode="remote", conf=Configuration.load(overrides={}), address=session.address
+    )
+    with active(context):
+        env = Environment(parallelism=1)
+        env.from_source(SequenceSource(0, rate_per_s=100)).sink_to(DiscardSink())
+        endless_job = env.execute_async("endless")
+        env.from_sequence(0, 3, column="n").sink_to(CollectSink())
+        quick = env.execute_async("quick")  # only what no earlier job runs
+        assert quick.result(timeout_s=60).table()["n"].to_pylist() == [0, 1, 2]
+        assert quick.status() is JobStatus.FINISHED
+        assert not endless_job.details().status.globally_terminal
+        with pytest.raises(TimeoutError):
+            endless_job.result(timeout_s=0.0)
+        endless_job.cancel()
+        with pytest.raises(JobCanceled):
+            endless_job.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 from firesteel.client.cli.arguments import cluster_address, configuration, definitions_option
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
 from firesteel.common.config import Configuration, options
+from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
@@ -23,6 +25,7 @@ directory_option = click.option(
     help="Folder of its state and logs. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
 )
 
+INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 SLOTS_TIMEOUT_S = 180.0
 
 
@@ -72,12 +75,29 @@ def start(
         conf = conf.with_overrides({options.TASK_SLOTS.key: str(slots)})
     where = ClusterDirectory(directory or default_directory())
     begin = time.monotonic()
-    state = start_detached(where, conf, task_executors=task_executors)
-    click.echo(f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}.")
-    if wait:
-        with Client(state.dispatcher_address, conf=conf) as client:
-            _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)
+    try:
+        state = start_detached(where, conf, task_executors=task_executors)
+        click.echo(
+            f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}."
+        )
+        if wait:
+            with Client(state.dispatcher_address, conf=conf) as client:
+                _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)
+    except KeyboardInterrupt:
+        click.echo(_interrupted(where, directory), err=True)
+        sys.exit(INTERRUPTED)
     _show_next_steps(state, where, directory)
+
+
+def _interrupted(where: ClusterDirectory, directory: Path | None) -> str:
+    try:
+        address = where.read().dispatcher_address
+    except FiresteelError:
+        return "Interrupted: no cluster was started."
+    return (
+        f"Interrupted: the cluster at {address} runs on, and its slots are warming up;"
+        f" `firesteel cluster stop{_dir_option(where, directory)}` stops it."
+    )
 
 
 def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: float) -> None:
@@ -102,15 +122,18 @@ def _show_warming(client: Client, slots: int, where: ClusterDirectory, begin: fl
     click.echo(f"{slots} of {slots} slots warm after {time.monotonic() - begin:.1f} s.")
 
 
+def _dir_option(where: ClusterDirectory, directory: Path | None) -> str:
+    return "" if directory is None else f" --dir {where.path}"
+
+
 def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Path | None) -> None:
     found = cluster_address(None, Configuration.load()) == state.dispatcher_address
     at = "" if found else f" -m {state.dispatcher_address}"
-    dir_option = "" if directory is None else f" --dir {where.path}"
     click.echo(
         "\nNext:\n"
         f"  firesteel run{at} job.py\n"
         f"  firesteel list{at}\n"
-        f"  firesteel cluster stop{dir_option}"
+        f"  firesteel cluster stop{_dir_option(where, directory)}"
     )
 
 

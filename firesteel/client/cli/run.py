@@ -131,7 +131,8 @@ def run(
         address="" if cluster is None else cluster.address,
         overrides=_job_overrides(definitions, parallelism),
         attached=not detached,
-        on_submitted=lambda job_id, name: _submitted(job_id, display, attached=not detached),
+        on_submitted=lambda job_id, name: click.echo(f"Job has been submitted with JobID {job_id}"),
+        on_watching=display.begin,
         progress=display.update,
         on_cancel_asked=display.cancelling,
     ).with_files(*files)
@@ -273,9 +274,3 @@ def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:
     if address:
         error.add_note(f"See `firesteel show -m {address} {failure.job_id}` for all of its tasks.")
     return error
-
-
-def _submitted(job_id: str, display: Any, *, attached: bool) -> None:
-    click.echo(f"Job has been submitted with JobID {job_id}")
-    if attached:
-        display.begin()

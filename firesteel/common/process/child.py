@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def spawn_blocking(
     `lifeline`: the read end of a pipe whose other end the caller keeps; None: the process outlives
     its starter.
     """
-    with _starting(log_path, env, lifeline) as start:
+    with _starting(log_path, env, lifeline) as start, _interrupts_deferred() as interrupted:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -157,6 +158,8 @@ def spawn_blocking(
             start_new_session=True,  # Ctrl-C in the terminal is not for it
         )
     try:
+        if interrupted:
+            raise KeyboardInterrupt
         line = _read_line_blocking(start.ready_read, ready_timeout_s)
         if not line:
             raise _ended_before_ready(argv, process.wait(), log_path)
@@ -167,6 +170,22 @@ def spawn_blocking(
     except BaseException:
         _stop_blocking(process)
         raise
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[list[int]]:
+    """Ctrl-C inside the `with` only adds to the list: a process that is being started must be known
+    before it can be stopped.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True, slots=True)

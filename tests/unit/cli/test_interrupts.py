@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -57,3 +58,14 @@ def test_two_at_once_leave_but_the_job_is_cancelled_all_the_same() -> None:
         interrupted(job, 2)
     assert job.cancelled == ["a" * 32]
     job._cancellable = True  # ends the thread that reads
+
+
+def test_a_deadline_leaves_the_job_alone() -> None:
+    job = EndlessJob(cancellable=True)
+    context = ExecutionContext(mode="remote", conf=Configuration())
+    silent = threading.Event()
+    job.watch_job = lambda job_id: iter([silent.wait()])  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(TimeoutError, match=f"job {'a' * 32} has not ended yet; it runs on"):
+        _watch(job, "a" * 32, context, deadline_s=0.0)  # type: ignore[arg-type]
+    silent.set()
+    assert job.cancelled == []
