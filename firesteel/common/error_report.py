@@ -162,6 +162,7 @@ _JAVA_CLASS = re.compile(
 )
 # By raise_error(), with a text of the user's.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?")
+_ONLY_A_PLACE = ".NO_HINT]"  # in a message that has a place and no reason
 _AWAITED = "Exception thrown in awaitResult:"
 _WORKER_TRACEBACK = "Traceback (most recent call last):"
 
@@ -195,6 +196,8 @@ def _java_reason(text: str) -> str:
         line = lines[1]
     if line.rstrip().endswith(_AWAITED):
         line = _first_cause(lines) or line
+    elif _ONLY_A_PLACE in line and (causes := _causes(lines)):
+        line = _with_reason(line, causes)
     lost = _LOST_TASK.search(line)
     if lost:
         line = lost.group(1)
@@ -205,14 +208,22 @@ def _java_reason(text: str) -> str:
 
 def _first_cause(lines: Sequence[str]) -> str:
     """The first cause with a message of its own; with the last, if the first only has a place."""
-    causes = [
+    causes = _causes(lines)
+    if not causes or _ONLY_A_PLACE not in causes[0]:
+        return causes[0] if causes else ""
+    return _with_reason(causes[0], causes)
+
+
+def _causes(lines: Sequence[str]) -> list[str]:
+    return [
         line
         for line in lines
         if line.startswith("Caused by: ") and not line.rstrip().endswith(_AWAITED)
     ]
-    if not causes or ".NO_HINT]" not in causes[0]:
-        return causes[0] if causes else ""
-    return f"{causes[0].rstrip()} ({_JAVA_CLASS.sub('', causes[-1])})"
+
+
+def _with_reason(line: str, causes: Sequence[str]) -> str:
+    return f"{line.rstrip()} ({_JAVA_CLASS.sub('', causes[-1])})"
 
 
 def _exception_line(text: str) -> str:
