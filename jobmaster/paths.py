@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
+
+from firesteel.common.file_parts import ListedFile
 
 MAX_FILES = 1_000_000
 
 # `list_files`, or what stands in for it.
-PathLister: TypeAlias = Callable[[Sequence[str], bool], list[str]]
+PathLister: TypeAlias = Callable[[Sequence[str], bool], list[ListedFile]]
 
 
 class PathProblem(Exception):
     """A path names nothing that can be read; the message names it."""
 
 
-def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
+def list_files(paths: Sequence[str], watched: bool = False) -> list[ListedFile]:
     """All files, sorted. A directory means the files below it, without hidden ones and Spark's
     `_SUCCESS` and the like.
 
@@ -47,7 +49,11 @@ def list_files(paths: Sequence[str], watched: bool = False) -> list[str]:
                 f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger "
                 "files"
             )
-    return [file for _, file in sorted(_with_times(files))] if watched else sorted(files)
+    listed = [_listed(file, watched) for file in files]
+    return sorted(
+        (file for file in listed if file is not None),
+        key=lambda file: (file.modified_ns if watched else 0, file.path),
+    )
 
 
 def _files_of(path: str) -> list[str]:
@@ -98,9 +104,14 @@ def _check_watched(path: str) -> None:
         )
 
 
-def _with_times(files: Iterable[str]) -> Iterator[tuple[int, str]]:
-    for file in files:
-        try:
-            yield os.stat(file).st_mtime_ns, file
-        except FileNotFoundError:
-            continue  # it was removed meanwhile
+def _listed(path: str, watched: bool) -> ListedFile | None:
+    """None if it was removed meanwhile, which watched files may be."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        if watched:
+            return None
+        raise PathProblem(
+            f"source file {path!r} was removed while the files were listed; start the job again"
+        ) from None
+    return ListedFile(path, found.st_size, found.st_mtime_ns)

@@ -19,6 +19,7 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel.common.driver import Driver
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.metrics import Sample
 from firesteel.common.platform import Platform
@@ -210,7 +211,9 @@ class RunningJob:
             case _:
                 assert_never(command)
 
-    def _paths_listed(self, command: commands.ListPaths, listed: asyncio.Future[list[str]]) -> None:
+    def _paths_listed(
+        self, command: commands.ListPaths, listed: asyncio.Future[list[ListedFile]]
+    ) -> None:
         try:
             self.post(
                 events.PathsListed(operator_id=command.operator_id, files=tuple(listed.result()))

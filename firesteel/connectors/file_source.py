@@ -1,4 +1,4 @@
-"""FileSource: files that Spark reads, each one a split."""
+"""FileSource: files that Spark reads."""
 
 from __future__ import annotations
 
@@ -46,12 +46,17 @@ _NOT_FILES = {
     "iceberg": _TABLES,
     "hudi": _TABLES,
 }
+# Spark reads files of these formats from any position on, unless an option says otherwise.
+_CUT_FORMATS = ("csv", "json", "orc", "parquet", "text")
+# Options by which Spark leaves out files, which it only does if it lists them itself.
+LISTING_OPTIONS = frozenset({"pathglobfilter", "modifiedbefore", "modifiedafter"})
 Malformed = Literal["fail", "drop", "side_output"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource(Source):
-    """Reads files that `spark.read` can read, each file one split, in sorted order.
+    """Reads files that `spark.read` can read, in sorted order. Small files share a split; a large
+    one has several, where its format can be read from any position on.
 
     `paths`: absolute paths, directories or globs; relative ones are resolved where the program
     runs. Folders named `key=value` below them are columns, as with spark.read. `schema`: a DDL
@@ -132,8 +137,32 @@ class FileSource(Source):
         """The side outputs that the source has."""
         return frozenset({MALFORMED_TAG} if self.malformed == "side_output" else ())
 
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether several subtasks may read one file, each a range of its bytes.
+
+        Not if a record may be longer than a line, or an end of line is not one byte that occurs
+        nowhere else.
+        """
+        options = {key.lower(): value.lower() for key, value in self.options.items()}
+        encoding = options.get("encoding", options.get("charset", "utf-8"))
+        return (
+            self.format.lower() in _CUT_FORMATS
+            and options.get("multiline", "false") == "false"
+            and options.get("wholetext", "false") == "false"
+            and encoding in ("utf-8", "utf8", "us-ascii", "iso-8859-1")
+            and len(options.get("linesep", "")) <= 1
+            # Spark looks for the header behind comments, but not beyond the first range.
+            and not ("comment" in options and options.get("header", "false") != "false")
+            and not LISTING_OPTIONS.intersection(options)
+        )
+
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions:
-        options = {"paths": list(self.paths), "format": self.format}
+        options = {
+            "paths": list(self.paths),
+            "parallelism": parallelism,
+            "cut": self.can_be_cut,
+        }
         if self.watch_s is not None:
             return CoordinatorOptions("file-source", {**options, "watch_s": self.watch_s})
         return CoordinatorOptions("file-source", options)

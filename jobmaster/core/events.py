@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
 from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import ExecutionState
@@ -115,7 +116,7 @@ class AnalysisFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathsListed:
     operator_id: OperatorId
-    files: tuple[str, ...]  # in the order in which to read them
+    files: tuple[ListedFile, ...]  # in the order in which to read them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

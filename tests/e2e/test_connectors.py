@@ -83,6 +83,31 @@ def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(
     assert sorted(row["n"] for row in rows_below(out)) == [0, 10, 20, 30, 40, 50]
 
 
+def test_each_row_of_a_large_file_and_of_many_small_ones_is_read_once(
+    session: Session, in_session: None, tmp_path: Path
+) -> None:
+    rows, files = 2_000_000, 300
+    large = tmp_path / "large.csv"
+    large.write_text("".join(f"{number}\n" for number in range(rows)))
+    for number in range(files):
+        (tmp_path / f"{number}.json").write_text(f'{{"n": {number}}}\n')
+    env = Environment(parallelism=2)
+    lines, objects = (
+        env.from_source(FileSource(f"{tmp_path}/*.{format}", format=format, schema="n LONG"))
+        for format in ("csv", "json")
+    )
+    counted = (
+        lines.union(objects)
+        .transform(lambda df: df.selectExpr("n % 3 AS k", "n"))
+        .key_by("k")
+        .window(Tumbling("1 day", processing_time=True))
+        .aggregate("count(*) AS rows", "sum(n) AS total")
+    )
+    found = counted.execute_and_collect("once").to_pandas()[["rows", "total"]].sum()
+    assert found["rows"] == rows + files
+    assert found["total"] == sum(range(rows)) + sum(range(files))
+
+
 def test_windows_over_a_watched_directory_fire_though_some_subtasks_have_nothing(
     session: Session, in_session: None, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -36,6 +35,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
+from tests.integration.file_splits import split_of
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
 JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
@@ -66,9 +66,13 @@ def source_of(engine: SparkEngine, env: Environment, tags: tuple[str, ...] = ())
     ).open()
 
 
+def paths_of(*paths: str) -> list[str]:
+    return [file.path for file in list_files(paths)]
+
+
 def read(harness: OperatorHarness, *files: Path | str) -> list[dict[str, Any]]:
     for number, file in enumerate(files):
-        harness.deliver(SplitAssigned(number=number, split_json=f'{{"path": "{file}"}}'))
+        harness.deliver(SplitAssigned(number=number, split_json=split_of(file)))
         harness.poll()
     return harness.rows()
 
@@ -237,7 +241,7 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
     else:
         paths = [root.format(tmp_path)]
         harness = reader(engine, FileSource(*paths, format="parquet", schema="n LONG, day INT"))
-    assert read(harness, *list_files(paths)) == [{"n": 10, "day": 1}, {"n": 20, "day": 2}]
+    assert read(harness, *paths_of(*paths)) == [{"n": 10, "day": 1}, {"n": 20, "day": 2}]
 
 
 # What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
@@ -316,7 +320,7 @@ def test_every_format_gives_what_spark_read_gives(
             .toArrow()
         )
         found = FileSource(f"{folder}/rows", format=name, schema=schema, **read_options)
-        files = list_files([f"{folder}/rows"]) if any(Path(f"{folder}/rows").glob("part-*")) else []
+        files = paths_of(f"{folder}/rows") if any(Path(f"{folder}/rows").glob("part-*")) else []
         ours = read(reader(engine, found, lambda df: df.where("true")), *files)
         assert sorted(map(repr, ours)) == sorted(map(repr, expected.to_pylist()))
 
@@ -386,15 +390,15 @@ def test_a_name_that_looks_like_a_glob_is_one_file(
         (tmp_path / name).write_text(f"{number}\n")
     for number, name in enumerate(names):
         path = str(tmp_path / name)
-        assert list_files([path]) == [path]
+        assert paths_of(path) == [path]
         harness = reader(
             engine, FileSource(path, format="csv", schema="n INT", malformed=malformed)
         )
-        harness.deliver(SplitAssigned(number=0, split_json=json.dumps({"path": path})))
+        harness.deliver(SplitAssigned(number=0, split_json=split_of(path)))
         harness.poll()
         assert harness.rows() == [{"n": number}], name
         inferred = reader(engine, FileSource(path, format="csv"))
-        inferred.deliver(SplitAssigned(number=0, split_json=json.dumps({"path": path})))
+        inferred.deliver(SplitAssigned(number=0, split_json=split_of(path)))
         inferred.poll()
         assert inferred.rows() == [{"_c0": number}], name
 
@@ -408,9 +412,7 @@ def test_a_name_that_spark_cannot_open_is_found_before_data_flows(tmp_path: Path
 def test_paths_may_be_uris_and_formats_in_capitals(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1\n")
     for path in (f"file://{tmp_path}", f"file://{tmp_path}/*.csv", f"file://{tmp_path}/x.csv"):
-        assert read(reader(engine, FileSource(path, format="CSV")), *list_files([path])) == [
-            {"_c0": 1}
-        ]
+        assert read(reader(engine, FileSource(path, format="CSV")), *paths_of(path)) == [{"_c0": 1}]
 
 
 def test_a_schema_may_be_of_spark_or_of_arrow(engine: SparkEngine, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ analysis, the JVM's death.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
+from tests.integration.file_splits import split_of
 
 DAY_US = 86_400_000_000
 RICH = pa.schema(
@@ -247,7 +247,7 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
         reader.deliver(
             SplitAssigned(
                 number=month - 1,
-                split_json=json.dumps({"path": str(tmp_path / "in" / f"{month}.csv")}),
+                split_json=split_of(tmp_path / "in" / f"{month}.csv"),
             )
         )
         assert reader.poll()
@@ -351,9 +351,7 @@ def test_null_event_time_is_an_error(engine: SparkEngine, tmp_path: Path) -> Non
         spark=engine.session,
         output_schema=partial.output_schema,
     ).open()
-    reader.deliver(
-        SplitAssigned(number=0, split_json=json.dumps({"path": str(tmp_path / "in" / "1.csv")}))
-    )
+    reader.deliver(SplitAssigned(number=0, split_json=split_of(tmp_path / "in" / "1.csv")))
     with pytest.raises(FiresteelError, match="'time_hour' is null"):
         reader.poll()
     reader.close()
@@ -374,9 +372,7 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
         output_schema=transform.output_schema,
     ).open()
     assert reader.poll()
-    reader.deliver(
-        SplitAssigned(number=0, split_json=json.dumps({"path": str(tmp_path / "a b.csv")}))
-    )
+    reader.deliver(SplitAssigned(number=0, split_json=split_of(tmp_path / "a b.csv")))
     reader.poll()
     assert reader.rows() == [{"sum(n)": 4950}]
     assert reader.metrics.records_taken == 100

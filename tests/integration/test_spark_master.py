@@ -4,7 +4,6 @@ loopback.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.spark.warm_up import start_warm
+from tests.integration.file_splits import split_of
 
 START_S = 120.0
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -136,9 +136,7 @@ def test_files(engine: SparkEngine, tmp_path: Path) -> None:
         SCHEMA,
     )
     harness = OperatorHarness(operator, [], output_schema=SCHEMA, spark=engine.session).open()
-    harness.deliver(
-        SplitAssigned(number=0, split_json=json.dumps({"path": str(tmp_path / "1.parquet")}))
-    )
+    harness.deliver(SplitAssigned(number=0, split_json=split_of(tmp_path / "1.parquet")))
     harness.poll()
     assert [row["x"] for row in harness.rows()] == list(range(0, 1_000, 2))
     assert harness.metrics.records_taken == 1_000

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.job_store import Fenced
 from dispatcher.service import Dispatcher
 from firesteel.common.config import Configuration, parse_definitions
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.metrics import Registry
 from jobmaster.service import JobMasterProcess
@@ -178,9 +179,9 @@ def _stop_with(process: SimulatedProcess, stop: Callable[[], None]) -> None:
     process.signal_handlers[signal.SIGTERM] = stop
 
 
-def _list_paths(paths: Sequence[str], watched: bool) -> list[str]:
+def _list_paths(paths: Sequence[str], watched: bool) -> list[ListedFile]:
     if "missing" in paths[0]:
         from jobmaster.paths import PathProblem
 
         raise PathProblem(f"source path {paths[0]!r} matches no file")
-    return [f"/data/{number}.csv" for number in range(FILES)]
+    return [ListedFile(f"/data/{number}.csv", 1, 0) for number in range(FILES)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, TypeAlias
 
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import OperatorMessage
 
@@ -58,7 +59,7 @@ class Coordinator:
         """Whether the job may start. Until then it waits for `paths_listed`."""
         return True
 
-    def paths_listed(self, files: Sequence[str], now: float) -> Sequence[Answer]:
+    def paths_listed(self, files: Sequence[ListedFile], now: float) -> Sequence[Answer]:
         """The files that `paths_to_list` lead to, in the order in which they are to be read."""
         raise ValueError(f"{type(self).__name__} lists no paths")
 

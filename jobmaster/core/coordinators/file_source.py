@@ -1,35 +1,72 @@
-"""file-source: one split per file: {"path": "/abs/file.csv"}.
+"""file-source: parts of files, each a bounded amount of work (firesteel.common.file_parts).
 
-Files that exist when the job starts come in sorted order. With "watch_s", the paths are listed
+Options: "paths"; "parallelism"; "cut", whether the format can be read from the middle of a file;
+"watch_s".
+
+Files that exist when the job starts are read in sorted order. With "watch_s", the paths are listed
 again this many seconds after the last listing ended; new files become splits behind the earlier
 ones, each path once, whatever happens to the file later. The shell lists in the order of
 modification times, then names.
+
+What one listing finds is divided so that each subtask gets several splits: neighbouring small files
+share one, a large file that can be cut has several, of about equal length.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from firesteel.common.file_parts import FilePart, ListedFile, to_json
+from firesteel.common.units import MIB
 from jobmaster.core.coordinators.base import Answer, BadOptions, Json, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
 
 MIN_WATCH_S = 0.01
+SPLITS_PER_SUBTASK = 8  # of one listing, if there is that much: so that all end at about once
+MIN_SPLIT_BYTES = 4 * MIB  # less is not worth a message
+MAX_SPLIT_BYTES = 64 * MIB  # about a second's work
+MAX_SPLIT_FILES = 256
+FILE_BYTES = 64 * 1024  # what opening a file costs, in bytes that could be read instead
+# A file with such a name is compressed as a whole and only read from its beginning.
+COMPRESSED = (".gz", ".bz2", ".lz4", ".snappy", ".zst", ".deflate", ".xz")
+
+
+class _Split(NamedTuple):
+    """`files` neighbouring files, or a piece of one."""
+
+    first: int  # the index of its first file
+    files: int
+    piece: int = 0
+    pieces: int = 1  # into which that file is cut
 
 
 class FileSourceEnumerator(SplitEnumerator):
-    def __init__(self, *, paths: Sequence[str], watch_s: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        paths: Sequence[str],
+        parallelism: int = 1,
+        cut: bool = False,
+        watch_s: float | None = None,
+    ) -> None:
         super().__init__()
         self.paths_to_list = tuple(paths)
         self.watched = watch_s is not None
+        self._parallelism = parallelism
+        self._cut = cut
         self._watch_s = watch_s
-        self._files: list[str] | None = None  # None: not listed yet
+        self._listed = False
+        self._files: list[ListedFile] = []
+        self._splits: list[_Split] = []
         self._seen: set[str] = set()
         self._list_at: float | None = None  # None: not watched, or being listed
 
     @classmethod
     def from_options(cls, options: Options) -> FileSourceEnumerator:
         paths, watch_s = options.get("paths"), options.get("watch_s")
+        parallelism, cut = options.get("parallelism", 1), options.get("cut", False)
         if (
             not isinstance(paths, list)
             or not paths
@@ -38,23 +75,29 @@ class FileSourceEnumerator(SplitEnumerator):
             raise BadOptions('"paths" must be a list of at least one path')
         if watch_s is not None and (not isinstance(watch_s, int | float) or watch_s < MIN_WATCH_S):
             raise BadOptions(f'"watch_s" is {watch_s!r}; it must be at least {MIN_WATCH_S} seconds')
-        return cls(paths=paths, watch_s=watch_s)
+        if not isinstance(parallelism, int) or parallelism < 1:
+            raise BadOptions(f'"parallelism" is {parallelism!r}; it must be at least 1')
+        if not isinstance(cut, bool):
+            raise BadOptions(f'"cut" is {cut!r}; it must be true or false')
+        return cls(paths=paths, parallelism=parallelism, cut=cut, watch_s=watch_s)
 
     @property
     def ready(self) -> bool:
-        return self._files is not None
+        return self._listed
 
     @property
     def bounded(self) -> bool:
         return self._watch_s is None
 
-    def paths_listed(self, files: Sequence[str], now: float) -> Sequence[Answer]:
-        if self._files is None:
-            self._files = []
+    def paths_listed(self, files: Sequence[ListedFile], now: float) -> Sequence[Answer]:
+        self._listed = True
         # A file that two globs match is read once.
-        new = [file for file in dict.fromkeys(files) if file not in self._seen]
-        self._files += new if self.watched else sorted(new)
-        self._seen.update(new)
+        new = list({file.path: file for file in files if file.path not in self._seen}.values())
+        if not self.watched:
+            new.sort()
+        self._seen.update(file.path for file in new)
+        self._splits += self._divided(new, len(self._files))
+        self._files += new
         if self._watch_s is not None:
             self._list_at = now + self._watch_s
         return self.serve_waiting()
@@ -69,16 +112,48 @@ class FileSourceEnumerator(SplitEnumerator):
         return True
 
     def split_count(self) -> int:
-        return len(self._files or ())
+        return len(self._splits)
 
     def split_json(self, number: int) -> str:
-        assert self._files is not None
-        return json.dumps({"path": self._files[number]})
+        first, files, piece, pieces = self._splits[number]
+        parts = []
+        for path, size, modified_ns in self._files[first : first + files]:
+            start, end = size * piece // pieces, size * (piece + 1) // pieces
+            parts.append(FilePart(path, start, end - start, size, modified_ns))
+        return json.dumps(to_json(parts), separators=(",", ":"))
 
     def snapshot(self) -> Json:
-        return {**super().snapshot(), "files": self._files}
+        return {**super().snapshot(), "files": self._files, "splits": self._splits}
 
     def restore(self, snapshot: Json) -> None:
         super().restore(snapshot)
-        self._files = snapshot["files"]
-        self._seen = set(self._files or ())
+        self._listed = True
+        self._files = [ListedFile(*file) for file in snapshot["files"]]
+        self._splits = [_Split(*split) for split in snapshot["splits"]]
+        self._seen = {file.path for file in self._files}
+
+    def _divided(self, files: Sequence[ListedFile], offset: int) -> Iterator[_Split]:
+        """`offset`: the index that the first of them will have."""
+        splits = SPLITS_PER_SUBTASK * self._parallelism
+        most_files = min(MAX_SPLIT_FILES, -(-len(files) // splits))
+        total = sum(file.size + FILE_BYTES for file in files)
+        target = min(MAX_SPLIT_BYTES, max(MIN_SPLIT_BYTES, total // splits))
+        first = count = length = 0  # of the small files that share the next split
+        for index, (path, size, _) in enumerate(files, offset):
+            cost = size + FILE_BYTES
+            pieces = round(size / target) if self._can_cut(path) else 1
+            if count and (pieces > 1 or count == most_files or length + cost > target):
+                yield _Split(first, count)
+                count = length = 0
+            if pieces > 1:
+                yield from (_Split(index, 1, piece, pieces) for piece in range(pieces))
+                continue
+            if not count:
+                first = index
+            count += 1
+            length += cost
+        if count:
+            yield _Split(first, count)
+
+    def _can_cut(self, path: str) -> bool:
+        return self._cut and not path.lower().endswith(COMPRESSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
@@ -53,7 +54,7 @@ class Coordinators:
         ]
 
     def paths_listed(
-        self, operator_id: OperatorId, files: Sequence[str], now: float, attempts: Attempts
+        self, operator_id: OperatorId, files: Sequence[ListedFile], now: float, attempts: Attempts
     ) -> list[Command]:
         answers = self.by_operator[operator_id].paths_listed(files, now)
         return [

@@ -17,12 +17,14 @@ from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
+from taskexecutor.executor.spark.bundles import collect
 from taskexecutor.executor.spark.observations import observed
 from taskexecutor.executor.spark.plans import column
-from taskexecutor.executor.spark.schemas import from_ddl, to_spark
+from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.schemas import from_ddl, to_arrow, to_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
     from pyspark.sql.types import StructType
 
 _MALFORMED = "_malformed"
@@ -32,9 +34,15 @@ MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string(
 
 
 def read_files(
-    session: SparkSession, source: FileSource, paths: str | list[str], schema: StructType | None
+    session: SparkSession,
+    source: FileSource,
+    paths: list[str],
+    schema: StructType | None,
+    *,
+    base: bool = True,
 ) -> DataFrame:
-    """The rows of the files. Spark infers a missing `schema`; for CSV and JSON, that reads them."""
+    """The rows of the files. `base`: their folders have the same partition columns, which begin
+    below the source's path. Spark infers a missing `schema`; for CSV and JSON, that reads them."""
     reader = file_reader(session, source)
     if schema is None:
         schema = declared_schema(source)
@@ -45,8 +53,8 @@ def read_files(
     elif source.format == "json" and source.malformed is not None:
         # Otherwise malformed rows add a column to the inferred schema.
         reader = reader.option("mode", "DROPMALFORMED")
-    if isinstance(paths, str) and (base := partition_base(source, paths)):
-        reader = reader.option("basePath", base)
+    if base and (base_path := partition_base(source, paths[0])):
+        reader = reader.option("basePath", base_path)
     return reader.options(**source.options).load(paths)
 
 
@@ -96,33 +104,32 @@ def _fixed_part(path: str) -> str:
 
 
 def first_malformed(
-    session: SparkSession, source: FileSource, path: str, schema: StructType
-) -> str | None:
-    """The text of a row that does not fit the schema; None if there is none."""
-    rows = _with_corrupt_record(session, source, path, schema)
-    found = rows.where(column(CORRUPT_RECORD).isNotNull()).head()
-    return None if found is None else found[CORRUPT_RECORD][:200]
+    session: SparkSession, source: FileSource, paths: list[str], schema: StructType
+) -> Row | None:
+    """The text of a row that does not fit the schema, and its file; None if there is none."""
+    return _malformed(read_all(session, source, paths, schema)).head()
 
 
 class CheckedRows:
-    """One split of a source with `malformed`.
+    """The rows of files of a source with `malformed`.
 
     `frame` has the good rows; when they have been read, `account` handles the malformed ones.
     """
 
     def __init__(
-        self, session: SparkSession, source: FileSource, path: str, schema: StructType
+        self,
+        source: FileSource,
+        schema: StructType,
+        rows: DataFrame,
+        observer: RowObserver | None = None,
     ) -> None:
-        from pyspark.sql import functions as sql
-
+        """`rows`: see `read_all`."""
         self._source = source
-        self._path = path
         self._schema = schema
-        self._session = session
+        self._observer = observer
+        self._all = rows
         corrupt = column(CORRUPT_RECORD)
-        rows = self._rows().observe(
-            _MALFORMED, sql.count_if(corrupt.isNotNull()), self._all_columns()
-        )
+        rows = self._observed()
         self.frame = rows.where(
             self._failing(corrupt) if source.malformed == "fail" else corrupt.isNull()
         ).drop(CORRUPT_RECORD)
@@ -135,26 +142,39 @@ class CheckedRows:
         if self._source.malformed == "drop":
             context.counter(DROPPED_COUNTER).inc(malformed)
         elif self._source.malformed == "side_output":
-            self._emit(context, output)
+            # The file is read once more: they are rare, or the source is about to be fixed.
+            rows = self.malformed
+            for batch in collect(rows, to_arrow(rows.schema), context.plan_meter):
+                emit_malformed(batch, output)
 
-    def _rows(self) -> DataFrame:
-        return _with_corrupt_record(self._session, self._source, self._path, self._schema)
+    @property
+    def malformed(self) -> DataFrame:
+        """The malformed rows, for `emit_malformed`."""
+        return _malformed(self._all)
+
+    def _observed(self) -> DataFrame:
+        from pyspark.sql import functions as sql
+
+        corrupt = column(CORRUPT_RECORD)
+        if self._observer is not None:
+            return self._observer.malformed(self._all, corrupt.isNotNull(), self._all_columns())
+        return self._all.observe(
+            _MALFORMED, sql.count_if(corrupt.isNotNull()), sql.bool_and(self._all_columns())
+        )
 
     def _all_columns(self) -> Column:
         """An expression of all columns, so that Spark parses them; checking for null is cheap."""
         from functools import reduce
 
-        from pyspark.sql import functions as sql
-
-        return sql.bool_and(
-            reduce(lambda a, b: a & b, (column(name).isNull() for name in self._schema.names))
-        )
+        return reduce(lambda a, b: a & b, (column(name).isNull() for name in self._schema.names))
 
     def _failing(self, corrupt: Column) -> Column:
         from pyspark.sql import functions as sql
 
         message = sql.concat(
-            sql.lit(f"malformed row in {self._path}: "),
+            sql.lit("malformed row in "),
+            _path(),
+            sql.lit(": "),
             sql.substring(corrupt, 1, 200),
             sql.lit(
                 f" (expected {self._expected()});"
@@ -168,35 +188,40 @@ class CheckedRows:
             f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields[:40]
         )
 
-    def _emit(self, context: RuntimeContext, output: Output) -> None:
-        """Reads the file once more, for the malformed rows only. They are rare, or the source is
-        about to be fixed.
-        """
-        from taskexecutor.executor.spark.bundles import collect
-        from taskexecutor.executor.spark.schemas import to_arrow
 
-        rows = self._rows()
-        rows = rows.where(column(CORRUPT_RECORD).isNotNull())
-        for batch in collect(rows, to_arrow(rows.schema), context.plan_meter):
-            records = batch.column(batch.schema.get_field_index(CORRUPT_RECORD))
-            paths = pa.array([self._path] * batch.num_rows, pa.string())
-            output.emit_side(
-                MALFORMED_TAG, pa.RecordBatch.from_arrays([records, paths], schema=MALFORMED_SCHEMA)
-            )
+def emit_malformed(batch: pa.RecordBatch, output: Output) -> None:
+    columns = batch.columns[: len(MALFORMED_SCHEMA)]
+    output.emit_side(MALFORMED_TAG, pa.RecordBatch.from_arrays(columns, schema=MALFORMED_SCHEMA))
 
 
-def _with_corrupt_record(
-    session: SparkSession, source: FileSource, path: str, schema: StructType
+def _malformed(rows: DataFrame) -> DataFrame:
+    """The columns of MALFORMED_SCHEMA, and all others, so that Spark parses them."""
+    corrupt = column(CORRUPT_RECORD)
+    others = [column(name) for name in rows.columns if name != CORRUPT_RECORD]
+    return rows.where(corrupt.isNotNull()).select(corrupt, _path().alias("path"), *others)
+
+
+def _path() -> Column:
+    """Of the row's file. Spark knows it as a URI."""
+    from pyspark.sql import functions as sql
+
+    uri = sql.url_decode(sql.replace(sql.input_file_name(), sql.lit("+"), sql.lit("%2B")))
+    return sql.regexp_replace(uri, "^file:/+", "/")
+
+
+def read_all(
+    session: SparkSession, source: FileSource, paths: list[str], schema: StructType
 ) -> DataFrame:
+    """Also the malformed rows; of these, the column CORRUPT_RECORD is not null."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     fields = [field for field in schema.fields if field.name != CORRUPT_RECORD]
     schema = StructType([*fields, StructField(CORRUPT_RECORD, StringType(), True)])
     reader = file_reader(session, source).schema(schema).options(**source.options)
-    if base := partition_base(source, path):
+    if base := partition_base(source, paths[0]):
         reader = reader.option("basePath", base)
     return (
         reader.option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", CORRUPT_RECORD)
-        .load(path)
+        .load(paths)
     )

@@ -43,6 +43,16 @@ def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
     return tuple(row.get(index) for index in range(row.length()))
 
 
+def rdd_rows(frame: DataFrame, rdd: int) -> int:
+    """After the plan has run: how many rows Spark has read from the RDD with this id."""
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() == "RDDScanExec" and leaf.rdd().id() == rdd:
+            return int(leaf.metrics().get("numOutputRows").get().value())
+    return 0
+
+
 def scanned_rows(frame: DataFrame, path: str) -> int:
     """After the plan has run: how many rows Spark has read from the file, by the scan's metrics.
 

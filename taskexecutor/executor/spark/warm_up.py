@@ -105,7 +105,7 @@ def _read_file(engine: SparkEngine, path: Path) -> None:
     source = FileSource(
         str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True
     )
-    frame = read_files(engine.session, source, str(path), None)
+    frame = read_files(engine.session, source, [str(path)], None)
     frame = observations.observe_time(
         frame, WatermarkSpec(column="time", max_out_of_orderness_us=0)
     )

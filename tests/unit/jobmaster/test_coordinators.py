@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from firesteel.common.file_parts import ListedFile, from_json
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
@@ -16,6 +20,7 @@ from firesteel.common.operator_messages import (
     SplitRequested,
     SplitsExhausted,
 )
+from firesteel.common.units import MIB
 from jobmaster.core.coordinators import (
     BadOptions,
     CollectCoordinator,
@@ -25,11 +30,26 @@ from jobmaster.core.coordinators import (
     create,
 )
 from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.core.coordinators.file_source import MAX_SPLIT_BYTES
 from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.paths import PathProblem, list_files
 from jobmaster.testing import vertex
 
 A, B = AttemptId("a"), AttemptId("b")
+
+
+def files(*names: str, size: int = 10) -> list[ListedFile]:
+    return [ListedFile(f"/x/{name}", size, 7) for name in names]
+
+
+def split_json(name: str) -> str:
+    return f'{{"parts":[["/x/{name}",10,7]]}}'
+
+
+def ask_files(enumerator: SplitEnumerator, attempt: AttemptId, **had: int) -> list[str] | None:
+    """The names of the files of the next split."""
+    split = ask(enumerator, attempt, **had)
+    return split and [part.path.removeprefix("/x/") for part in from_json(split)]
 
 
 def ask(
@@ -58,7 +78,7 @@ def test_splits_that_a_program_listed_are_handed_out_in_order() -> None:
 
 def test_a_snapshot_has_the_splits_that_no_reader_owns() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"])
-    enumerator.paths_listed(["/x/a", "/x/b", "/x/c"], 0.0)
+    enumerator.paths_listed(files("a", "b", "c"), 0.0)
     for attempt in (A, B):
         ask(enumerator, attempt)
     enumerator.attempt_ended(A)
@@ -66,7 +86,7 @@ def test_a_snapshot_has_the_splits_that_no_reader_owns() -> None:
     restored = FileSourceEnumerator(paths=["/x"])
     restored.restore(snapshot)
     assert restored.ready
-    assert [ask(restored, A) for _ in range(3)] == [{"path": "/x/a"}, {"path": "/x/c"}, None]
+    assert [ask_files(restored, A) for _ in range(3)] == [["a"], ["c"], None]
 
 
 def test_a_sequence_is_cut_into_ranges_in_order() -> None:
@@ -94,20 +114,59 @@ def test_a_sequence_may_go_on_for_ever() -> None:
 def test_files_are_handed_out_sorted_each_to_one_reader() -> None:
     enumerator = FileSourceEnumerator(paths=["/x/*"])
     assert not enumerator.ready
-    enumerator.paths_listed(["/x/b", "/x/a", "/x/b"], 0.0)
+    enumerator.paths_listed(files("b", "a", "b"), 0.0)
     assert enumerator.ready
-    assert [ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)] == [
-        {"path": "/x/a"},
-        {"path": "/x/b"},
+    assert [ask_files(enumerator, A), ask_files(enumerator, B), ask_files(enumerator, A)] == [
+        ["a"],
+        ["b"],
         None,
     ]
 
 
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 10_000, MIB, 5 * MIB, 300 * MIB]), max_size=40),
+    parallelism=st.integers(1, 4),
+    cut=st.booleans(),
+)
+def test_every_byte_of_every_file_is_in_one_split_in_order(
+    sizes: list[int], parallelism: int, cut: bool
+) -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], parallelism=parallelism, cut=cut)
+    listed = [ListedFile(f"/x/{n:02}", size, n) for n, size in enumerate(sizes)]
+    enumerator.paths_listed(listed, 0.0)
+    splits = []
+    while (split := ask(enumerator, A)) is not None:
+        splits.append(from_json(split))
+    parts = [part for split in splits for part in split]
+    for file in listed:
+        own = [part for part in parts if part.path == file.path]
+        assert {(part.size, part.modified_ns) for part in own} == {file[1:]}
+        assert [part.start for part in own] == [0, *accumulate(part.length for part in own[:-1])]
+        assert sum(part.length for part in own) == file.size
+        assert cut or own[0].whole
+    assert [part.path for part in parts] == sorted(part.path for part in parts)
+    for split in splits:
+        assert len(split) == 1 or all(part.whole for part in split)
+        if cut or len(split) > 1:
+            assert sum(part.length for part in split) < 1.5 * MAX_SPLIT_BYTES
+    if sum(sizes) > 2 * MAX_SPLIT_BYTES * parallelism and cut:
+        assert len(splits) >= 4 * parallelism
+
+
+def test_five_thousand_small_files_make_few_splits_and_a_compressed_one_is_whole() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], parallelism=2, cut=True)
+    enumerator.paths_listed([*files(*map(str, range(5000))), *files("y.GZ", size=MIB << 12)], 0.0)
+    found = [ask_files(enumerator, A) for _ in range(enumerator.split_count())]
+    assert len(found) < 25
+    assert found[-1] == ["y.GZ"]
+    assert sum(map(len, filter(None, found))) == 5001
+
+
 def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
-    assert enumerator.paths_listed(["/x/b", "/x/a"], 10.0) == []
+    assert enumerator.paths_listed(files("b", "a"), 10.0) == []
     assert enumerator.ready
-    assert [ask(enumerator, A), ask(enumerator, B)] == [{"path": "/x/b"}, {"path": "/x/a"}], (
+    assert [ask_files(enumerator, A), ask_files(enumerator, B)] == [["b"], ["a"]], (
         "as listed: by time"
     )
     assert enumerator.receive(A, 0, SplitRequested(received=1)) == ()
@@ -117,31 +176,31 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     assert not enumerator.tick(10.5)
     assert enumerator.tick(11.0)
     assert enumerator.next_deadline() is None, "while it is listed"
-    assert enumerator.paths_listed(["/x/b", "/x/a", "/x/c"], 11.2) == [
-        (A, SplitAssigned(number=1, split_json='{"path": "/x/c"}'))
+    assert enumerator.paths_listed(files("b", "a", "c"), 11.2) == [
+        (A, SplitAssigned(number=1, split_json=split_json("c")))
     ]
-    assert ask(enumerator, A, received=1) == {"path": "/x/c"}, "the answer may have been lost"
+    assert ask_files(enumerator, A, received=1) == ["c"], "the answer may have been lost"
     assert enumerator.next_deadline() == 12.2
-    assert enumerator.paths_listed(["/x/c", "/x/d", "/x/e"], 12.3) == [
-        (B, SplitAssigned(number=1, split_json='{"path": "/x/d"}'))
+    assert enumerator.paths_listed(files("c", "d", "e"), 12.3) == [
+        (B, SplitAssigned(number=1, split_json=split_json("d")))
     ]
-    assert ask(enumerator, A) == {"path": "/x/e"}
-    assert enumerator.paths_listed(["/x/a"], 13.0) == [], (
+    assert ask_files(enumerator, A) == ["e"]
+    assert enumerator.paths_listed(files("a"), 13.0) == [], (
         "a file that comes back under its name is not new"
     )
 
 
 def test_splits_of_an_ended_attempt_go_to_those_that_wait() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
-    enumerator.paths_listed(["/x/a"], 0.0)
+    enumerator.paths_listed(files("a"), 0.0)
     ask(enumerator, A)
     assert enumerator.receive(B, 1, SplitRequested(received=0)) == ()
     enumerator.attempt_ended(A)
     assert enumerator.paths_listed([], 1.0) == [
-        (B, SplitAssigned(number=0, split_json='{"path": "/x/a"}'))
+        (B, SplitAssigned(number=0, split_json=split_json("a")))
     ]
     enumerator.start_over()
-    assert ask(enumerator, A) == {"path": "/x/a"}
+    assert ask_files(enumerator, A) == ["a"]
 
 
 def test_what_an_ended_attempt_owned_is_handed_out_again_first() -> None:
@@ -227,16 +286,20 @@ def test_bad_options_name_the_operator_and_the_fault(
         create(vertex("src", 1, coordinator=(kind, options)).operators[0])
 
 
+def paths_of(paths: list[str], watched: bool = False) -> list[str]:
+    listed = list_files(paths, watched)
+    for path, size, modified_ns in listed:
+        found = os.stat(path)
+        assert (size, modified_ns) == (found.st_size, found.st_mtime_ns)
+    return [file.path for file in listed]
+
+
 def test_paths_are_listed_sorted_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "_SUCCESS", ".hidden", "sub/c.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert list_files([str(tmp_path)]) == [
-        str(tmp_path / n) for n in ("a.csv", "b.csv", "sub/c.csv")
-    ]
-    assert list_files([f"file://{tmp_path}/*.csv"]) == [
-        str(tmp_path / n) for n in ("a.csv", "b.csv")
-    ]
+    assert paths_of([str(tmp_path)]) == [str(tmp_path / n) for n in ("a.csv", "b.csv", "sub/c.csv")]
+    assert paths_of([f"file://{tmp_path}/*.csv"]) == [str(tmp_path / n) for n in ("a.csv", "b.csv")]
 
 
 def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
@@ -257,10 +320,10 @@ def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named
     with pytest.raises(PathProblem, match=r"there is no directory .*/in'"):
         list_files([str(folder)], watched=True)
     folder.mkdir()
-    assert list_files([f"{folder}/*.csv"], watched=True) == []
+    assert paths_of([f"{folder}/*.csv"], watched=True) == []
     for name, time_s in (("b.csv", 1), ("a.csv", 3), ("c.csv", 3), (".hidden.csv", 0)):
         (folder / name).touch()
         os.utime(folder / name, (time_s, time_s))
-    assert list_files([str(folder)], watched=True) == [
+    assert paths_of([str(folder)], watched=True) == [
         str(folder / name) for name in ("b.csv", "a.csv", "c.csv")
     ]

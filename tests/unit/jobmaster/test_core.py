@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
@@ -233,10 +234,12 @@ def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> No
     assert world.of(commands.ListPaths, world.pass_time(5.0)) == [], (
         "not again before the answer has come"
     )
-    found = world.post(events.PathsListed(operator_id=listing.operator_id, files=("/in/a",)))
+    found = world.post(
+        events.PathsListed(operator_id=listing.operator_id, files=(ListedFile("/in/a", 1, 2),))
+    )
     sent = world.one(commands.SendOperatorMessage, found)
     assert sent.attempt_id == execution.attempt_id
-    assert sent.message == SplitAssigned(number=0, split_json='{"path": "/in/a"}')
+    assert sent.message == SplitAssigned(number=0, split_json='{"parts":[["/in/a",1,2]]}')
     world.one(commands.ListPaths, world.pass_time(1.0))
     world.post(
         events.PathsMissing(

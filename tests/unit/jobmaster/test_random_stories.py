@@ -14,6 +14,7 @@ from collections import Counter
 import pytest
 
 from firesteel.common.core import Tick
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested
@@ -271,7 +272,10 @@ class Peers:
                 )
             else:
                 self.post(
-                    events.PathsListed(operator_id=listing.operator_id, files=("/x/a", "/x/b"))
+                    events.PathsListed(
+                        operator_id=listing.operator_id,
+                        files=tuple(ListedFile(f"/x/{n}", 1, 0) for n in "ab"),
+                    )
                 )
             return
         executor = self._any()

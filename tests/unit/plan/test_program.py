@@ -333,7 +333,7 @@ def test_operators_that_assign_watermarks_have_a_coordinator_for_their_alignment
     assert set(found) == {"Source: files", "Source: numbers", "Watermarks"}
     assert found["Source: files"] == (
         "file-source",
-        {"paths": ["/data/*.csv"], "format": "csv", **group},
+        {"paths": ["/data/*.csv"], "parallelism": 1, "cut": True, **group},
     )
     assert found["Watermarks"] == ("alignment", group)
     found = aligned(
@@ -342,7 +342,7 @@ def test_operators_that_assign_watermarks_have_a_coordinator_for_their_alignment
         )
     )
     assert [found[name] for name in found if name != "Source: numbers"] == [
-        ("file-source", {"paths": ["/data/*.csv"], "format": "csv"}),
+        ("file-source", {"paths": ["/data/*.csv"], "parallelism": 1, "cut": True}),
         ("alignment", group),
     ]
     assert "Watermarks" not in aligned(Watermarks.custom(lambda batch: None))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
-from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
+from firesteel.common.file_parts import FilePart, from_json
+from firesteel.connectors.file_source import (
+    CORRUPT_RECORD,
+    MALFORMED_FORMATS,
+    FileSource,
+)
 from firesteel.connectors.read_options import OPTIONS
 from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
@@ -21,12 +27,17 @@ from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRunti
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark import observations
+from taskexecutor.executor.spark.file_parts import FileParts, check_header, check_read, unchanged
+from taskexecutor.executor.spark.file_plans import FilePlan, FilePlans, FileRows
 from taskexecutor.executor.spark.files import (
+    DROPPED_COUNTER,
     MALFORMED_SCHEMA,
     CheckedRows,
     declared_schema,
+    emit_malformed,
     file_reader,
     first_malformed,
+    read_all,
     read_files,
 )
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
@@ -59,7 +70,7 @@ class FileSourceRuntime(SourceRuntime[FileSource]):
 
 
 class FileStage(SparkSourceStage):
-    """A file source and the Spark operators after it."""
+    """A file source and the Spark operators after it: by a kept plan where there is one."""
 
     def __init__(
         self,
@@ -72,62 +83,135 @@ class FileStage(SparkSourceStage):
         super().__init__(specs, output_schema)
         self._source = source
         self._watermarks = spec.watermarks
-        self._source_schema = None if source_schema is None else to_spark(source_schema)
+        assert source_schema is not None, "a file source has been analysed"
+        self._source_schema = to_spark(source_schema)
         self._watermark_us: int | None = None
+        self._plans: FilePlans | None = None
+        self._ranges: FileRows | None = None
         self.idle_between_splits = source.watch_s is not None
 
+    def open(self) -> None:
+        with self._on_spark():
+            self._parts = FileParts(self._engine, self._source, self._source_schema)
+        self._plans = FilePlans(
+            self._engine,
+            self._source,
+            self._source_schema,
+            self._specs,
+            self._watermarks,
+            self._parts,
+            self.context.plan_meter,
+        )
+
     def _read(self, split: Split) -> int:
-        path = split["path"]
+        parts = [unchanged(part, self._source) for part in from_json(split)]
+        assert self._plans is not None, "open first"
+        rows = 0
+        for group, columns in self._grouped(parts):
+            self._check_headers(group, columns)
+            with self._on_spark():
+                plan = self._plans.plan(columns, group[0].path)
+            with self._explained(group):
+                if plan is not None:
+                    rows += self._read_kept(plan, group)
+                else:
+                    rows += sum(self._read_anew(part, columns) for part in group)
+        for part in parts:
+            check_read(part, self._source)
+        return rows
+
+    def close(self) -> None:
+        if self._plans is not None:
+            self._plans.close()
+
+    def _check_headers(self, parts: list[FilePart], columns: tuple[str, ...]) -> None:
+        if self._source.format == "csv":
+            names = [name for name in self._source_schema.names if name not in columns]
+            for part in parts:
+                if part.start == 0:
+                    check_header(part.path, self._source, names)
+
+    def _grouped(self, parts: list[FilePart]) -> list[tuple[list[FilePart], tuple[str, ...]]]:
+        with self._on_spark():
+            return [(group, folder.columns) for group, folder in self._parts.by_columns(parts)]
+
+    def _read_kept(self, plan: FilePlan, parts: list[FilePart]) -> int:
+        with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
+            self._check_schema(plan.frame)
+            assert self._output_schema is not None
+            self._emit(plan.run(parts, self._output_schema, self._group))
+            self._show_plan(plan.frame)
+            if malformed := plan.malformed_rows:
+                if self._source.malformed == "drop":
+                    self.context.counter(DROPPED_COUNTER).inc(malformed)
+                elif self._source.malformed == "side_output":
+                    for batch in plan.run_malformed(parts, self._group):
+                        emit_malformed(batch, self.output)
+            latest_us = plan.latest_us
+        if latest_us is not None:
+            self._advance(latest_us)
+        return plan.rows_read
+
+    def _read_anew(self, part: FilePart, columns: tuple[str, ...]) -> int:
         latest_us: int | None = None
+        checked: CheckedRows | None = None
         with self._on_spark():
             with self.context.plan_meter.planning:
-                checked = self._checked_rows(path)
-                frame = self._frame(path) if checked is None else checked.frame
+                frame, rdd = self._frame(part, columns)
+                if self._source.malformed is not None:
+                    checked = CheckedRows(self._source, self._source_schema, frame)
+                    frame = checked.frame
                 if self._watermarks is not None:
                     frame = observations.observe_time(frame, self._watermarks)
-            done = self._run_explained(frame, path)
+            done = self._run(frame)
             self._show_plan(done)
             if self._watermarks is not None:
                 latest_us, rows = observations.observed_times(done)
             if checked is not None:
                 checked.account(done, self.context, self.output)
-        if self._watermarks is None:
-            rows = observations.scanned_rows(done, path)
+        if self._watermarks is None and rdd is not None:
+            rows = observations.rdd_rows(done, rdd)
+        elif self._watermarks is None:
+            rows = observations.scanned_rows(done, part.path)
         if latest_us is not None:
             self._advance(latest_us)
         return rows
 
-    def _run_explained(self, frame: DataFrame, path: str) -> DataFrame:
-        """Runs `frame`. If a window misses an event time, the error names a row that does not fit
-        the schema, if there is one.
+    @contextmanager
+    def _explained(self, parts: list[FilePart]) -> Iterator[None]:
+        """If a window misses an event time, the error names a row that does not fit the schema, if
+        there is one.
         """
         try:
-            return self._run(frame)
+            yield
         except Exception as error:
-            source, schema = self._source, self._source_schema
+            source = self._source
             if (
                 IS_NULL not in str(error)
-                or schema is None
                 or source.malformed is not None
                 or source.format not in MALFORMED_FORMATS
             ):
                 raise
-            row = first_malformed(self._engine.session, source, path, schema)
+            paths = [part.path for part in parts]
+            row = first_malformed(self._engine.session, source, paths, self._source_schema)
             if row is None:
                 raise
             raise FiresteelError(
-                f"{path}: the row {row!r} does not fit the schema, so columns of it are null,"
-                " and a window needs its event time;"
+                f"{row['path']}: the row {row[CORRUPT_RECORD][:200]!r} does not fit the schema, so "
+                "columns of it are null, and a window needs its event time;"
                 ' FileSource(malformed="drop") or "side_output" goes on without such rows'
             ) from error
 
-    def _frame(self, path: str) -> DataFrame:
-        return read_files(self._engine.session, self._source, path, self._source_schema)
-
-    def _checked_rows(self, path: str) -> CheckedRows | None:
-        if self._source.malformed is None or self._source_schema is None:
-            return None
-        return CheckedRows(self._engine.session, self._source, path, self._source_schema)
+    def _frame(self, part: FilePart, columns: tuple[str, ...]) -> tuple[DataFrame, int | None]:
+        """The part's rows; of a part of a file, also the id of their RDD."""
+        if not part.whole:
+            if self._ranges is None:
+                self._ranges = FileRows(
+                    self._engine, self._source, self._source_schema, self._parts
+                )
+            return self._ranges.frame(columns, part)
+        read = read_files if self._source.malformed is None else read_all
+        return read(self._engine.session, self._source, [part.path], self._source_schema), None
 
     def _advance(self, latest_us: int) -> None:
         assert self._watermarks is not None
@@ -168,7 +252,7 @@ def _declared_or_inferred(
 ) -> StructType:
     schema = declared_schema(source)
     if schema is None:
-        return read_files(session, source, paths, None).schema
+        return read_files(session, source, paths, None, base=False).schema
     if source.malformed is not None and CORRUPT_RECORD in schema.names:
         raise FiresteelError(
             f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude "

@@ -1,0 +1,211 @@
+"""Parts of files on their way into Spark: whether they are still what was listed, the values of
+their partition columns, and the partition of a scan that has them.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from firesteel.common.file_parts import FilePart
+from firesteel.connectors import FileSource
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.files import partition_base
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import singleton
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_MOST_FOLDERS = 10_000  # whose values are remembered
+_HEADER_BYTES = 64 * 1024
+_MS = 1_000_000  # nanoseconds
+_LINES = ("csv", "json", "text")  # formats of files that may grow while they are read
+
+
+class Folder(NamedTuple):
+    """What the files of a folder have in common."""
+
+    columns: tuple[str, ...]  # that its path gives them
+    values: Any  # of these columns: an InternalRow
+
+
+class FileParts:
+    """The parts of one source's files."""
+
+    def __init__(self, engine: SparkEngine, source: FileSource, schema: StructType) -> None:
+        self._session: Any = engine.session
+        self._source = source
+        self._java_schema = self._session._jsparkSession.parseDataType(schema.json())
+        self._folders: dict[str, Folder] = {}
+        engine.code.load("FiresteelFiles")
+        self._type = engine.code.type("FiresteelFiles")
+
+    def by_columns(self, parts: Sequence[FilePart]) -> Iterator[tuple[list[FilePart], Folder]]:
+        """Neighbouring parts whose paths have the same columns, in order."""
+        for _, group in groupby(parts, lambda part: self._folder(part.path).columns):
+            same = list(group)
+            yield same, self._folder(same[0].path)
+
+    def partition(self, parts: Sequence[FilePart], index: int = 0) -> Any:
+        """A FilePartition."""
+        rows: dict[int, int] = {}  # of each folder's values: its number
+        values = self._session._jvm.java.util.ArrayList()
+        fields: list[object] = []
+        for path, start, length, size, modified_ns in parts:
+            row = self._folder(path).values
+            if id(row) not in rows:
+                rows[id(row)] = len(rows)
+                values.append(row)
+            fields += path, start, length, size, modified_ns // _MS, rows[id(row)]
+        return self._type.partition(index, "".join(f"{field}\0" for field in fields), values)
+
+    def _folder(self, path: str) -> Folder:
+        name = os.path.dirname(path)
+        folder = self._folders.get(name)
+        if folder is None:
+            if len(self._folders) >= _MOST_FOLDERS:
+                self._folders.clear()
+            folder = self._folders[name] = self._parsed(name, path)
+        return folder
+
+    def _parsed(self, name: str, path: str) -> Folder:
+        """As Spark does when it lists the folder."""
+        base = partition_base(self._source, path) or self._base_path(name)
+        jvm = self._session._jvm
+        nothing = jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
+        options = {key.lower(): value for key, value in self._source.options.items()}
+        if not base or options.get("recursivefilelookup", "").lower() == "true":
+            return Folder((), nothing)
+        paths = jvm.java.util.ArrayList()
+        paths.append(jvm.org.apache.hadoop.fs.Path(name))
+        bases = jvm.java.util.ArrayList()
+        bases.append(jvm.org.apache.hadoop.fs.Path(base))
+        conf = self._session._jsparkSession.sessionState().conf()
+        spec = singleton(
+            jvm, "org.apache.spark.sql.execution.datasources.PartitioningUtils"
+        ).parsePartitions(
+            jvm.PythonUtils.toSeq(paths),
+            conf.partitionColumnTypeInferenceEnabled(),
+            jvm.PythonUtils.toSeq(bases).toSet(),
+            jvm.scala.Some(self._java_schema),
+            conf.caseSensitiveAnalysis(),
+            conf.validatePartitionColumns(),
+            options.get("timezone", conf.sessionLocalTimeZone()),
+            False,
+        )
+        if spec.partitions().isEmpty():
+            return Folder((), nothing)
+        return Folder(
+            tuple(spec.partitionColumns().fieldNames()), spec.partitions().head().values()
+        )
+
+    def _base_path(self, name: str) -> str:
+        """The option basePath, for a folder below it."""
+        for key, value in self._source.options.items():
+            if key.lower() == "basepath" and "=" in name:
+                return str(value).removeprefix("file://")
+        return ""
+
+
+def unchanged(part: FilePart, source: FileSource) -> FilePart:
+    """The part of the file as it is now. Raises FiresteelError if it cannot be what was listed."""
+    try:
+        found = os.stat(part.path)
+    except FileNotFoundError:
+        options = {key.lower(): value.lower() for key, value in source.options.items()}
+        if options.get("ignoremissingfiles") == "true":
+            return part  # Spark does
+        raise FiresteelError(
+            f"{part.path}: the file is gone; it had {part.size} bytes when it was listed. "
+            "A job needs its files until it has read them"
+        ) from None
+    size, modified_ns = found.st_size, found.st_mtime_ns
+    if part.whole and size >= part.size:
+        return FilePart(part.path, 0, size, size, modified_ns)
+    if (size, modified_ns) != (part.size, part.modified_ns):
+        change = "was written to" if size == part.size else f"now has {size} bytes"
+        raise FiresteelError(
+            f"{part.path}: the file {change}; it had {part.size} bytes when it was listed, and "
+            "some of it may have been read. Write files elsewhere and rename them when they are "
+            "complete"
+        )
+    return part
+
+
+def check_read(part: FilePart, source: FileSource) -> None:
+    """Raises FiresteelError if the file has changed while it was read. `part`: what `unchanged`
+    returned before.
+    """
+    try:
+        found = os.stat(part.path)
+    except FileNotFoundError:
+        return  # what was opened was read
+    if (found.st_size, found.st_mtime_ns) == (part.size, part.modified_ns):
+        return
+    if part.whole and found.st_size > part.size and source.format in _LINES:
+        return  # lines were appended
+    raise FiresteelError(
+        f"{part.path}: the file was changed while it was read: from {part.size} to "
+        f"{found.st_size} bytes. Write files elsewhere and rename them when they are complete"
+    )
+
+
+def check_header(path: str, source: FileSource, names: Sequence[str]) -> None:
+    """Raises FiresteelError if a CSV file's header has the columns in other places than the schema,
+    or, if that was inferred, other columns. Spark takes columns by their places, and would give the
+    wrong ones without a word.
+
+    `names`: of the columns in the file, by the schema. Renamed columns are the program's business,
+    as is everything if it sets the option enforceSchema.
+    """
+    options = {key.lower(): value for key, value in source.options.items()}
+    if "enforceschema" in options or options.get("header", "false").lower() != "true":
+        return
+    found = _header(path, options)
+    if found is None:
+        return
+    for place, name in enumerate(map(str.lower, names)):
+        if place < len(found) and found[place] == name:
+            continue
+        inferred = source.schema is None and len(set(found)) == len(found)
+        if name in found or inferred:
+            where = f"column {found.index(name) + 1}" if name in found else "not in its header"
+            raise FiresteelError(
+                f"{path}: {names[place]!r}, column {place + 1} of the schema, is {where}: the "
+                f"header is {', '.join(found)}. Spark reads CSV by places; read such files by a "
+                "source of their own, or set the option enforceSchema to true to read them so"
+            )
+
+
+def _header(path: str, options: Mapping[str, str]) -> list[str] | None:
+    """The header's names in lower case; None if there is none, or only Spark can read it."""
+    encoding = options.get("encoding", options.get("charset", "utf-8"))
+    separator = options.get("sep", options.get("delimiter", ","))
+    quote, comment = options.get("quote", '"'), options.get("comment")
+    if len(separator) != 1 or len(quote) > 1:
+        return None
+    try:
+        with pa.input_stream(path) as stream:
+            text = stream.read(_HEADER_BYTES).decode(encoding, "replace")
+    except (pa.ArrowException, OSError, LookupError):
+        return None  # Spark says what is wrong
+    lines = text.removeprefix("\ufeff").split(options.get("linesep") or "\n")
+    if len(text) == _HEADER_BYTES:
+        lines.pop()
+    for line in lines:
+        if not line.strip() or (comment and line.startswith(comment)):
+            continue
+        if quote and line.count(quote) % 2:
+            return None  # it may go on in the next line
+        if not quote:
+            row = line.split(separator)
+        else:
+            row = next(csv.reader([line], delimiter=separator, quotechar=quote))
+        return [name.strip().lower() for name in row]
+    return None

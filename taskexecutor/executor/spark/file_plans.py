@@ -1,0 +1,300 @@
+"""Runs splits of files by a kept plan: any number of files, or ranges of them, without a plan of
+their own and without a Spark job.
+
+The plan's RDD is a chain over Spark's scan. It is computed on the calling thread (or rather its
+thread in the JVM) for a partition with other files than those that it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import structlog
+
+from firesteel.common.error_report import summary_of
+from firesteel.common.file_parts import FilePart
+from firesteel.connectors import FileSource
+from firesteel.connectors.file_source import LISTING_OPTIONS
+from firesteel.operator import PlanMeter
+from firesteel.plan.specs import Spec, WatermarkSpec
+from taskexecutor.executor.spark.columns.sink import ColumnSink
+from taskexecutor.executor.spark.file_parts import FileParts
+from taskexecutor.executor.spark.files import CheckedRows, read_all, read_files
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
+from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, KeptPlan, NotKept, keep
+from taskexecutor.executor.spark.plans import empty_frame, event_time_us
+from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.schemas import conform, to_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_SCAN = "FileSourceScanExec"
+_ALLOWED = ROW_BY_ROW | {_SCAN, "ColumnarToRowExec"}
+_LENGTH_BYTES = 4  # the prefix of each batch
+
+_log = structlog.get_logger(__name__)
+
+
+class FilePlans:
+    """The kept plans of one operator's files: one for each set of columns that paths give."""
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        source: FileSource,
+        schema: StructType,
+        specs: Sequence[Spec],
+        watermarks: WatermarkSpec | None,
+        parts: FileParts,
+        meter: PlanMeter,
+    ) -> None:
+        self._engine = engine
+        self._meter = meter
+        self._source = source
+        self._schema = schema
+        self._specs = tuple(specs)
+        self._watermarks = watermarks
+        self._parts = parts
+        self._plans: dict[tuple[str, ...], FilePlan] = {}
+        self._attempts: dict[tuple[str, ...], int] = {}
+        given = sorted(LISTING_OPTIONS.intersection(map(str.lower, source.options)))
+        self._obstacle = ""
+        if given:
+            self._obstacle = f"the option {given[0]} chooses among files"
+        elif engine.cores > 1 or not engine.is_local:
+            self._obstacle = "a job of Spark's uses more cores"
+
+    def plan(self, columns: tuple[str, ...], path: str) -> FilePlan | None:
+        """The plan for files whose paths give these columns, as that of `path` does; None if there
+        is no kept plan. Calls the functions of the program when it is made.
+        """
+        if self._obstacle:
+            self._meter.not_kept(self._obstacle)
+            return None
+        if columns in self._plans and self._plans[columns].outdated:
+            self._plans.pop(columns).close()
+            self._attempts[columns] = ATTEMPTS
+        attempts = self._attempts.setdefault(columns, ATTEMPTS)
+        if columns not in self._plans and attempts:
+            self._attempts[columns] = attempts - 1
+            try:
+                with self._meter.planning:
+                    self._plans[columns] = self._made(path)
+                self._meter.made()
+            except NotKept as reason:
+                self._meter.not_kept(str(reason))
+            except Exception as error:
+                # If it is the program's error, planning in the usual way raises it again.
+                _log.info("the plan is not kept", error=repr(error))
+                self._meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
+        return self._plans.get(columns)
+
+    def close(self) -> None:
+        for plan in self._plans.values():
+            plan.close()
+
+    def _made(self, path: str) -> FilePlan:
+        session: Any = self._engine.session
+        observer = RowObserver(self._engine)
+        malformed: _Run | None = None
+        if self._source.malformed is None:
+            leaf = read_files(session, self._source, [path], self._schema)
+        else:
+            every = read_all(session, self._source, [path], self._schema)
+            checked = CheckedRows(self._source, self._schema, every, observer)
+            leaf = checked.frame
+            rows = checked.malformed
+            malformed = self._run_of(keep(session, rows, rows, (), _ALLOWED))
+        if self._watermarks is not None:
+            leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
+        empty = empty_frame(session, self._schema)
+        run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED))
+        return FilePlan(run, malformed, observer)
+
+    def _run_of(self, kept: KeptPlan) -> _Run:
+        """Raises NotKept if the plan holds more than the one scan, or leaves out files."""
+        leaves = kept.physical.collectLeaves()
+        scans = [
+            leaf
+            for leaf in (leaves.apply(index) for index in range(leaves.size()))
+            if leaf.getClass().getSimpleName() == _SCAN
+        ]
+        if len(scans) != 1:
+            raise NotKept("it does not read each file once")
+        if not scans[0].partitionFilters().isEmpty():
+            raise NotKept("it chooses among folders by the columns that their names give")
+        return _Run(self._engine, self._parts, kept, self._meter)
+
+
+class FilePlan:
+    """A kept plan. It runs once at a time."""
+
+    def __init__(self, run: _Run, malformed: _Run | None, observer: RowObserver) -> None:
+        self._run = run
+        self._malformed = malformed
+        self._observer = observer
+        self.frame = run.frame
+        self.rows_read = 0  # by the last run: rows that it has read from files
+
+    def close(self) -> None:
+        self._run.close()
+        if self._malformed is not None:
+            self._malformed.close()
+
+    @property
+    def outdated(self) -> bool:
+        """See KeptPlan."""
+        return self._run.kept.outdated
+
+    @property
+    def latest_us(self) -> int | None:
+        """Of the last run: the latest event time, if there is any."""
+        return self._observer.latest_us
+
+    @property
+    def malformed_rows(self) -> int:
+        """Of the last run."""
+        return self._observer.malformed_rows
+
+    def run(
+        self, parts: Sequence[FilePart], schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The results in batches of exactly `schema`, each computed on demand."""
+        self._observer.reset()
+        self._run.meter.ran_kept()
+        yield from self._run.run(parts, schema, group)
+        self.rows_read = self._run.rows_read
+
+    def run_malformed(
+        self, parts: Sequence[FilePart], group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The malformed rows, for `emit_malformed`."""
+        assert self._malformed is not None
+        yield from self._malformed.run(parts, self._malformed.schema, group)
+
+
+class FileRows:
+    """The rows of parts of files as a frame, for plans that are not kept. Spark reads all columns,
+    whichever the plan needs.
+    """
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        source: FileSource,
+        schema: StructType,
+        parts: FileParts,
+    ) -> None:
+        engine.code.load("FiresteelFileRDD")
+        self._engine = engine
+        self._source = source
+        self._schema = schema
+        self._parts = parts
+        self._type = engine.code.type("FiresteelFileRDD")
+        self._scans: dict[tuple[str, ...], tuple[DataFrame, Any]] = {}
+
+    def frame(self, columns: tuple[str, ...], part: FilePart) -> tuple[DataFrame, int]:
+        """And the id of its RDD. `columns`: those that the file's path gives."""
+        from pyspark.sql import DataFrame
+
+        session: Any = self._engine.session
+        if columns not in self._scans:
+            read = read_files if self._source.malformed is None else read_all
+            found = read(session, self._source, [part.path], self._schema)
+            rdd = found._jdf.queryExecution().executedPlan().execute()
+            _root_of(rdd)
+            self._scans[columns] = found, rdd
+        scan, rdd = self._scans[columns]
+        cores = self._engine.cores if not part.whole else 1
+        partitions = session._sc._gateway.new_array(session._jvm.org.apache.spark.Partition, cores)
+        for index, piece in enumerate(_pieces(part, cores)):
+            partitions[index] = self._parts.partition([piece], index)
+        rows = self._type(session._jsc.sc(), rdd, partitions)
+        java = session._jsparkSession.internalCreateDataFrame(rows, scan._jdf.schema(), False)
+        return DataFrame(java, session), rows.id()
+
+
+def _root_of(rdd: Any) -> Any:
+    """Where the chain begins. An RDD that goes into a job must know its parents; it does once it
+    has been asked.
+    """
+    while rdd.getClass().getSimpleName() == "MapPartitionsRDD":
+        rdd = rdd.dependencies().head().rdd()
+    return rdd
+
+
+def _pieces(part: FilePart, count: int) -> list[FilePart]:
+    bounds = [part.start + part.length * piece // count for piece in range(count + 1)]
+    return [part._replace(start=start, length=end - start) for start, end in pairwise(bounds)]
+
+
+class _Run:
+    """What it takes to run one plan."""
+
+    def __init__(
+        self, engine: SparkEngine, parts: FileParts, kept: KeptPlan, meter: PlanMeter
+    ) -> None:
+        self.meter = meter
+        self.frame = kept.frame
+        self.kept = kept
+        self.schema = to_arrow(kept.frame.schema)
+        self.rows_read = 0
+        self._engine = engine
+        self._parts = parts
+        self._properties = engine.session_properties()
+        if ColumnSink.suits(engine, kept.frame.schema):
+            self._sink: ColumnSink | None = ColumnSink(engine, kept.frame.schema)
+            self._rdd = self._sink.fuse(kept.physical).execute()
+        else:
+            self._sink = None
+            self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical)
+            self._path = engine.bundles.path()
+        root = _root_of(self._rdd).getClass().getSimpleName()
+        if root != "FileScanRDD":
+            raise NotKept(f"its rows come from a {root}")
+
+    def run(
+        self, parts: Sequence[FilePart], schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        with self.meter.converting:
+            partition = self._parts.partition(parts)
+        with self._engine.local_tasks.task(group, self._properties) as task:
+            with task:
+                rows = self._rdd.iterator(partition, task.context)
+            batches = (
+                self._written(rows, task) if self._sink is None else self._sink.batches(rows, task)
+            )
+            for batch in batches:
+                with self.meter.converting:
+                    batch = conform(batch, schema)
+                yield batch
+            self.rows_read = task.records_read
+
+    def _written(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
+        """Of types that only Spark's own writer of Arrow batches knows."""
+        jvm: Any = self._engine.session._jvm
+        while True:
+            with task:
+                if not rows.hasNext():
+                    return
+                stream = jvm.java.io.DataOutputStream(jvm.java.io.FileOutputStream(str(self._path)))
+                try:
+                    jvm.PythonRDD.writeIteratorToStream(rows.take(1), stream)
+                finally:
+                    stream.close()
+            content = pa.py_buffer(self._path.read_bytes())
+            batch = pa.ipc.read_record_batch(content[_LENGTH_BYTES:], self.schema)
+            if batch.num_rows:
+                yield batch
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+        else:
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,77 @@
+"""What a plan that runs in local tasks sees of its rows: the latest event time, malformed rows.
+
+Cheaper than `DataFrame.observe`, which makes an object of each row: a filter whose condition is a
+call of a Java object, and true. Because the call is not deterministic to Spark, the rows of the
+frame stay the ones that it sees, whatever is filtered later. It only works where the plan is run by
+the object's own JVM and not sent elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import singleton
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_CLASS = "FiresteelRows"
+
+
+class RowObserver:
+    """Of one plan, which runs once at a time; `reset` before each run."""
+
+    def __init__(self, engine: SparkEngine) -> None:
+        session: Any = engine.session
+        engine.code.load(_CLASS)
+        type_ = engine.code.type(_CLASS)
+        self._session = session
+        self._rows = type_()
+        self._no_time = int(type_.NO_TIME)
+
+    def times(self, frame: DataFrame, time_us: str) -> DataFrame:
+        """`time_us`: SQL of a BIGINT."""
+        from pyspark.sql import functions as sql
+
+        return self._called(frame, "time", sql.expr(f"coalesce({time_us}, {self._no_time}L)"))
+
+    def malformed(self, frame: DataFrame, is_malformed: Column, evaluated: Column) -> DataFrame:
+        """Both are booleans and never null. The second one is evaluated and has no effect."""
+        return self._called(frame, "malformed", is_malformed, evaluated)
+
+    def reset(self) -> None:
+        self._rows.reset()
+
+    @property
+    def latest_us(self) -> int | None:
+        """None if no row has an event time."""
+        latest = int(self._rows.latest())
+        return None if latest == self._no_time else latest
+
+    @property
+    def malformed_rows(self) -> int:
+        return int(self._rows.malformedRows())
+
+    def _called(self, frame: DataFrame, method: str, *arguments: Column) -> DataFrame:
+        from pyspark.sql.classic.column import Column as ClassicColumn
+
+        jvm = self._session._jvm
+        types = jvm.org.apache.spark.sql.types
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        conversion = singleton(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
+        given = jvm.java.util.ArrayList()
+        for argument in arguments:
+            # Otherwise a call whose argument might be null would not be made, or give null.
+            given.append(expressions.KnownNotNull(conversion.expression(argument._jc)))  # type: ignore[attr-defined]
+        call = expressions.objects.Invoke(
+            expressions.Literal(self._rows, types.ObjectType(self._rows.getClass())),
+            method,
+            singleton(jvm, "org.apache.spark.sql.types.BooleanType"),
+            jvm.PythonUtils.toSeq(given),
+            jvm.PythonUtils.toSeq(jvm.java.util.ArrayList()),
+            True,
+            False,
+            False,  # not deterministic
+        )
+        return frame.where(ClassicColumn(conversion.column(call)))

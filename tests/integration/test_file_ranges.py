@@ -1,0 +1,222 @@
+"""Ranges of files, and files that change, on a real Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc as pa_orc
+import pyarrow.parquet as pq
+import pytest
+
+from firesteel.common.error_report import summary_of
+from firesteel.common.operator_messages import SplitAssigned
+from firesteel.connectors import FileSource
+from firesteel.errors import FiresteelError
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.spark.file_parts import check_header, check_read, unchanged
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from tests.integration.file_splits import cut_split, parts_of, split_of
+from tests.integration.test_file_source import reader
+
+NUMBERS = "n LONG, s STRING"
+
+
+def deliver(harness: OperatorHarness, *splits: str) -> list[list[dict[str, Any]]]:
+    """The rows of each of the splits."""
+    found = []
+    for number, split in enumerate(splits):
+        before = len(harness.rows())
+        harness.deliver(SplitAssigned(number=number, split_json=split))
+        harness.poll()
+        found.append(harness.rows()[before:])
+    return found
+
+
+def written(folder: Path, name: str) -> tuple[Path, FileSource]:
+    """An odd file."""
+    format, _, kind = name.partition(" ")
+    path = folder / f"x.{format}"
+    options: dict[str, Any] = {}
+    schema = NUMBERS
+    table = pa.table({"n": [1, None, 3, 4, 5], "s": ["a", "", None, "d" * 40, "é"]})
+    match name:
+        case "csv":
+            path.write_bytes(b'1,a\n\n2,"b, c"\n\xc3\xa9,bad\n3\n4,"x""y"\n5,last')
+        case "csv header":
+            options = {"header": True}
+            path.write_bytes(b'n,s\r\n1,a\r\n2,"b"\r\n\r\n3,\xf0\x9f\x98\x80\r\n')
+        case "csv quoted":  # which Spark reads line by line
+            path.write_bytes(b'1,"a\n2,b"\n3,"c\r4,d"\n"5,e\n')
+        case "csv separated":
+            options = {"lineSep": ";", "sep": "|"}
+            path.write_bytes(b"1|a;2|b\nc;3|d")
+        case "json":
+            path.write_bytes(
+                b'{"n": 1, "s": "a"}\n\n{"s": "\\n"}\r\n{nonsense\n{"n": 3, "s": "\xc3\xa9"}'
+            )
+        case "text":
+            schema = "value STRING"
+            path.write_bytes(b"\none\r\ntwo\rthree\n\n\xc3\xa9\n")
+        case "parquet":
+            pq.write_table(table, path, row_group_size=1)
+        case "orc":
+            pa_orc.write_table(table, path)
+    assert kind or format
+    return path, FileSource(str(path), format=format, schema=schema, **options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["csv", "csv header", "csv quoted", "csv separated", "json", "text", "parquet", "orc"],
+)
+def test_a_file_cut_anywhere_has_the_rows_that_spark_reads(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path, source = written(tmp_path, name)
+    assert source.can_be_cut
+    options = source.options
+    expected = (
+        engine.session.read.schema(source.schema)  # type: ignore[arg-type]
+        .format(source.format)
+        .options(**options)
+        .load(str(path))
+        .toArrow()
+        .to_pylist()
+    )
+    size = path.stat().st_size
+    step = 1 if size < 100 else size // 40
+    kept = reader(engine, source, lambda df: df.where("length(cast(struct(*) AS STRING)) > 0"))
+    cuts = [cut_split(path, at) for at in range(1, size, step)]
+    for at, rows in enumerate(deliver(kept, split_of(path), *cuts)):
+        assert rows == expected, at
+    several = [cut_split(path, *range(7, size, 3 * step))]
+    assert deliver(reader(engine, source), *several) == [expected]
+    assert kept.metrics.plan_counts.made == 1
+    assert kept.metrics.counters["numRecordsIn"].value == len(expected) * (1 + len(cuts))
+    if name in ("csv header", "parquet"):
+        anew = reader(engine, source, lambda df: df.where("current_timestamp() IS NOT NULL"))
+        monkeypatch.setattr(engine, "cores", 2)  # a job has two partitions then
+        assert deliver(anew, cut_split(path, size // 2)) == [expected]
+        assert anew.metrics.counters["numRecordsIn"].value == len(expected)
+
+
+def test_a_file_that_is_not_what_was_listed_is_named(engine: SparkEngine, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("1,a\n2,b\n")
+    harness = reader(engine, FileSource(str(path), format="csv", schema=NUMBERS))
+    whole, cut = split_of(path), cut_split(path, 4)
+    parts = parts_of(path)
+    path.write_text("1,a\n2,b\n3,c\n")
+    assert len(deliver(harness, whole)[0]) == 3, "a whole file is read as it is"
+    with pytest.raises(FiresteelError, match=rf"{path}: the file now has 12 bytes; it had 8"):
+        check(harness, cut)
+    path.write_text("1,a\n")
+    with pytest.raises(FiresteelError, match=rf"{path}: the file now has 4 bytes; it had 8"):
+        check(harness, whole)
+    path.write_text("2,b\n3,c\n")
+    os.utime(path, ns=(0, parts[0].modified_ns + 1))
+    with pytest.raises(FiresteelError, match=rf"{path}: the file was written to"):
+        check(harness, cut)
+    path.unlink()
+    for split in (whole, cut):
+        with pytest.raises(FiresteelError, match=rf"{path}: the file is gone; it had 8 bytes"):
+            check(harness, split)
+
+
+def check(harness: OperatorHarness, split: str) -> None:
+    number = harness.operator._splits._received  # type: ignore[attr-defined]
+    harness.deliver(SplitAssigned(number=number, split_json=split))
+    harness.poll()
+
+
+def test_a_file_may_grow_by_lines_while_it_is_read_and_not_change_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("1\n")
+    lines, rows = (FileSource(str(path), format=format) for format in ("csv", "parquet"))
+    (part,) = parts_of(path)
+    assert unchanged(part, lines) == part
+    for source in (lines, rows):
+        check_read(part, source)
+    path.write_text("1\n2\n")
+    check_read(part, lines)
+    with pytest.raises(FiresteelError, match="was changed while it was read: from 2 to 4 bytes"):
+        check_read(part, rows)
+    with pytest.raises(FiresteelError, match="was changed while it was read"):
+        check_read(part._replace(start=1, length=1), lines)
+    path.write_text("1")
+    with pytest.raises(FiresteelError, match="from 2 to 1 bytes"):
+        check_read(part, lines)
+    path.unlink()
+    check_read(part, rows)
+    ignoring = FileSource(str(path), format="csv", ignoreMissingFiles=True)
+    assert unchanged(part, ignoring) == part
+
+
+def test_a_csv_file_with_its_columns_in_other_places_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+
+    def refused(header: str, schema: str | None, names: list[str], **options: Any) -> bool:
+        path.write_text(f"{header}\n1,2\n")
+        source = FileSource(str(path), format="csv", schema=schema, header=True, **options)
+        try:
+            check_header(str(path), source, names)
+        except FiresteelError as error:
+            return str(error).startswith(f"{path}: ")
+        return False
+
+    names = ["a", "b"]
+    assert refused("b,a", "a INT, b INT", names)
+    assert refused("a,new,b", "a INT, b INT", names)
+    assert refused("a,c", None, names), "it was inferred from other files"
+    assert refused("\n#x\n'b';a", "a INT, b INT", names, sep=";", quote="'", comment="#")
+    for header, schema, options in (
+        ("A, b", "a INT, b INT", {}),
+        ("a,b,c", "a INT, b INT", {}),
+        ("x,y", "a INT, b INT", {}),
+        ("a", "a INT, b INT", {}),
+        ("b,a", "a INT, b INT", {"enforceSchema": True}),
+        ("a,a", None, {}),
+        ('b,"a', "a INT, b INT", {"multiLine": True}),
+        ("b::a", "a INT, b INT", {"sep": "::"}),
+    ):
+        assert not refused(header, schema, names, **options), header
+    path.write_text("")
+    check_header(str(path), FileSource(str(path), format="csv", header=True), names)
+
+
+def test_odd_files_give_their_rows_or_an_error_that_names_them(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    lines = reader(engine, FileSource(str(tmp_path), format="csv", schema=NUMBERS))
+    names = ("x.csv", "empty.csv", "x.csv.gz", "x.csv.bz2", "last.csv")
+    for name in names:
+        with pa.output_stream(tmp_path / name) as stream:  # compressed by its name
+            stream.write(b"" if name == "empty.csv" else f"1,{name}\n".encode())
+    (rows,) = deliver(lines, split_of(*(tmp_path / name for name in names)))
+    assert [row["s"] for row in rows] == [name for name in names if name != "empty.csv"]
+    good = pa.table({"n": [1, 2], "s": ["a", "b"]})
+    for name, content in (("good", good), ("fewer", good.select(["s"])), ("brotli", good)):
+        codec = "brotli" if name == "brotli" else "snappy"
+        pq.write_table(content, tmp_path / f"{name}.parquet", compression=codec)
+    whole = (tmp_path / "good.parquet").read_bytes()
+    (tmp_path / "truncated.parquet").write_bytes(whole[:-9])
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    rows_of = reader(engine, FileSource(str(tmp_path), format="parquet", schema=NUMBERS))
+    found = deliver(rows_of, split_of(tmp_path / "good.parquet", tmp_path / "fewer.parquet"))
+    assert [row["n"] for row in found[0]] == [1, 2, None, None], "as Spark reads a folder"
+    for name, reason in (
+        ("truncated", "is not a Parquet file"),
+        ("empty", "is not a Parquet file"),
+        ("brotli", "(?i)brotli"),
+    ):
+        path = tmp_path / f"{name}.parquet"
+        with pytest.raises(Exception, match=r"\S") as raised:
+            check(rows_of, split_of(path))
+        assert str(path) in summary_of(raised.value)
+        assert re.search(reason, summary_of(raised.value))
+    check(rows_of, split_of(tmp_path / "good.parquet"))
+    assert len(rows_of.rows()) == 6, "the kept plan is as good as before"
