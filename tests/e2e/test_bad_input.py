@@ -121,7 +121,7 @@ def test_a_transform_that_relates_rows_is_refused_before_data_flows(session: Ses
     with pytest.raises(
         JobFailed,
         match=rf"test_bad_input\.py, line {line}: Transform\(once\): dropDuplicates "
-        r"\(Deduplicate\) works on one bundle .*transform_with_state.*per_bundle=True",
+        r"\(Deduplicate\) works on one bundle .*drop_duplicates.*per_bundle=True",
     ):
         session.client.wait(job_id)
     assert no_task_ran(session, job_id)
