@@ -189,7 +189,7 @@ def _met(met: bool | None) -> str:
 
 
 def failures(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """What failed, and its output."""
+    """What failed, and its output; once for all queries of an engine that did not run."""
     found = []
     for row in rows:
         if "output" in row:
@@ -199,7 +199,7 @@ def failures(rows: Iterable[Row]) -> list[tuple[str, str]]:
                 found.append(
                     (f"{row['benchmark']} on {engine} {fields['reason']}", fields["output"])
                 )
-    return found
+    return list(dict.fromkeys(found))
 
 
 def write(rows: Sequence[Row], out: Path) -> None:

@@ -11,7 +11,7 @@ from firesteel import Environment
 from firesteel.connectors import CollectSink
 
 BIDS = 4_600  # of 5,000 events
-FILE_BIDS = 1_000
+FILE_BIDS = 1_600  # three files
 NEXMARK = Nexmark(events_per_s=10)  # eight minutes, over midnight: many windows and sessions
 COLUMNS = ["auction", "bidder", "price", "channel", "url", "dateTime", "extra"]
 

@@ -96,7 +96,7 @@ def test_goals_cannot_be_met_beside_a_peer_that_failed() -> None:
     found = keyed(flink=EngineFailed("it ended with code 1", "no such column"))
     assert (found["met"], found["failed"]) == (None, [FLINK])
     assert found["engines"][SPARK]["ratio"] == 2.5
-    assert failures([found]) == [
+    assert failures([found, found]) == [
         ("keyed_aggregate_1k on Flink SQL failed: it ended with code 1", "no such column")
     ]
 
