@@ -191,13 +191,20 @@ def test_a_csv_file_with_its_columns_in_other_places_is_refused(tmp_path: Path) 
 def test_odd_files_give_their_rows_or_an_error_that_names_them(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
-    lines = reader(engine, FileSource(str(tmp_path), format="csv", schema=NUMBERS))
+    source = FileSource(str(tmp_path), format="csv", schema=NUMBERS)
+    lines = reader(engine, source)
     names = ("x.csv", "empty.csv", "x.csv.gz", "x.csv.bz2", "last.csv")
     for name in names:
         with pa.output_stream(tmp_path / name) as stream:  # compressed by its name
             stream.write(b"" if name == "empty.csv" else f"1,{name}\n".encode())
-    (rows,) = deliver(lines, split_of(*(tmp_path / name for name in names)))
+    together = split_of(*(tmp_path / name for name in names))
+    (rows,) = deliver(lines, together)
     assert [row["s"] for row in rows] == [name for name in names if name != "empty.csv"]
+    anew = reader(engine, source, lambda df: df.where("current_timestamp() IS NOT NULL"))
+    assert deliver(anew, together) == [rows]
+    assert anew.metrics.plan_counts.made == 1, "one plan for all of them"
+    options = FileSource(str(tmp_path), format="csv", schema=NUMBERS, pathGlobFilter="x.*")
+    assert deliver(reader(engine, options), together) == [rows[:3]], "Spark leaves files out"
     good = pa.table({"n": [1, 2], "s": ["a", "b"]})
     for name, content in (("good", good), ("fewer", good.select(["s"])), ("brotli", good)):
         codec = "brotli" if name == "brotli" else "snappy"

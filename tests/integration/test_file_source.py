@@ -242,6 +242,15 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
         paths = [root.format(tmp_path)]
         harness = reader(engine, FileSource(*paths, format="parquet", schema="n LONG, day INT"))
     assert read(harness, *paths_of(*paths)) == [{"n": 10, "day": 1}, {"n": 20, "day": 2}]
+    second = reader(
+        engine,
+        FileSource(*paths, format="parquet", schema="n LONG, day INT"),
+        lambda df: df.where("day = 2"),
+    )
+    together = SplitAssigned(number=0, split_json=split_of(*paths_of(*paths)))
+    second.deliver(together)
+    second.poll()
+    assert second.rows() == [{"n": 20, "day": 2}], "though the plan was made for day 1"
 
 
 # What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types

@@ -199,22 +199,24 @@ class FileRows:
         self._type = engine.code.type("FiresteelFileRDD")
         self._scans: dict[tuple[str, ...], tuple[DataFrame, Any]] = {}
 
-    def frame(self, columns: tuple[str, ...], part: FilePart) -> tuple[DataFrame, int]:
-        """And the id of its RDD. `columns`: those that the file's path gives."""
+    def frame(self, columns: tuple[str, ...], parts: Sequence[FilePart]) -> tuple[DataFrame, int]:
+        """And the id of its RDD. `columns`: those that the files' paths give."""
         from pyspark.sql import DataFrame
 
         session: Any = self._engine.session
         if columns not in self._scans:
             read = read_files if self._source.malformed is None else read_all
-            found = read(session, self._source, [part.path], self._schema)
+            found = read(session, self._source, [parts[0].path], self._schema)
             rdd = found._jdf.queryExecution().executedPlan().execute()
             _root_of(rdd)
             self._scans[columns] = found, rdd
         scan, rdd = self._scans[columns]
-        cores = self._engine.cores if not part.whole else 1
-        partitions = session._sc._gateway.new_array(session._jvm.org.apache.spark.Partition, cores)
-        for index, piece in enumerate(_pieces(part, cores)):
-            partitions[index] = self._parts.partition([piece], index)
+        tasks = _divided(parts, self._engine.cores)
+        partitions = session._sc._gateway.new_array(
+            session._jvm.org.apache.spark.Partition, len(tasks)
+        )
+        for index, share in enumerate(tasks):
+            partitions[index] = self._parts.partition(share, index)
         rows = self._type(session._jsc.sc(), rdd, partitions)
         java = session._jsparkSession.internalCreateDataFrame(rows, scan._jdf.schema(), False)
         return DataFrame(java, session), rows.id()
@@ -229,9 +231,15 @@ def _root_of(rdd: Any) -> Any:
     return rdd
 
 
-def _pieces(part: FilePart, count: int) -> list[FilePart]:
-    bounds = [part.start + part.length * piece // count for piece in range(count + 1)]
-    return [part._replace(start=start, length=end - start) for start, end in pairwise(bounds)]
+def _divided(parts: Sequence[FilePart], count: int) -> list[list[FilePart]]:
+    """About equal shares of whole files, or of one range, in order."""
+    first = parts[0]
+    if len(parts) == 1 and not first.whole:  # of a file that can be cut
+        cuts = [first.start + first.length * piece // count for piece in range(count + 1)]
+        return [[first._replace(start=start, length=end - start)] for start, end in pairwise(cuts)]
+    count = min(count, len(parts))
+    bounds = [len(parts) * share // count for share in range(count + 1)]
+    return [list(parts[start:end]) for start, end in pairwise(bounds)]
 
 
 class _Run:

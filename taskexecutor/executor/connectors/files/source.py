@@ -14,6 +14,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.file_parts import FilePart, from_json
 from firesteel.connectors.file_source import (
     CORRUPT_RECORD,
+    LISTING_OPTIONS,
     MALFORMED_FORMATS,
     FileSource,
 )
@@ -115,7 +116,7 @@ class FileStage(SparkSourceStage):
                 if plan is not None:
                     rows += self._read_kept(plan, group)
                 else:
-                    rows += sum(self._read_anew(part, columns) for part in group)
+                    rows += sum(self._read_anew(part, columns) for part in self._at_once(group))
         for part in parts:
             check_read(part, self._source)
         return rows
@@ -152,12 +153,18 @@ class FileStage(SparkSourceStage):
             self._advance(latest_us)
         return plan.rows_read
 
-    def _read_anew(self, part: FilePart, columns: tuple[str, ...]) -> int:
+    def _at_once(self, parts: list[FilePart]) -> list[list[FilePart]]:
+        """What a plan that is made anew reads: all, unless only Spark knows which files to read."""
+        if LISTING_OPTIONS.intersection(map(str.lower, self._source.options)):
+            return [[part] for part in parts]
+        return [parts]
+
+    def _read_anew(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
         latest_us: int | None = None
         checked: CheckedRows | None = None
         with self._on_spark():
             with self.context.plan_meter.planning:
-                frame, rdd = self._frame(part, columns)
+                frame, rdd = self._frame(parts, columns)
                 if self._source.malformed is not None:
                     checked = CheckedRows(self._source, self._source_schema, frame)
                     frame = checked.frame
@@ -172,7 +179,7 @@ class FileStage(SparkSourceStage):
         if self._watermarks is None and rdd is not None:
             rows = observations.rdd_rows(done, rdd)
         elif self._watermarks is None:
-            rows = observations.scanned_rows(done, part.path)
+            rows = observations.scanned_rows(done, parts[0].path)
         if latest_us is not None:
             self._advance(latest_us)
         return rows
@@ -202,16 +209,18 @@ class FileStage(SparkSourceStage):
                 ' FileSource(malformed="drop") or "side_output" goes on without such rows'
             ) from error
 
-    def _frame(self, part: FilePart, columns: tuple[str, ...]) -> tuple[DataFrame, int | None]:
-        """The part's rows; of a part of a file, also the id of their RDD."""
-        if not part.whole:
+    def _frame(
+        self, parts: list[FilePart], columns: tuple[str, ...]
+    ) -> tuple[DataFrame, int | None]:
+        """The rows of the parts, and the id of their RDD; without an RDD, of one whole file."""
+        if len(parts) > 1 or not parts[0].whole:
             if self._ranges is None:
                 self._ranges = FileRows(
                     self._engine, self._source, self._source_schema, self._parts
                 )
-            return self._ranges.frame(columns, part)
+            return self._ranges.frame(columns, parts)
         read = read_files if self._source.malformed is None else read_all
-        return read(self._engine.session, self._source, [part.path], self._source_schema), None
+        return read(self._engine.session, self._source, [parts[0].path], self._source_schema), None
 
     def _advance(self, latest_us: int) -> None:
         assert self._watermarks is not None
