@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,21 @@ def test_generated_code_finds_our_classes(engine: SparkEngine) -> None:
     again = Code(engine.session)
     with pytest.raises(Exception, match="duplicate class definition"):
         again.load("FiresteelTask")
+
+
+def test_tasks_that_load_a_class_at_the_same_time_define_it_once(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskexecutor.executor.spark.jvm.code._FOLDER", tmp_path)
+    source = f"package {PACKAGE};\npublic class LoadedOnce {{}}\n"
+    (tmp_path / "LoadedOnce.java").write_text(source)
+    loaders = 4
+    together = threading.Barrier(loaders)
+
+    def load() -> None:
+        together.wait()
+        engine.code.load("LoadedOnce")
+
+    with ThreadPoolExecutor(loaders) as threads:
+        for done in [threads.submit(load) for _ in range(loaders)]:
+            done.result()

@@ -8,6 +8,7 @@ no build step and no jar, but they must be in a package that Spark already has.
 from __future__ import annotations
 
 import re
+import threading
 from importlib.resources import files
 from typing import Any
 
@@ -27,20 +28,27 @@ public class Definer {{
 
 
 class Code:
-    """The classes that were defined in one JVM. They are never unloaded."""
+    """The classes that were defined in one JVM, for the threads of all tasks. They are never
+    unloaded, and none can be defined twice.
+    """
 
     def __init__(self, session: Any) -> None:
         self._jvm = session._jvm
         self._gateway = session._sc._gateway
         self._define: Any = None
         self._sources: set[str] = set()
+        self._lock = threading.Lock()
 
     def load(self, source: str) -> None:
         """Compiles `java/<source>.java` and defines its classes, in their order in the file.
         Once: later calls do nothing.
         """
-        if source in self._sources:
-            return
+        with self._lock:
+            if source not in self._sources:
+                self._load(source)
+                self._sources.add(source)
+
+    def _load(self, source: str) -> None:
         text = (_FOLDER / f"{source}.java").read_text()
         codes = {name.rpartition(".")[2]: code for name, code in self._compiled(text).items()}
         define = self._definer()
@@ -49,7 +57,6 @@ class Code:
             arguments[0] = codes.pop(name)
             define.invoke(None, arguments)
         assert not codes, f"{source}.java has classes inside classes: {sorted(codes)}"
-        self._sources.add(source)
 
     def type(self, name: str) -> Any:
         """The class `name`, to call its constructor and its static methods."""
