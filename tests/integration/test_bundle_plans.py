@@ -4,6 +4,7 @@ rows and the bundles.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections.abc import Iterator
@@ -25,8 +26,12 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundle_plans import BundlePlans
 from taskexecutor.executor.spark.bundles import BundleLoader, collect
+from taskexecutor.executor.spark.columns import rows, slabs
+from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.kept_plan import NotKept
+from taskexecutor.executor.spark.message_bundles import MessageBundles
+from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.spark.warm_up import start_warm
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
@@ -99,7 +104,7 @@ def run(
 def made(engine: SparkEngine, specs: list[Spec]) -> BundlePlans:
     kept = BundlePlans(engine, SCHEMA, specs, PlanMeter(TaskClock()))
     kept.make()
-    assert kept.frame is not None
+    assert isinstance(kept._plan, ColumnBundles)
     return kept
 
 
@@ -124,6 +129,7 @@ PROGRAMS = {
             "struct(k, array(x, x + 1) AS l) AS s", "map(coalesce(k, ''), x) AS m"
         )
     ),
+    "nothing of the rows": transforms(lambda df: df.selectExpr("1 AS one")),
     "stacked": transforms(
         lambda df: df.selectExpr("k", "stack(2, 'a', x, 'b', -x) AS (name, value)")
     ),
@@ -147,12 +153,12 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part_bytes", [16 * 2**20, 100_000, 1], ids=["whole", "in parts", "row by row"]
+    "part_bytes", [32 * 2**20, 100_000, 1], ids=["whole", "in parts", "row by row"]
 )
 def test_many_rows_and_many_batches(
     engine: SparkEngine, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.bundle_plans._PART_BYTES", part_bytes)
+    monkeypatch.setattr("taskexecutor.executor.spark.columns.bundles._PART_BYTES", part_bytes)
     specs = transforms(
         lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text")
     )
@@ -200,6 +206,50 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: 
     assert harness.metrics.shown_plan.startswith(f"Planned for each bundle: {counts.not_kept}\n")
 
 
+TWICE = pa.schema([("x", pa.int64()), ("X", pa.int64())])  # one name, by Spark's rules
+
+
+@pytest.mark.parametrize(
+    ("schema", "function"),
+    [(SCHEMA, lambda df: df.selectExpr("x", "NULL AS c")), (TWICE, lambda df: df.where("true"))],
+    ids=["a column of nothing", "a name twice"],
+)
+def test_what_columns_cannot_have_goes_row_by_row(
+    engine: SparkEngine, schema: pa.Schema, function: Any
+) -> None:
+    kept = BundlePlans(engine, schema, transforms(function), PlanMeter(TaskClock()))
+    kept.make()
+    assert isinstance(kept._plan, MessageBundles)
+    assert kept.frame is not None
+    numbers = [dict.fromkeys(schema.names, n) | {"k": "a"} for n in range(5)]
+    out = to_arrow(kept.frame.schema)
+    found = list(kept.run([pa.RecordBatch.from_pylist(numbers, schema=schema)], out, "test"))
+    assert [row["x"] for each in found for row in each.to_pylist()] == list(range(5))
+    kept.close()
+
+
+def test_another_table_in_place_of_the_input_is_not_taken_for_it(engine: SparkEngine) -> None:
+    other = rows.frame(engine, to_spark(SCHEMA))
+    leaf = other._jdf.queryExecution().executedPlan()
+    assert rows.columns_read(leaf) == set(SCHEMA.names)
+    with pytest.raises(NotKept, match="does not read its input"):
+        rows.columns_read(engine.session.range(1)._jdf.queryExecution().executedPlan())
+    both = other.crossJoin(rows.frame(engine, to_spark(SCHEMA)))
+    with pytest.raises(NotKept, match="something else, too"):
+        rows.columns_read(both._jdf.queryExecution().executedPlan())
+
+
+def test_only_columns_that_the_plan_needs_are_handed_over(engine: SparkEngine) -> None:
+    kept = made(engine, transforms(lambda df: df.where("x > 1").select("x")))
+    assert kept._plan._read == {"x"}  # type: ignore[union-attr]
+    schema = pa.schema([("x", pa.int64())])
+    assert run(kept, [{"k": "a" * 10, "x": x, "t": 0} for x in range(4)], schema) == [
+        {"x": 2},
+        {"x": 3},
+    ]
+    kept.close()
+
+
 def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> None:
     calls = []
     operator = SparkTransformStage(
@@ -223,6 +273,7 @@ def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> Non
 
 
 def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -> None:
+    before = slabs.total_bytes()
     kept = made(engine, transforms(lambda df: df.selectExpr("10 / x AS y")))
     schema = pa.schema([("y", pa.float64())])
     for _ in range(2):
@@ -230,8 +281,10 @@ def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -
             run(kept, [{"k": "a", "x": 0, "t": 0}], schema)
         assert run(kept, [{"k": "a", "x": 4, "t": 0}], schema) == [{"y": 2.5}]
     assert engine.local_tasks.used_bytes == 0
+    assert slabs.total_bytes() > before
     kept.close()
-    assert list(engine.bundles.folder.glob("*.parquet")) == []
+    gc.collect()  # the errors' frames
+    assert slabs.total_bytes() == before
 
 
 def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:

@@ -166,7 +166,7 @@ def test_batches_keep_their_rows_however_long_they_are_held(engine: SparkEngine)
         for _ in range(3):
             with run(engine, sink, rdd) as batches:
                 held.append(list(batches))
-        made = sink._slabs._made
+        made = len(sink._slabs)
         assert made == slabs.MOST
         assert 0 < slabs.total_bytes() < made * 2 * 2**20
         right = oracle(frame)
@@ -175,7 +175,7 @@ def test_batches_keep_their_rows_however_long_they_are_held(engine: SparkEngine)
         gc.collect()
         with run(engine, sink, rdd) as batches:
             assert sum(each.num_rows for each in batches) == 400_000  # of which none is held
-        assert sink._slabs._made == made
+        assert len(sink._slabs) == made
         with run(engine, sink, rdd) as batches:
             last = next(batches)
     assert last["id"].to_pylist() == list(range(65_536))

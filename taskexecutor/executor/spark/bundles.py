@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from firesteel.common.process import temporary
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from firesteel.operator import PlanMeter
 from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_arrow, to_spark
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LOCAL_ROWS = 2_000
 LOCAL_BYTES = 256 * 1024
+_GROUP_BYTES = 8 * MIB  # Spark has up to 4,096 rows of a row group in the heap at a time
 BATCH_ROWS = 65_536  # of results, at most
 
 
@@ -85,6 +87,7 @@ class BundleLoader:
                     use_dictionary=False,
                     write_statistics=False,
                     store_schema=False,
+                    row_group_size=max(1, rows * _GROUP_BYTES // max(1, size_bytes)),
                 )
             yield self._session.read.schema(self._spark_schema).parquet(str(path))
         finally:

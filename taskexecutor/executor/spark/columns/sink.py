@@ -8,11 +8,13 @@ shared memory, and no row is ever made. `jvm/java/FiresteelSink.java` is the oth
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from firesteel.operator import PlanMeter
 from taskexecutor.executor.spark import kept_plan
 from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -47,43 +49,54 @@ class ColumnSink:
         *,
         batch_rows: int = BATCH_ROWS,
         limit_bytes: int | None = None,
+        meter: PlanMeter | None = None,
     ) -> None:
         """`limit_bytes`: of the memory of a batch, the size of the JVM's heap by default. A batch
         has `batch_rows`, and more only if one input row becomes more.
         """
         engine.code.load("FiresteelSink")
         self._session: Any = engine.session
+        self._converting: AbstractContextManager[Any] = (
+            meter.converting if meter is not None else nullcontext()
+        )
         self.schema = to_arrow(schema)
         widths = [_width(kind) for kind in self.schema.types]
         rows = min(batch_rows, max(_LEAST_ROWS, _FIXED_BYTES // (sum(widths) + 1)))
         texts = max(1, widths.count(0))
-        self._java = engine.code.type("FiresteelSink")(
+        self.java = engine.code.type("FiresteelSink")(
             _in_java(engine, schema), rows, _TEXT_BYTES // texts
         )
         self._batches = Batches(self.schema)
-        self._slabs = Slabs(self._java, self._batches.buffers, limit_bytes or engine.heap_bytes)
+        self._slabs = Slabs(self.java, self._batches.buffers, limit_bytes or engine.heap_bytes)
 
     def fuse(self, plan: Any) -> Any:
         """The physical plan that puts its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
-        return kept_plan.generated_anew(self._session, plan, self._java.after)
+        return kept_plan.generated_anew(self._session, plan, self.java.after)
 
     def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
         """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in
         order, none of them empty, each computed on demand.
         """
-        self._java.begin(rows, task.java)
-        yield from self._filled()
+        self.java.begin(rows, task.java)
+        yield from self.filled(self.java.next, self.java.next)
 
-    def _filled(self) -> Generator[pa.RecordBatch, None, None]:
-        last = False
+    def filled(
+        self, first: Callable[[int], bytes], following: Callable[[int], bytes]
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The batches that these calls make in the slab of the given number; the calls return what
+        FiresteelSink.next() does.
+        """
+        fill, last = first, False
         while not last:
             lease = self._slabs.take()
-            packed = self._java.next(lease.slab.number)
-            last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)
-            if not rows:
-                continue
-            batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
+            packed = fill(lease.slab.number)
+            fill = following
+            with self._converting:
+                last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)
+                if not rows:
+                    continue
+                batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
             del lease  # the batch has it
             for start in range(0, rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS) if rows > BATCH_ROWS else batch

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -26,21 +26,33 @@ _COPIED_BYTES = 64 * 1024  # smaller batches are copied: who keeps them should n
 _ROOM_BITS = 32  # of the file, for each buffer; as in FiresteelSink.java
 _LEAST_MAPPED = 64 * 1024
 
-_all: weakref.WeakSet[Slab] = weakref.WeakSet()
+
+class SharedMemory(Protocol):
+    @property
+    def size_bytes(self) -> int:
+        """What it takes, as opposed to what it has room for."""
+
+
+_all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
+
+
+def count(memory: SharedMemory) -> None:
+    _all.add(memory)
 
 
 def total_bytes() -> int:
-    """The memory of all slabs of this process."""
-    return sum(slab.size_bytes for slab in list(_all))
+    """The shared memory of this process for batches and bundles."""
+    return sum(memory.size_bytes for memory in list(_all))
 
 
 class Slab:
     def __init__(self, java: Any, buffers: int, limit_bytes: int) -> None:
-        self._fd = os.memfd_create("firesteel-batch")
+        self._fd = -1
         self._mapped: list[pa.Buffer | None] = [None] * buffers
+        self._fd = os.memfd_create("firesteel-batch")
         os.ftruncate(self._fd, buffers << _ROOM_BITS)
         self.number: int = java.addSlab(f"/proc/{os.getpid()}/fd/{self._fd}", limit_bytes)
-        _all.add(self)
+        count(self)
 
     @property
     def size_bytes(self) -> int:
@@ -63,6 +75,8 @@ class Slab:
             os.close(self._fd)
             self._fd = -1
 
+    __del__ = close
+
 
 class Slabs:
     """The slabs of one sink, made as they are needed."""
@@ -71,35 +85,44 @@ class Slabs:
         self._java = java
         self._buffers = buffers
         self._limit_bytes = limit_bytes
+        # All of them. A lease that is garbage gives its slab back, which must not be garbage, too.
+        self._slabs: set[Slab] = set()
         self._free: list[Slab] = []
-        self._made = 0  # and not closed
         self._closed = False
-        self._lock = threading.Lock()  # leases end in any thread
+        self._lock = threading.RLock()  # leases end in any thread, and at any time
 
     def take(self) -> Lease:
         """A slab for the next batch."""
         with self._lock:
             slab = self._free.pop() if self._free else None
+        if slab is not None and slab.size_bytes > KEPT_BYTES:
+            self._java.removeSlab(slab.number)
+            self._close(slab)
+            slab = None
         if slab is None:
             slab = Slab(self._java, self._buffers, self._limit_bytes)
             with self._lock:
-                self._made += 1
-        elif slab.size_bytes > KEPT_BYTES:
-            self._java.removeSlab(slab.number)
-            slab.close()
-            slab = Slab(self._java, self._buffers, self._limit_bytes)
+                self._slabs.add(slab)
         return Lease(self, slab)
 
     def scarce(self) -> bool:
         """Whether there is no slab beside those in use."""
         with self._lock:
-            return not self._free and self._made >= MOST
+            return not self._free and len(self._slabs) >= MOST
+
+    def __len__(self) -> int:
+        return len(self._slabs)
 
     def give_back(self, slab: Slab) -> None:
         with self._lock:
             if not self._closed:
                 self._free.append(slab)
                 return
+        self._close(slab)
+
+    def _close(self, slab: Slab) -> None:
+        with self._lock:
+            self._slabs.discard(slab)
         slab.close()
 
     def close(self) -> None:
@@ -110,7 +133,7 @@ class Slabs:
         with suppress(Exception):  # the JVM may be gone
             self._java.close()
         for slab in free:
-            slab.close()
+            self._close(slab)
 
 
 class Lease:

@@ -47,7 +47,12 @@ class LocalTasks:
 
     def begin(self, group: str, properties: Any) -> Any:
         """The Java object of a task, which the caller must end()."""
-        return self._type(group, properties, self._memory, self._locks)
+        return self._type(group, properties, *self.resources)
+
+    @property
+    def resources(self) -> tuple[Any, Any]:
+        """What the constructor of FiresteelTask takes last."""
+        return self._memory, self._locks
 
     def interrupt(self, group: str) -> bool:
         """From any thread: makes the group's task fail at its next rows. False if it has none."""

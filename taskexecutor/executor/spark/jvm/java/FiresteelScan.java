@@ -1,0 +1,311 @@
+package org.apache.spark.unsafe;
+
+import java.io.RandomAccessFile;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.LongBuffer;
+import java.nio.MappedByteBuffer;
+import java.nio.channels.FileChannel;
+import java.util.Collections;
+import java.util.Properties;
+import java.util.Set;
+import org.apache.spark.TaskContext;
+import org.apache.spark.memory.MemoryManager;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.*;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceRDDPartition;
+import org.apache.spark.sql.types.*;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.sql.vectorized.*;
+import org.apache.spark.storage.BlockInfoManager;
+import org.apache.spark.storage.StorageUtils;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/** A column whose values are where Arrow has them. */
+public final class FiresteelVector extends ColumnVector {
+    private final FiresteelVector[] parts;  // of an array, a map or a struct
+    private final boolean struct;
+    private long validity;     // 0: there are no nulls
+    private long shift;        // of the validity bits
+    private long data;         // the values, or the bytes of texts
+    private long ends;         // of texts, arrays and maps: the offsets
+    private long first;        // of booleans: the shift of their bits; of arrays and maps: the first offset
+    private long start;        // the first row of the current batch
+
+    FiresteelVector(DataType type) {
+        super(type);
+        struct = type instanceof StructType;
+        if (struct) {
+            StructField[] fields = ((StructType) type).fields();
+            parts = new FiresteelVector[fields.length];
+            for (int i = 0; i < parts.length; i++) parts[i] = new FiresteelVector(fields[i].dataType());
+        } else if (type instanceof ArrayType) {
+            parts = new FiresteelVector[] {new FiresteelVector(((ArrayType) type).elementType())};
+        } else if (type instanceof MapType) {
+            parts = new FiresteelVector[] {
+                new FiresteelVector(((MapType) type).keyType()),
+                new FiresteelVector(((MapType) type).valueType())};
+        } else parts = new FiresteelVector[0];
+    }
+
+    /** Reads where its values are, relative to `base`; as columns/rows.py writes it. */
+    void read(LongBuffer in, long base) {
+        validity = place(in.get(), base);
+        shift = in.get();
+        data = place(in.get(), base);
+        ends = place(in.get(), base);
+        first = in.get();
+        start = 0;
+        for (int i = 0; i < parts.length; i++) parts[i].read(in, base);
+    }
+
+    private static long place(long at, long base) {
+        return at == Long.MIN_VALUE ? 0 : at + base;
+    }
+
+    void start(long row) {
+        start = row;
+        if (struct) for (int i = 0; i < parts.length; i++) parts[i].start(row);
+    }
+
+    public void close() {}
+    public boolean hasNull() { return validity != 0; }
+    public int numNulls() { return validity != 0 ? 1 : 0; }
+
+    public boolean isNullAt(int i) {
+        if (validity == 0) return false;
+        long bit = start + i + shift;
+        return (Platform.getByte(null, validity + (bit >> 3)) >> (int) (bit & 7) & 1) == 0;
+    }
+
+    public boolean getBoolean(int i) {
+        long bit = start + i + first;
+        return (Platform.getByte(null, data + (bit >> 3)) >> (int) (bit & 7) & 1) != 0;
+    }
+
+    public byte getByte(int i) { return Platform.getByte(null, data + start + i); }
+    public short getShort(int i) { return Platform.getShort(null, data + ((start + i) << 1)); }
+    public int getInt(int i) { return Platform.getInt(null, data + ((start + i) << 2)); }
+    public long getLong(int i) { return Platform.getLong(null, data + ((start + i) << 3)); }
+    public float getFloat(int i) { return Platform.getFloat(null, data + ((start + i) << 2)); }
+    public double getDouble(int i) { return Platform.getDouble(null, data + ((start + i) << 3)); }
+
+    public UTF8String getUTF8String(int i) {
+        long at = ends + ((start + i) << 2);
+        int from = Platform.getInt(null, at);
+        return UTF8String.fromAddress(null, data + from, Platform.getInt(null, at + 4) - from);
+    }
+
+    public byte[] getBinary(int i) { return getUTF8String(i).getBytes(); }
+
+    public Decimal getDecimal(int i, int precision, int scale) {
+        long at = data + ((start + i) << 4);
+        long low = Platform.getLong(null, at);
+        if (precision <= 18) return Decimal.createUnsafe(low, precision, scale);
+        java.math.BigInteger high = java.math.BigInteger.valueOf(Platform.getLong(null, at + 8));
+        java.math.BigInteger unscaled =
+            high.shiftLeft(64).add(new java.math.BigInteger(Long.toUnsignedString(low)));
+        return Decimal.apply(new java.math.BigDecimal(unscaled, scale), precision, scale);
+    }
+
+    public ColumnarArray getArray(int i) {
+        long at = ends + ((start + i) << 2);
+        int from = Platform.getInt(null, at);
+        int size = Platform.getInt(null, at + 4) - from;
+        return new ColumnarArray(parts[0], (int) (from - first), size);
+    }
+
+    public ColumnarMap getMap(int i) {
+        long at = ends + ((start + i) << 2);
+        int from = Platform.getInt(null, at);
+        int size = Platform.getInt(null, at + 4) - from;
+        return new ColumnarMap(parts[0], parts[1], (int) (from - first), size);
+    }
+
+    public ColumnVector getChild(int i) { return parts[i]; }
+}
+
+/** Batches of a bundle. */
+final class FiresteelRows implements InputPartition {
+    final byte[] packed;  // of each batch: its number of rows, and where its columns are
+    final long base;
+
+    FiresteelRows(byte[] packed, long base) {
+        this.packed = packed;
+        this.base = base;
+    }
+}
+
+final class FiresteelReader implements PartitionReader {
+    private static final int CHUNK = 1024;  // rows between looking whether the task was cancelled
+
+    private final LongBuffer in;
+    private final long base;
+    private final FiresteelVector[] vectors;
+    private final ColumnarBatch batch;
+    private long rows;
+    private long done;
+    private int size;
+
+    FiresteelReader(StructType schema, FiresteelRows bundle) {
+        in = ByteBuffer.wrap(bundle.packed).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
+        base = bundle.base;
+        StructField[] fields = schema.fields();
+        vectors = new FiresteelVector[fields.length];
+        for (int i = 0; i < fields.length; i++) vectors[i] = new FiresteelVector(fields[i].dataType());
+        batch = new ColumnarBatch((ColumnVector[]) vectors);
+    }
+
+    public boolean next() {
+        TaskContext context = TaskContext.get();
+        if (context != null) context.killTaskIfInterrupted();
+        done += size;
+        while (done >= rows && in.hasRemaining()) {
+            done = 0;
+            rows = in.get();
+            for (int i = 0; i < vectors.length; i++) vectors[i].read(in, base);
+        }
+        size = (int) Math.min(CHUNK, rows - done);
+        return size > 0;
+    }
+
+    public Object get() {
+        for (int i = 0; i < vectors.length; i++) vectors[i].start(done);
+        batch.setNumRows(size);
+        return batch;
+    }
+
+    public void close() {}
+    public CustomTaskMetric[] currentMetricsValues() { return new CustomTaskMetric[0]; }
+}
+
+final class FiresteelReaders implements PartitionReaderFactory {
+    private final StructType schema;
+
+    FiresteelReaders(StructType schema) { this.schema = schema; }
+
+    public boolean supportColumnarReads(InputPartition partition) { return true; }
+    public PartitionReader createReader(InputPartition partition) {
+        throw new UnsupportedOperationException();
+    }
+    public PartitionReader createColumnarReader(InputPartition partition) {
+        return new FiresteelReader(schema, (FiresteelRows) partition);
+    }
+}
+
+/** The scan of a plan: without rows until a bundle comes. */
+final class FiresteelScan implements ScanBuilder, SupportsPushDownRequiredColumns, Scan, Batch {
+    private final StructType whole;
+    private StructType read;
+
+    FiresteelScan(StructType schema) {
+        whole = schema;
+        read = schema;
+    }
+
+    /** Only columns as a whole are left out, by their names. */
+    public void pruneColumns(StructType required) {
+        StructField[] fields = whole.fields();
+        Set names = new java.util.HashSet(java.util.Arrays.asList((Object[]) required.fieldNames()));
+        java.util.ArrayList kept = new java.util.ArrayList();
+        for (int i = 0; i < fields.length; i++) if (names.contains(fields[i].name())) kept.add(fields[i]);
+        read = DataTypes.createStructType(kept);
+    }
+
+    public Scan build() { return this; }
+    public StructType readSchema() { return read; }
+    public String description() { return "bundles"; }
+    public Batch toBatch() { return this; }
+    public Scan.ColumnarSupportMode columnarSupportMode() { return Scan.ColumnarSupportMode.SUPPORTED; }
+    public InputPartition[] planInputPartitions() {
+        return new InputPartition[] {new FiresteelRows(new byte[0], 0)};
+    }
+    public PartitionReaderFactory createReaderFactory() { return new FiresteelReaders(read); }
+}
+
+/** The table that a plan reads its bundles from. */
+public final class FiresteelTable implements SupportsRead {
+    private final StructType schema;
+
+    public FiresteelTable(StructType schema) { this.schema = schema; }
+
+    public String name() { return "bundles"; }
+    public StructType schema() { return schema; }
+    public Set capabilities() { return Collections.singleton(TableCapability.BATCH_READ); }
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+        return new FiresteelScan(schema);
+    }
+}
+
+/** Runs the bundles of one plan: Arrow's columns in shared memory in, and out into a sink. */
+public final class FiresteelBundles {
+    private final RDD plan;
+    private final FiresteelSink sink;
+    private final Properties properties;
+    private final MemoryManager memory;
+    private final BlockInfoManager blocks;
+    private FiresteelTask task;
+    private MappedByteBuffer input;
+
+    public FiresteelBundles(
+            RDD plan, FiresteelSink sink, Properties properties, MemoryManager memory,
+            BlockInfoManager blocks) {
+        this.plan = plan;
+        this.sink = sink;
+        this.properties = properties;
+        this.memory = memory;
+        this.blocks = blocks;
+    }
+
+    /** The shared memory in which bundles are handed over. */
+    public void map(String path, long size) throws java.io.IOException {
+        if (input != null) StorageUtils.dispose(input);
+        input = null;
+        RandomAccessFile file = new RandomAccessFile(path, "r");
+        try {
+            input = file.getChannel().map(FileChannel.MapMode.READ_ONLY, 0, size);
+        } finally {
+            file.close();
+        }
+    }
+
+    /** Starts a bundle; its first batch of results, as FiresteelSink.next(). */
+    public byte[] first(String group, byte[] packed, int slab) {
+        task = new FiresteelTask(group, properties, memory, blocks);
+        FiresteelRows rows = new FiresteelRows(packed, Platform.getDirectBufferAddress(input));
+        boolean begun = false;
+        try {
+            sink.begin(plan, new DataSourceRDDPartition(0, scala.Option.apply(rows)), task);
+            begun = true;
+        } finally {
+            if (!begun) end();
+        }
+        return next(slab);
+    }
+
+    /** The next batch. The last one, and an error, end the bundle's task. */
+    public byte[] next(int slab) {
+        boolean more = false;
+        try {
+            byte[] report = sink.next(slab);
+            more = report[0] == 0;
+            return report;
+        } finally {
+            if (!more) end();
+        }
+    }
+
+    /** Ends the bundle, if it has not ended. */
+    public void end() {
+        if (task != null) task.end();
+        task = null;
+    }
+
+    public void close() {
+        if (input != null) StorageUtils.dispose(input);
+        input = null;
+    }
+}
