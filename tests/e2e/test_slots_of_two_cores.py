@@ -4,6 +4,7 @@ in the same rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ FILES, ROWS = 3, 300_000
 
 
 class OutOfOrder(StatefulProcessor):
-    """How many of a key's rows came before one that the file has before them."""
+    """How many of a file's rows came before one that the file has before them, though one subtask
+    has read them. (A file that is cut is read by several.)
+    """
 
     def init(self, handle: Any) -> None:
         self.last = handle.getValueState("last", "n BIGINT")
@@ -40,6 +43,12 @@ class OutOfOrder(StatefulProcessor):
                 yield Row(origin=key[0], n=row.n)
             last = row.n
         self.last.update((last,))
+
+
+def with_reader(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In the chain of the source, so in the process that reads."""
+    for batch in batches:
+        yield batch.append_column("reader", pa.array([os.getpid()] * batch.num_rows, pa.int64()))
 
 
 def events(file: int) -> pd.DataFrame:
@@ -82,7 +91,11 @@ def test_everything_at_once(session: Session, in_session: None, tmp_path: Path) 
     medians = even.key_by("key").window(Tumbling("1 h")).apply(
         lambda df: df.groupBy("key", "window_start").agg({"value": "median"}).toDF("key", "window_start", "median")
     )  # fmt: skip
-    order = even.transform(lambda df: df.where("n % 10 = 0").select("origin", "n")).key_by("origin")
+    order = (
+        even.transform(lambda df: df.where("n % 10 = 0").select("origin", "n"))
+        .map_in_arrow(with_reader, "origin BIGINT, n BIGINT, reader BIGINT")
+        .key_by("origin", "reader")
+    )
     disorder = order.transform_with_state(OutOfOrder(), "origin BIGINT, n BIGINT")
     squares = env.from_sequence(0, 100_000).transform(
         lambda df: df.selectExpr("sum(value) AS value"), per_bundle=True
