@@ -257,6 +257,13 @@ REFUSED_BEFORE_DATA_FLOWS = {
         'sales().transform(lambda df: df.groupBy("shop").count()).print()  # <-',
         r"groupBy \(Aggregate\) works on one bundle of rows .*; use key_by",
     ),
+    "an aggregate of updates": (
+        """
+        totals = sales().key_by("shop", "article").aggregate("sum(pieces) AS pieces", name="Totals")
+        totals.key_by("shop").aggregate("sum(pieces) AS pieces").print()  # <-
+        """,
+        r"it would count each update of 'Totals' \(job.py, line 21\) as one more row.*; aggregate its",
+    ),
     "a join with a stream": (
         """
         others = env.from_sequence(0, 9)

@@ -1,4 +1,4 @@
-"""Which operators may follow windows whose results can go away."""
+"""Which operators may follow those whose rows are updated or can go away."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as sql
 
-from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
+from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Watermarks
 from firesteel.connectors import CollectSink, FileSource
 from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
@@ -115,6 +116,91 @@ def test_only_results_that_may_go_away_have_the_column(tmp_path: Path, engine: S
     applied = windows.apply(lambda df: df.withColumn("row_kind", sql.lit(1)))
     with pytest.raises(FiresteelError, match="the function returns a column 'row_kind'"):
         schema_of(applied, engine)
+
+
+def running(stream: DataStream) -> DataStream:
+    return stream.key_by("shop").aggregate("sum(n) AS n", name="Totals")
+
+
+def fired_again(stream: DataStream) -> DataStream:
+    windows = stream.key_by("shop").window(Tumbling("1 h"), allowed_lateness="1 h")
+    return windows.aggregate("sum(n) AS n", name="Totals")
+
+
+def kept_and_fired_again(stream: DataStream) -> DataStream:
+    windows = stream.key_by("shop").window(Sliding("2 h", "1 h"), allowed_lateness="1 h")
+    return windows.aggregate("median(n) AS n", name="Totals")
+
+
+def as_they_are(stream: DataStream) -> DataStream:
+    return stream
+
+
+def through_functions(stream: DataStream) -> DataStream:
+    """Operators that treat rows one by one, and a union."""
+    cast = stream.filter("n > 1").select_expr("shop", "CAST(n AS LONG) AS n")
+    mapped = cast.map_in_arrow(same).map(lambda row: row).rebalance()
+    halves = mapped.filter(lambda batch: [True] * batch.num_rows).connect(mapped)
+    return mapped.map_in_arrow(same).union(halves.map_in_arrow(same, same, "shop STRING, n LONG"))
+
+
+def first_of_days(stream: DataStream) -> DataStream:
+    return stream.window_all(Tumbling("1 d", processing_time=True)).top_n(1, by="n")
+
+
+COUNTED: list[Callable[[DataStream], DataStream]] = [
+    lambda s: s.key_by("shop").aggregate("sum(n) AS n", name="Again"),
+    lambda s: s.window_all(Tumbling("1 d", processing_time=True)).aggregate(
+        "sum(n) AS n", name="Again"
+    ),
+    lambda s: (
+        s.key_by("shop").window(Session("1 h", processing_time=True)).aggregate("median(n) AS m")
+    ),
+    lambda s: s.key_by("shop").window(Tumbling("1 h", processing_time=True)).apply(lambda df: df),
+    first_of_days,
+    lambda s: s.drop_duplicates("shop"),
+]
+
+
+@pytest.mark.parametrize(
+    ("updates", "between"),
+    [
+        (running, as_they_are),
+        (fired_again, through_functions),
+        (kept_and_fired_again, as_they_are),
+    ],
+)
+def test_updates_are_not_counted_as_rows(
+    tmp_path: Path, engine: SparkEngine, updates: Any, between: Any
+) -> None:
+    visits(tmp_path)
+    why = "whenever its values change" if updates is running else "late records (allowed_lateness)"
+    for counted in COUNTED:
+        with pytest.raises(FiresteelError) as refused:
+            schema_of(counted(between(updates(rows(tmp_path)))), engine)
+        places = r"test_row_kinds\.py, line \d+"
+        assert re.match(
+            rf"{places}: .*: it would count each update of 'Totals' \({places}\) as one more row, "
+            rf"as that emits .* {re.escape(why)}; .*PostgresSink",
+            str(refused.value),
+        ), refused.value
+        assert " partial" not in str(refused.value)
+
+
+def test_what_sees_each_update_and_what_is_no_update_may_follow(
+    tmp_path: Path, engine: SparkEngine
+) -> None:
+    visits(tmp_path)
+    hourly = rows(tmp_path).key_by("shop").window(Tumbling("1 h")).aggregate("sum(n) AS n")
+    daily = hourly.key_by("shop").window(Tumbling("1 d")).aggregate("max(n) AS n")
+    assert "n" in schema_of(running(daily), engine).names
+
+    late = rows(tmp_path).key_by("shop").window(Tumbling("1 h"), allowed_lateness="1 h")
+    dropped = late.side_output_late("late").aggregate("sum(n) AS n").side_output("late")
+    assert "n" in schema_of(running(dropped), engine).names
+
+    latest = running(rows(tmp_path)).operator("Latest", StreamOperator, SCHEMA)
+    assert "n" in schema_of(running(latest), engine).names
 
 
 @pytest.mark.parametrize(

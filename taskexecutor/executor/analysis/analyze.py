@@ -23,7 +23,12 @@ from firesteel.plan.fusion import fused
 from firesteel.plan.specs import CoProcessSpec, CustomSpec, SinkSpec, Spec, side_output_tags
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
-from taskexecutor.executor.analysis.row_kinds import check_not_aggregating, check_order, retracting
+from taskexecutor.executor.analysis.row_kinds import (
+    check_not_aggregating,
+    check_order,
+    retracting,
+    updating,
+)
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
@@ -105,6 +110,7 @@ class _Analysis:
         check_not_aggregating(step, spec)
         output = ANALYZERS[type(spec)](step, spec)
         output.retracting = retracting(step, spec, output)
+        output.updating = updating(step, spec, operator.place)
         _declare_side_outputs(step, spec, output)
         if isinstance(spec, SinkSpec) and isinstance(spec.sink, FileSink):
             self._check_files(operator, spec.sink, step.input_schema)
@@ -186,9 +192,11 @@ class _Analysis:
 
 def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
     """What is known of an input that several producers feed: all have the schema of the first."""
-    first = producers[0]
-    retracting = next((one.retracting for one in producers if one.retracting), "")
-    return first if first.retracting == retracting else replace(first, retracting=retracting)
+    return replace(
+        producers[0],
+        retracting=next((one.retracting for one in producers if one.retracting), ""),
+        updating=next((one.updating for one in producers if one.updating), None),
+    )
 
 
 def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> None:

@@ -1,8 +1,10 @@
-"""Keeps the column `row_kind` with its rows.
+"""Refuses to take updates of a row for more rows, and keeps the column `row_kind` with its rows.
 
-Behind windows whose results may go away (firesteel.row_kind), a row without its kind would mean
-something else: a deleted row would be one more row. So each operator behind them must pass the
-column on, and none may aggregate such rows.
+A running aggregate, and a window with allowed lateness, emit a row again when its values change.
+An operator that relates rows to each other would count each of these updates, so none may follow.
+
+Where results may also go away (firesteel.row_kind), a row without its kind would mean something
+else: a deleted row would be one more row. So each operator behind them must pass the column on.
 """
 
 from __future__ import annotations
@@ -14,15 +16,20 @@ import pyarrow as pa
 from firesteel.common.job_graph import JobEdge, Partitioner
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
+    CoProcessSpec,
+    CustomSpec,
     DropDuplicatesSpec,
     PartialWindowAggregateSpec,
+    RunningAggregateSpec,
     SinkSpec,
     Spec,
+    TransformWithStateSpec,
+    WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
 )
 from firesteel.row_kind import DELETE, ROW_KIND
-from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Updating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,13 +47,50 @@ _WHY = (
 
 
 def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
-    """Raises FiresteelError for an operator that would take a deleted row for one more row."""
-    retracting = next((given for given in step.inputs if given.retracting), None)
-    if retracting is not None and isinstance(spec, _AGGREGATING):
-        raise FiresteelError(
-            f"{step.operator_name}: it would count rows of {retracting.retracting!r} that are no "
-            f"longer valid: those are rows {_WHY}; leave out allowed_lateness there"
-        )
+    """Raises FiresteelError for an operator that would take a deleted row, or an update of a row,
+    for one more row.
+    """
+    if not isinstance(spec, _AGGREGATING):
+        return
+    name = step.operator_name.removesuffix(" partial")
+    for given in step.inputs:
+        if given.retracting:
+            raise FiresteelError(
+                f"{name}: it would count rows of {given.retracting!r} that are no "
+                f"longer valid: those are rows {_WHY}; leave out allowed_lateness there"
+            )
+        if given.updating is not None:
+            raise FiresteelError(
+                f"{name}: it would count each update of {given.updating.who} as one "
+                f"more row, as that emits {given.updating.when}; {given.updating.instead}"
+            )
+
+
+def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
+    """Which operator's updates this one, at `place` in the program, emits."""
+    who = f"{step.operator_name!r} ({place})" if place else repr(step.operator_name)
+    match spec:
+        case RunningAggregateSpec():
+            return Updating(
+                who=who,
+                when="a row for a key again whenever its values change",
+                instead="aggregate its input instead, give it windows: "
+                f"key_by(...).window(...).aggregate(...), {_UPSERT}",
+            )
+        case WindowAggregateSpec() | WindowApplySpec() if spec.allowed_lateness_us:
+            return Updating(
+                who=who,
+                when="the row of a window again for late records (allowed_lateness)",
+                instead="leave out allowed_lateness there (side_output_late keeps late records), "
+                f"{_UPSERT}",
+            )
+        case SinkSpec() | CoProcessSpec() | CustomSpec() | TransformWithStateSpec():
+            return None  # a function with state sees each update, and decides what it means
+        case _:
+            return next((given.updating for given in step.inputs if given.updating), None)
+
+
+_UPSERT = 'or write it to a table by key (PostgresSink(mode="upsert", ...)) and aggregate the table'
 
 
 def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> str:

@@ -31,6 +31,15 @@ class Frame:
         return Frame(frame, self.leaf)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updating:
+    """The operator before whose rows are updates of earlier ones, in words for an error."""
+
+    who: str  # its name and place in the program
+    when: str  # what it emits, and when
+    instead: str
+
+
 @dataclass(slots=True, kw_only=True)
 class AnalyzedOutput:
     """What is known of an operator's output."""
@@ -41,6 +50,7 @@ class AnalyzedOutput:
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
     # The window before whose results may go away: the column `row_kind` tells. "": rows stay.
     retracting: str = ""
+    updating: Updating | None = None  # None: each row is a row of its own
     # Side outputs by tag, as far as the analyser knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)
 
