@@ -30,6 +30,7 @@ from benchmarks.progress import Steps
 OURS = (
     "execution_graph",
     "deploy",
+    "columns",
     "exchange",
     "submit",
     "demo",
