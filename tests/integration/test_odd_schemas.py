@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from firesteel.connectors import ForeachBatchSink
+from firesteel.connectors import FileSink, ForeachBatchSink
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS
+from taskexecutor.executor.connectors.runtime import sink_runtime
+from taskexecutor.executor.spark.bundles import LOCAL_ROWS, local_frame
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -98,3 +102,32 @@ def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -
     )
     harness.end()
     assert [row["d"] for row in harness.rows()] == ["a", "c"]
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(batches=streams())
+def test_spark_reads_written_parquet_as_if_it_had_written_it(
+    engine: SparkEngine, tmp_path: Path, batches: list[pa.RecordBatch]
+) -> None:
+    """The same types and rows, without being told of a schema."""
+    schema = to_arrow(to_spark(batches[0].schema))
+    batches = [batch.cast(schema) for batch in batches if batch.num_rows]
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    harness = OperatorHarness(
+        sink_runtime(FileSink(str(folder / "ours"))).operator(), [schema]
+    ).open()
+    for batch in batches:
+        harness.process(batch)
+    harness.end()
+    if not batches:
+        assert list((folder / "ours").iterdir()) == []
+        return
+    frame = local_frame(engine.session, batches, to_spark(schema).json())
+    frame.write.parquet(str(folder / "sparks"))
+    ours, sparks = (engine.session.read.parquet(str(folder / each)) for each in ("ours", "sparks"))
+    assert ours.schema == sparks.schema
+    assert texts(ours.toArrow().to_pylist()) == texts(sparks.toArrow().to_pylist())

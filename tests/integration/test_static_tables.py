@@ -184,7 +184,7 @@ def test_a_refresh_is_seen_by_the_next_bundle(
 def test_a_bundle_in_parts_sees_one_version(
     engine: SparkEngine, tables: StaticTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.bundle_plans._PART_BYTES", 1)
+    monkeypatch.setattr("taskexecutor.executor.spark.columns.bundles._PART_BYTES", 1)
     path = tmp_path / "prices.json"
     written(path, dict.fromkeys(range(4), 1.0))
     prices = table(str(path), refresh="1 hour")
