@@ -16,7 +16,7 @@ from taskexecutor.executor.spark.jvm.local_tasks import singleton
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_CLASS = "FiresteelRows"
+_CLASS = "FiresteelRowObserver"
 
 
 class RowObserver:

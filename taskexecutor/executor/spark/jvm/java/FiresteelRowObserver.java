@@ -4,7 +4,7 @@ package org.apache.spark.unsafe;
  * What a plan sees of its rows: its methods are called by the generated code, as the condition of a
  * filter that every row passes. See row_observer.py.
  */
-public final class FiresteelRows implements java.io.Serializable {
+public final class FiresteelRowObserver implements java.io.Serializable {
     public static final long NO_TIME = Long.MIN_VALUE;
 
     private long latest = NO_TIME;
