@@ -55,8 +55,9 @@ class RowOperations(Generic[Stream]):
         aggregation, ordering, limits or window functions. Joins with static data are allowed.
 
         Runs on the slot's Spark; chained transforms become one Catalyst plan. The function sees
-        one bundle of rows at a time, so a job whose function relates rows to each other is refused
-        before data flows. `per_bundle=True` allows it, for functions meant for each bundle alone.
+        one bundle of rows at a time, so a job whose function relates rows to each other, or
+        reads them (`count`, `collect`, ...), is refused before data flows. `per_bundle=True` allows
+        it, for functions meant for each bundle alone.
         """
         checked_function("transform", function)
         return self._add(

@@ -257,12 +257,20 @@ REFUSED_BEFORE_DATA_FLOWS = {
         'sales().transform(lambda df: df.groupBy("shop").count()).print()  # <-',
         r"groupBy \(Aggregate\) works on one bundle of rows .*; use key_by",
     ),
+    "a transform that counts its rows": (
+        """
+        def shares(df):
+            return df.withColumn("share", F.lit(1 / df.count()))
+        sales().transform(shares).print()  # <-
+        """,
+        r"count\(\) \(job.py, line 21\) works on one bundle of rows at a time.*; use window_all",
+    ),
     "an aggregate of updates": (
         """
         totals = sales().key_by("shop", "article").aggregate("sum(pieces) AS pieces", name="Totals")
         totals.key_by("shop").aggregate("sum(pieces) AS pieces").print()  # <-
         """,
-        r"it would count each update of 'Totals' \(job.py, line 21\) as one more row.*; aggregate its",
+        r"it would count each update of 'Totals' \(job.py, line 20\) as one more row.*; aggregate its",
     ),
     "a join with a stream": (
         """

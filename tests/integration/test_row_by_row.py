@@ -124,6 +124,82 @@ def test_what_treats_rows_independently_is_allowed(
     analyzed(behind_another.transform(function), engine)
 
 
+def count_in_sql(df: Any) -> Any:
+    df.createOrReplaceTempView("sales")
+    static(df).createOrReplaceTempView("prices")
+    found = df.sparkSession.sql("SELECT count(*) FROM sales JOIN prices USING (shop)").collect()
+    return df.where(f"n > {found[0][0]}")
+
+
+def wrapped(df: Any) -> Any:
+    try:
+        return df.where(f"n > {df.count()}")
+    except Exception:
+        raise ValueError("cannot count") from None
+
+
+def used(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A transform that calls the method and returns its input."""
+    return lambda df: [method(df), df][1]
+
+
+READING: dict[str, Callable[[Any], Any]] = {
+    "count": used(lambda df: df.where("n > 1").count()),
+    "collect": used(lambda df: df.agg(sql.sum("n")).collect()),
+    "toPandas": used(lambda df: df.limit(3).toPandas()),
+    "toArrow": used(lambda df: df.orderBy("n").toArrow()),
+    "first": used(lambda df: df.join(sql.broadcast(static(df)), "shop").first()),
+    "head": used(lambda df: static(df).join(sql.broadcast(df), "shop").head(2)),
+    "take": used(lambda df: df.take(1)),
+    "tail": used(lambda df: df.tail(1)),
+    "isEmpty": used(lambda df: df.isEmpty()),
+    "show": used(lambda df: df.show()),
+    "foreach": used(lambda df: df.foreach(print)),
+    "sum": used(lambda df: df.rdd.map(lambda row: row.n).sum()),
+    "getNumPartitions": used(lambda df: df.rdd.getNumPartitions()),
+    "parquet": used(lambda df: df.write.parquet("nowhere/rows")),
+    "save": used(lambda df: df.write.format("noop").mode("append").save()),
+    "approxQuantile": used(lambda df: df.approxQuantile("n", [0.5], 0.1)),
+    "pivot": used(lambda df: df.groupBy("shop").pivot("n")),
+    "localCheckpoint": used(lambda df: df.localCheckpoint()),
+    "what reads its rows": used(lambda df: list(df.toLocalIterator())),
+}
+
+
+def few(df: Any) -> Any:
+    return df.limit(9) if df.count() else df
+
+
+@pytest.mark.filterwarnings("ignore:toPandas attempted Arrow optimization")
+def test_what_reads_rows_is_refused(engine: SparkEngine, tmp_path: Path) -> None:
+    def behind_others() -> DataStream:
+        stream = rows(tmp_path).rebalance().transform(few, per_bundle=True)
+        return stream.filter("n > 0")
+
+    for functions in (READING, {"collect": count_in_sql, "count": wrapped}):
+        for name, function in functions.items():
+            with pytest.raises(FiresteelError) as refused:
+                analyzed(behind_others().transform(function, name="Looks"), engine)
+            what = name if " " in name else f"{name}()"
+            place = r"test_row_by_row\.py, line \d+"
+            assert re.match(
+                rf"{place}: Looks: {re.escape(what)} \({place}\) works on one bundle of rows at a "
+                r"time, not on the whole stream; use .* per_bundle=True\) if that is meant$",
+                str(refused.value),
+            ), refused.value
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_rows_that_are_not_the_streams_may_be_read(engine: SparkEngine, tmp_path: Path) -> None:
+    stream = rows(tmp_path).rebalance()
+    for name, function in READING.items():
+        if name not in ("parquet", "pivot", "foreach", "save"):  # which write, or need rows
+            stream.transform(function, per_bundle=True).print()
+    stream.transform(lambda df: df.where(f"n > {static(df).count()}")).print()
+    stream.transform(used(lambda df: df.explain())).print()
+    analyzed(stream.transform(used(lambda df: (df.cache().schema, df.isLocal()))), engine)
+
+
 def test_each_transform_is_checked_on_its_own(engine: SparkEngine, tmp_path: Path) -> None:
     bundles = rows(tmp_path).transform(lambda df: df.limit(3), per_bundle=True)
     analyzed(bundles.transform(lambda df: df.where("n > 1").union(df)), engine)

@@ -1,5 +1,5 @@
-"""Finds every operator's schema, and what is wrong with a program, by running its plan on empty
-DataFrames.
+"""Finds every operator's schema, and what is wrong with a program, by making its plans over
+DataFrames that cannot be read.
 
 Nothing is executed, except that the schema of CSV and JSON files without one is inferred from the
 files, once.
@@ -115,7 +115,8 @@ class _Analysis:
         if isinstance(spec, SinkSpec) and isinstance(spec.sink, FileSink):
             self._check_files(operator, spec.sink, step.input_schema)
         self.outputs[vertex.vertex_id].append(output)
-        if output.frame is not None and self._plan_of[vertex.vertex_id, index][-1] == index:
+        ends_plan = self._plan_of[vertex.vertex_id, index][-1] == index
+        if output.frame is not None and ends_plan and not output.plan:
             output.plan = plans.analyzed_plan(output.frame.frame, output.frame.leaf)
 
     @contextlib.contextmanager

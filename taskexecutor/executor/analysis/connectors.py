@@ -6,7 +6,7 @@ from firesteel.plan.specs import SinkSpec, SourceSpec
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
-from taskexecutor.executor.spark.plans import empty_frame
+from taskexecutor.executor.spark.plans import unread_frame
 
 
 def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:
@@ -17,7 +17,7 @@ def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:
         )
     frame = None
     if found.spark_schema is not None:
-        frame = Frame(empty_frame(step.session, found.spark_schema), found.leaf)
+        frame = Frame(unread_frame(step.session, found.spark_schema), found.leaf)
     return AnalyzedOutput(schema=found.schema, frame=frame, sides=dict(found.side_schemas))
 
 

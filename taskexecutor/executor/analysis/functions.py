@@ -1,4 +1,4 @@
-"""Functions of the program: their schemas are declared, or found by applying them to no rows."""
+"""Functions of the program: their schemas are declared, or found by calling them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from firesteel.plan.specs import (
     TransformSpec,
     TransformWithStateSpec,
 )
+from taskexecutor.executor.analysis.actions import refuse_action
 from taskexecutor.executor.analysis.checks import (
     KeyedInput,
     check_same_key_types,
@@ -41,11 +42,14 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
     from pyspark.errors import PySparkException
 
     frame = step.frame()
+    if spec.per_bundle:  # it may look at its rows
+        frame = frame.with_plan(plans.empty_frame(step.session, frame.frame.schema))
     method = spec.function if isinstance(spec.function, FrameMethod) else None
     try:
         result = plans.transform(frame.frame, spec)
-    except PySparkException as error:
-        if method is None:
+    except Exception as error:
+        refuse_action(step.operator_name, error)
+        if method is None or not isinstance(error, PySparkException):
             raise
         hint = method.hint
         if error.getCondition() == "MISSING_GROUP_BY":
@@ -53,9 +57,13 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}{hint}") from error
     if method is not None:
         _check_method(step.operator_name, method, frame.frame, result)
-    if not spec.per_bundle:
-        check_row_by_row(step.operator_name, frame, result)
     check_transform(step, frame.frame, result)
+    if spec.per_bundle:
+        following = frame.with_plan(plans.unread_frame(step.session, result.schema))
+        output = AnalyzedOutput.on_spark(following)
+        output.plan = plans.analyzed_plan(result, frame.leaf)
+        return output
+    check_row_by_row(step.operator_name, frame, result)
     return AnalyzedOutput.on_spark(frame.with_plan(result))
 
 

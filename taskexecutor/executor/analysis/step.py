@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.plans import empty_frame
+from taskexecutor.executor.spark.plans import unread_frame
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ BUNDLE = "Bundle"  # the leaf of a plan that does not begin with a source
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A Spark plan over no rows, and what stands at its leaf in the plan that users see."""
+    """A Spark plan, and what stands at its leaf in the plan that users see."""
 
     frame: DataFrame
     leaf: str
@@ -73,8 +73,8 @@ class AnalysisStep:
         return self.inputs[0].schema if self.inputs else None
 
     def frame(self) -> Frame:
-        """The DataFrame that the operator is applied to: its producer's plan, or an empty one where
-        a plan begins.
+        """The DataFrame that the operator is applied to: its producer's plan, or a new one where
+        a plan begins. It cannot be run.
         """
         producer = self.inputs[0]
         if producer.frame is not None:
@@ -84,7 +84,7 @@ class AnalysisStep:
                 f"{self.operator_name}: the schema of its input is not known; "
                 "declare one on the operator before it"
             )
-        return Frame(empty_frame(self.session, to_spark(producer.schema)), BUNDLE)
+        return Frame(unread_frame(self.session, to_spark(producer.schema)), BUNDLE)
 
     def declared(self, schema: Any, otherwise: pa.Schema | None = None) -> pa.Schema | None:
         """The Arrow schema that the program declares; `otherwise` if it declares none."""

@@ -195,11 +195,24 @@ def _without_ids(plan: str) -> str:
 
 def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
     """A frame without rows. The optimiser does not know that, so it keeps plans as they are."""
+    context: Any = session.sparkContext._jsc
+    return _frame(session, schema, context.emptyRDD())
+
+
+def unread_frame(session: SparkSession, schema: StructType) -> DataFrame:
+    """A frame to make plans of: running one fails, with UNREAD in the error."""
+    context: Any = session.sparkContext._jsc
+    return _frame(session, schema, context.parallelize([], 0))
+
+
+UNREAD = "Positive number of partitions required"  # says an RDD that is asked for its partitions
+
+
+def _frame(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:
     from pyspark.sql import DataFrame
 
     java: Any = session._jsparkSession
-    context: Any = session.sparkContext._jsc
     kind = java.parseDataType(schema.json())
-    frame = DataFrame(java.internalCreateDataFrame(context.emptyRDD().rdd(), kind, False), session)
+    frame = DataFrame(java.internalCreateDataFrame(rows.rdd(), kind, False), session)
     frame._schema = schema
     return frame
