@@ -10,10 +10,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -36,6 +32,10 @@ def quoted(name: str) -> str:
 @functools.cache
 def _is_plain(name: str) -> bool:
     """Whether it is a name in SQL without backticks, too."""
+    import sqlglot  # slots import this module, and most of them have no use for a parser
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
     if not WORD.fullmatch(name):
         return False
     try:
