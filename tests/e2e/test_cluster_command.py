@@ -83,7 +83,7 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
     os.killpg(start.pid, signal.SIGINT)
     rest, _ = start.communicate(timeout=60)
     assert (start.returncode, rest) == (130, "Interrupted: no cluster was started.\n")
-    assert processes_of(tmp_path) == []
+    eventually(lambda: not processes_of(tmp_path), "its processes end")
 
     start = started()
     assert start.stdout is not None
@@ -96,7 +96,7 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
         assert re.fullmatch(r"Interrupted: the cluster at \S+ runs on, and .*" + stop, rest)
     finally:
         assert firesteel("cluster", "stop", "--dir", str(tmp_path)).returncode == 0
-    assert processes_of(tmp_path) == []
+    eventually(lambda: not processes_of(tmp_path), "its processes end")
 
 
 def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) -> None:
