@@ -273,6 +273,7 @@ def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> Non
 
 
 def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -> None:
+    gc.collect()
     before = slabs.total_bytes()
     kept = made(engine, transforms(lambda df: df.selectExpr("10 / x AS y")))
     schema = pa.schema([("y", pa.float64())])
