@@ -90,14 +90,16 @@ class ColumnSink:
         fill, last = first, False
         while not last:
             lease = self._slabs.take()
-            packed = fill(lease.slab.number)
-            fill = following
-            with self._converting:
-                last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)
-                if not rows:
-                    continue
-                batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
-            del lease  # the batch has it
+            try:
+                packed = fill(lease.slab.number)
+                fill = following
+                with self._converting:
+                    last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)
+                    if not rows:
+                        continue
+                    batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
+            finally:
+                del lease  # the batch has it; an error, whose traceback has this frame, must not
             for start in range(0, rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS) if rows > BATCH_ROWS else batch
             del batch
