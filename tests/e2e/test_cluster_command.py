@@ -76,6 +76,8 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
             stderr=subprocess.STDOUT,
             text=True,
             process_group=0,
+            # Tests that run in the background are started with SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     start = started()
