@@ -295,6 +295,18 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def test_a_range_without_bytes_has_no_rows(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a\nb\n")
+    for function in (lambda df: df.where("true"), lambda df: df.where("rand() < 2")):
+        source = FileSource(str(tmp_path / "lines"), format="text", schema="value STRING")
+        harness = reader(engine, source, function)
+        for number, cuts in enumerate([(0, 0, 4, 4), (0,)]):
+            split = cut_split(tmp_path / "lines", *cuts)
+            harness.deliver(SplitAssigned(number=number, split_json=split))
+            harness.poll()
+        assert [row["value"] for row in harness.rows()] == ["a", "b", "a", "b"]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

@@ -58,6 +58,8 @@ class FileParts:
         values = self._session._jvm.java.util.ArrayList()
         fields: list[object] = []
         for path, start, length, size, modified_ns in parts:
+            if size and not length:
+                continue  # Hadoop's reader takes the line at 0 even if no byte is asked for
             row = self._folder(path).values
             if id(row) not in rows:
                 rows[id(row)] = len(rows)
