@@ -55,11 +55,11 @@ def cpu_of(script: str) -> float:
 
 def test_rows_and_time_are_those_between_begin_and_end() -> None:
     measured = measure(
-        ["sh", "-c", "sleep 0.3; echo begin; echo working; sleep 0.1; echo end 500; sleep 0.3"],
+        ["sh", "-c", "sleep 0.3; echo begin; echo working; sleep 0.5; echo end 500; sleep 0.3"],
         timeout_s=LIMIT_S,
     )
     assert measured.rows == 500
-    assert measured.seconds >= 0.1
+    assert measured.seconds > 0.25  # a busy machine may read "begin" late
     assert measured.rows_per_s == 500 / measured.seconds
 
 
