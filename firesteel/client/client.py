@@ -125,11 +125,7 @@ class Client:
                     if details.status.globally_terminal:
                         return
             except grpc.RpcError as error:
-                if (
-                    error.code() is not grpc.StatusCode.UNAVAILABLE
-                    or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
-                ):
-                    raise self._error(error) from None
+                self._raise_unless_away(error, last_heard)
             time.sleep(RECONNECT_PAUSE_S)
 
     def wait(self, job_id: str) -> JobDetails:
@@ -203,11 +199,7 @@ class Client:
                     yield chunk
                 return
             except grpc.RpcError as error:
-                if (
-                    error.code() is not grpc.StatusCode.UNAVAILABLE
-                    or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
-                ):
-                    raise self._error(error) from None
+                self._raise_unless_away(error, last_heard)
                 time.sleep(RECONNECT_PAUSE_S)
 
     # ---- logs
@@ -243,11 +235,7 @@ class Client:
                         yield LogLine(text=notice, is_notice=True)
                 return
             except grpc.RpcError as error:
-                if (
-                    error.code() is not grpc.StatusCode.UNAVAILABLE
-                    or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
-                ):
-                    raise self._error(error) from None
+                self._raise_unless_away(error, last_heard)
             yield LogLine(
                 text="the Dispatcher was away for a moment; lines may come twice", is_notice=True
             )
@@ -323,6 +311,14 @@ class Client:
         try:
             return method(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
+            raise self._error(error) from None
+
+    def _raise_unless_away(self, error: grpc.RpcError, last_heard: float) -> None:
+        """A stream goes on where it broke if the Dispatcher is back within RECONNECT_TIMEOUT_S."""
+        if (
+            error.code() is not grpc.StatusCode.UNAVAILABLE
+            or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
+        ):
             raise self._error(error) from None
 
     def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
