@@ -12,18 +12,17 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import SessionSpec, WindowApplySpec
+from firesteel.plan.specs import WindowApplySpec
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.operators.aggregation.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (
     TIME,
     WINDOW_END,
     WINDOW_START,
-    Bounds,
     Combined,
     as_timestamps,
-    event_times,
 )
+from taskexecutor.executor.operators.windows.kept_rows import KeptRows
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.bundles import BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import engine_of
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class RowContents:
+class RowContents(KeptRows):
     """Rows as they arrived. `emit` gives them to Spark with their window's start and end as two
     more columns.
 
@@ -44,33 +43,16 @@ class RowContents:
     combines = False
 
     def __init__(self, spec: WindowApplySpec) -> None:
-        self._spec = spec
+        self._spec: WindowApplySpec = spec
         self.key_columns = spec.key_columns
         self.retracts = spec.retracts
         self.one_window_at_a_time = spec.function is not None
         self._way: BundleLoader | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
-        self._context = context
-        self._output = output
-        self._late = context.counter("numLateRecordsDropped")
+        super().setup(context, output)
         self._engine = engine_of(context.spark)
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
-
-    def bounds(self, batch: pa.RecordBatch) -> Bounds:
-        times = event_times(batch, self._spec.time_column, self._context.operator_name)
-        times = times + self._spec.time_shift_us
-        window = self._spec.window
-        return Bounds(times, times + (window.gap_us if isinstance(window, SessionSpec) else 1))
-
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch
-
-    def too_late(self, batch: pa.RecordBatch) -> None:
-        if self._spec.late_tag:
-            self._output.emit_side(self._spec.late_tag, batch)
-        else:
-            self._late.inc(batch.num_rows)
 
     def combined(self, table: pa.Table, windows: Ints) -> Combined:
         order = np.argsort(windows, kind="stable")

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.column_names import column_index
-from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import SessionSpec, WindowTopNSpec
+from firesteel.plan.specs import WindowTopNSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.operators.aggregation.columns import as_array
 from taskexecutor.executor.operators.aggregation.grouping import Ints, group, one_group
@@ -22,43 +21,22 @@ from taskexecutor.executor.operators.windows.contents import (
     TIME,
     WINDOW_END,
     WINDOW_START,
-    Bounds,
     Combined,
     as_timestamps,
-    event_times,
 )
+from taskexecutor.executor.operators.windows.kept_rows import KeptRows
 
 
-class TopContents:
+class TopContents(KeptRows):
     """At most n rows per key and window; others are dropped as soon as rows are combined."""
 
     combines = True
     one_window_at_a_time = False
 
     def __init__(self, spec: WindowTopNSpec) -> None:
-        self._spec = spec
+        self._spec: WindowTopNSpec = spec
         self.key_columns = spec.key_columns
         self.retracts = spec.retracts
-
-    def setup(self, context: RuntimeContext, output: Output) -> None:
-        self._context = context
-        self._output = output
-        self._late = context.counter("numLateRecordsDropped")
-
-    def bounds(self, batch: pa.RecordBatch) -> Bounds:
-        times = event_times(batch, self._spec.time_column, self._context.operator_name)
-        times = times + self._spec.time_shift_us
-        window = self._spec.window
-        return Bounds(times, times + (window.gap_us if isinstance(window, SessionSpec) else 1))
-
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch
-
-    def too_late(self, batch: pa.RecordBatch) -> None:
-        if self._spec.late_tag:
-            self._output.emit_side(self._spec.late_tag, batch)
-        else:
-            self._late.inc(batch.num_rows)
 
     def combined(self, table: pa.Table, windows: Ints) -> Combined:
         codes = self._codes(table)

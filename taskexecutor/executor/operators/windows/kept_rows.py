@@ -1,0 +1,35 @@
+"""What contents that keep the rows themselves have in common."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from firesteel.operator import Output, RuntimeContext
+from firesteel.plan.specs import SessionSpec, WindowApplySpec, WindowTopNSpec
+from taskexecutor.executor.operators.windows.contents import Bounds, event_times
+
+
+class KeptRows:
+    """Rows as they arrived."""
+
+    _spec: WindowApplySpec | WindowTopNSpec
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        self._context = context
+        self._output = output
+        self._late = context.counter("numLateRecordsDropped")
+
+    def bounds(self, batch: pa.RecordBatch) -> Bounds:
+        times = event_times(batch, self._spec.time_column, self._context.operator_name)
+        times = times + self._spec.time_shift_us
+        window = self._spec.window
+        return Bounds(times, times + (window.gap_us if isinstance(window, SessionSpec) else 1))
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def too_late(self, batch: pa.RecordBatch) -> None:
+        if self._spec.late_tag:
+            self._output.emit_side(self._spec.late_tag, batch)
+        else:
+            self._late.inc(batch.num_rows)
