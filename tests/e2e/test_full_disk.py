@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,27 +15,13 @@ from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
 from tests.e2e.conftest import Session, eventually, firesteel
 from tests.e2e.jobs import unbounded
+from tests.small_disk import fill, small_disk
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    ballast = disk / "ballast"
-    with open(ballast, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return ballast
+    with small_disk(tmp_path / "small", "64m") as folder:
+        yield folder
 
 
 def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

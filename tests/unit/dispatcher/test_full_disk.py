@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,29 +16,15 @@ from firesteel.common.process import Child, spawn
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
 from jobmaster.testing import job, vertex
+from tests.small_disk import fill, small_disk
 
 PATIENCE_S = 20.0
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    ballast = disk / "ballast"
-    with open(ballast, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return ballast
+    with small_disk(tmp_path / "small", "2m") as folder:
+        yield folder
 
 
 async def start(disk: Path, *options: str) -> Child:
