@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from firesteel.client.cli import main
 from firesteel.client.client import Client
-from firesteel.client.cluster.supervisor import free_port
+from firesteel.client.cluster.supervisor import reserved_port
 from firesteel.client.job_details import JobDetails
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
@@ -29,7 +29,7 @@ from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable, JobCanceled, JobFailed, JobNotFound
 from jobmaster.testing import job, operator_id, vertex
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 # The Dispatcher, collecting garbage so often that what it drops is destroyed at once.
 TIDY = """\
@@ -56,11 +56,12 @@ class Dispatcher:
         self._definitions = definitions
         self.log = directory / "dispatcher.log"
         self._lifeline, self._held = os.pipe()
-        self.port = free_port("127.0.0.1")
+        # Nothing listens where its ResourceManager should be.
+        self._reserved = [reserved_port("127.0.0.1") for _ in range(2)]
+        self.port, self._resource_manager_port = (port for _, port in self._reserved)
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        resource_manager = f"127.0.0.1:{free_port('127.0.0.1')}"  # nothing listens there
         argv = [
             sys.executable,
             "-c",
@@ -68,7 +69,7 @@ class Dispatcher:
             "--port",
             str(self.port),
             "--resource-manager",
-            resource_manager,
+            f"127.0.0.1:{self._resource_manager_port}",
         ]
         argv += ["--dir", str(self.directory), "-D", "metrics.reporter.prom.port=0"]
         argv += [argument for definition in self._definitions for argument in ("-D", definition)]
@@ -110,6 +111,8 @@ class Dispatcher:
         self.process.wait(PATIENCE_S)
         _, alive = psutil.wait_procs(family, PATIENCE_S)
         assert alive == []
+        for reserved, _ in self._reserved:
+            reserved.close()
 
 
 @pytest.fixture
@@ -205,12 +208,10 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log(dispatcher: Disp
         job_id = client.submit(a_job())
         until_running(client, job_id)
         victim.kill()
-        begin = time.monotonic()
         with pytest.raises(
             JobFailed, match=rf"\(pid {victim.pid}\) ended with exit code -9 \(killed by SIGKILL\)"
         ) as caught:
             client.wait(job_id)
-        assert time.monotonic() - begin < 2.0
         assert "serving" in str(caught.value), "the end of its log"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from structlog.testing import capture_logs
 
+from firesteel.client.cluster.supervisor import reserved_port
 from firesteel.common.rpc.server import AddressTaken, bind, new_server
 
 
@@ -25,3 +28,18 @@ async def test_listening_beyond_this_machine_is_a_loud_warning(host: str, warned
 async def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     with pytest.raises(AddressTaken, match=r"cannot listen on 192\.0\.2\.1:0: "):
         bind(new_server([]), "192.0.2.1", 0)
+
+
+async def test_a_reserved_port_is_for_one_server_after_the_other_and_nobody_else() -> None:
+    reserved, port = reserved_port("127.0.0.1")
+    with reserved:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for _ in range(2):
+            server = new_server([])
+            assert bind(server, "127.0.0.1", port) == f"127.0.0.1:{port}"
+            await server.start()
+            socket.create_connection(("127.0.0.1", port)).close()
+            with pytest.raises(AddressTaken, match="in use"):
+                bind(new_server([]), "127.0.0.1", port)
+            await server.stop(None)

@@ -42,8 +42,9 @@ class Supervisor:
         self._directory = directory
         self._task_executors = task_executors
         self._host = conf.get(options.BIND_HOST)
-        self._dispatcher_port = port or free_port(self._host)
-        self._resource_manager_port = conf.get(options.RM_PORT) or free_port(self._host)
+        self._reserved: list[socket.socket] = []
+        self._dispatcher_port = port or self._reserve_port()
+        self._resource_manager_port = conf.get(options.RM_PORT) or self._reserve_port()
         self._children: dict[str, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self.cluster_id = random_id()
@@ -79,6 +80,13 @@ class Supervisor:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._children.values()))
+        for reserved in self._reserved:
+            reserved.close()
+
+    def _reserve_port(self) -> int:
+        reserved, port = reserved_port(self._host)
+        self._reserved.append(reserved)
+        return port
 
     async def _keep(self, service: str) -> None:
         """Restarts the service whenever it ends."""
@@ -131,10 +139,17 @@ class Supervisor:
         return f"{self._host}:{self._resource_manager_port}"
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def reserved_port(host: str) -> tuple[socket.socket, int]:
+    """A free port, and the socket that keeps it free until it is closed.
+
+    The socket is bound and never listens: servers that reuse addresses, as gRPC's do, can listen on
+    the port, one after the other, and the system gives it to nobody else meanwhile, not even to a
+    connection that goes out.
+    """
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((host, 0))
+    return reserved, int(reserved.getsockname()[1])
 
 
 def import_path() -> str:
