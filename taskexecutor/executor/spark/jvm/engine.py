@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_END_S = 5.0  # a JVM that has broken its connections has ended by then, also on a busy machine
 _OUT_OF_MEMORY = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
 
 _ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
@@ -181,7 +182,7 @@ class SparkEngine:
         except Exception as error:
             if self._kill_if_context_stopped() or (
                 _may_be_lost_connection(error)
-                and not (self._jvm is not None and _still_alive(self._jvm))
+                and not (self._jvm is not None and _still_alive(self._jvm, error))
             ):
                 raise self.lost() from error
             raise
@@ -281,10 +282,20 @@ def _may_be_lost_connection(error: Exception) -> bool:
     )
 
 
-def _still_alive(jvm: Jvm) -> bool:
+def _is_broken_connection(error: Exception) -> bool:
+    """Whether the JVM has not answered; Py4J raises other classes for answers that are errors."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    return isinstance(error, (ConnectionError, EOFError)) or type(error) in (
+        Py4JError,
+        Py4JNetworkError,
+    )
+
+
+def _still_alive(jvm: Jvm, error: Exception) -> bool:
     """Waits a moment: a JVM may break its connections shortly before its process ends."""
     try:
-        jvm.process.wait(0.2)
+        jvm.process.wait(_END_S if _is_broken_connection(error) else 0.2)
     except Exception:
         return True
     return False
