@@ -17,7 +17,7 @@ from firesteel.client.cli import main
 from firesteel.client.client import Client, checked_address
 from firesteel.errors import ClusterUnreachable
 
-SOON_S = 3.5
+SOON_S = 10.0  # on a busy machine; its timeout is 2 s
 
 
 @pytest.fixture
@@ -57,19 +57,21 @@ def serve() -> Iterator[Callable[[bytes | None], str]]:
         each.close()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def dead_address() -> Iterator[str]:
+    """Of a port that is taken, so that nobody else gets it, but at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_a_dead_port_is_known_at_once() -> None:
-    begin = time.monotonic()
+def test_a_dead_port_is_known_at_once(dead_address: str) -> None:
+    """Not after a timeout, whose message is another."""
     with pytest.raises(
-        ClusterUnreachable, match=r"nothing answers at 127.0.0.1:\d+ .*firesteel cluster start.*-m"
+        ClusterUnreachable,
+        match=rf"nothing answers at {dead_address} .*firesteel cluster start.*-m",
     ):
-        Client(f"127.0.0.1:{free_port()}")
-    assert time.monotonic() - begin < 1.0
+        Client(dead_address)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +114,8 @@ def test_a_host_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("verb", [["list"], ["show", "a" * 32], ["cancel", "a" * 32]])
-def test_every_verb_tells_one_sentence_and_fails(verb: list[str]) -> None:
-    result = CliRunner().invoke(main, [*verb, "-m", f"127.0.0.1:{free_port()}"])
+def test_every_verb_tells_one_sentence_and_fails(verb: list[str], dead_address: str) -> None:
+    result = CliRunner().invoke(main, [*verb, "-m", dead_address])
     assert result.exit_code == 1
     assert result.output.startswith("Error: nothing answers at 127.0.0.1:")
     assert "Traceback" not in result.output

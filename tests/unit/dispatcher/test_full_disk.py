@@ -18,7 +18,7 @@ from firesteel.errors import FiresteelError
 from jobmaster.testing import job, vertex
 from tests.small_disk import fill, small_disk
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def dispatcher(disk: Path) -> AsyncIterator[Child]:
 def eventually(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"{what} after {PATIENCE_S:g} s still not: {what}"
+        assert time.monotonic() < deadline, f"after {PATIENCE_S:g} s still not: {what}"
         time.sleep(0.02)
 
 

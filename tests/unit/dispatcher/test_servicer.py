@@ -32,7 +32,7 @@ from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobNotFound
 
 JOB, ENDED, SINK, MASTER = JobId("1" * 32), JobId("4" * 32), "2" * 32, JobMasterId("3" * 32)
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 class NoProcesses:

@@ -14,6 +14,7 @@ from firesteel.elements import EndOfPartition, StreamElement
 from taskexecutor.executor.exchange import Exchange, InputGate, Locations, ResultPartition
 
 WINDOW_BYTES = 64 * 1024
+PATIENCE_S = 60.0  # for what certainly happens, only not at once
 JOB = "job"
 RESULT = "result"
 
@@ -25,7 +26,7 @@ class Consumer:
         self.arrived = threading.Event()
         self.gate: InputGate
 
-    def next(self, timeout_s: float = 10.0) -> tuple[int, StreamElement]:
+    def next(self, timeout_s: float = PATIENCE_S) -> tuple[int, StreamElement]:
         """The next element; raises what poll raises."""
         deadline = time.monotonic() + timeout_s
         while (polled := self.gate.poll()) is None:
@@ -112,7 +113,9 @@ def new_exchange() -> Iterator[Callable[..., Exchange]]:
     made: list[Exchange] = []
 
     def new(
-        window_bytes: int = WINDOW_BYTES, batch_rows: int = 65536, partition_timeout_s: float = 10.0
+        window_bytes: int = WINDOW_BYTES,
+        batch_rows: int = 65536,
+        partition_timeout_s: float = 600.0,
     ) -> Exchange:
         made.append(
             Exchange(
@@ -151,7 +154,7 @@ def in_thread() -> Iterator[Callable[[Callable[[], None]], Outcome]]:
 
     yield start
     for outcome in started:
-        outcome.thread.join(10)
+        outcome.thread.join(PATIENCE_S)
         assert not outcome.thread.is_alive()
 
 
@@ -171,7 +174,7 @@ class Outcome:
             self.error = error
 
     def wait(self) -> BaseException | None:
-        self.thread.join(10)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "it still runs"
         return self.error
 
@@ -180,7 +183,7 @@ def exchange_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("exchange-")]
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 5.0) -> bool:
+def wait_until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

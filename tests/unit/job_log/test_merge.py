@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,18 +64,21 @@ def test_a_log_that_is_far_ahead_wants_no_more() -> None:
     assert merge.wants("a")
 
 
-@given(st.lists(st.lists(st.integers(1, 50), max_size=20), min_size=1, max_size=4), st.data())
+@given(
+    st.lists(st.lists(st.integers(1, 50), max_size=20), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30),
+)
 def test_whatever_comes_when_all_lines_come_in_order(
-    logs: list[list[int]], data: st.DataObject
+    logs: list[list[int]], arrivals: list[tuple[int, int]]
 ) -> None:
     merge: Merge[int] = Merge()
     left = {number: sorted(log) for number, log in enumerate(logs)}
     for number in left:
         merge.add(number)
     taken: list[int] = []
-    while left:
-        number = data.draw(st.sampled_from(sorted(left)))
-        count = data.draw(st.integers(0, 5))
+    for number, count in itertools.chain(arrivals, ((n, 20) for n in range(len(logs)))):
+        if number not in left:
+            continue
         merge.feed(number, lines(*left[number][:count]))
         del left[number][:count]
         if not left[number]:

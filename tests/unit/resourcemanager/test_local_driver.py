@@ -20,9 +20,9 @@ from resourcemanager.local_driver import LocalDriver
 
 STUB = (
     "import time; from firesteel.common.process import *;"
-    " watch_lifeline(); announce_ready(); time.sleep(60)"
+    " watch_lifeline(); announce_ready(); time.sleep(600)"
 )
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Heard:

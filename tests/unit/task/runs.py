@@ -22,6 +22,7 @@ JOB = JobId(stable_id("job"))
 UPSTREAM = VertexId(stable_id("upstream"))
 DOWNSTREAM = VertexId(stable_id("downstream"))
 HERE = VertexId(stable_id("here"))
+PATIENCE_S = 60.0  # for what certainly happens, only not at once
 
 
 def batch(*values: int) -> pa.RecordBatch:
@@ -151,12 +152,12 @@ class Run:
 
     def wait_for(self, state: ExecutionState) -> None:
         with self._reached:
-            assert self._reached.wait_for(lambda: state in self.states, 10), (
+            assert self._reached.wait_for(lambda: state in self.states, PATIENCE_S), (
                 f"{state.name} was not reached: {self.states}"
             )
 
     def join(self) -> Run:
-        self.thread.join(10)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "the task did not end"
         acknowledgement = self.task._acknowledgement
         assert acknowledgement is None or not acknowledgement.waiting, (

@@ -295,7 +295,7 @@ def test_bundles_are_flushed_before_event_time_advances_and_when_input_runs_dry(
     while len(seen) < 4:  # batch 3 comes though nothing follows it
         polled = gate.poll()
         if polled is None:
-            assert arrived.wait(10)
+            assert arrived.wait(60)
             arrived.clear()
         else:
             seen.append(polled[1])

@@ -23,7 +23,7 @@ BATCHES = [batch(*range(start, start + 100)) for start in range(0, 5000, 100)]
 @pytest.fixture
 def exchanges() -> Iterator[list[Exchange]]:
     made = [
-        Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=10)
+        Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=600)
         for _ in range(2)
     ]
     yield made
@@ -81,8 +81,8 @@ def test_a_task_that_is_out_of_credit_is_cancelled(
 ) -> None:
     pair = Pair(exchanges[0], exchanges[0 if same_process else 1])
     gone_on = threading.Event()
-    pair.journal.hooks["sink.process_batch(0)"] = lambda: gone_on.wait(10)  # a slow consumer
-    pair.sink.task.neighbour_failure_grace_s = 10
+    pair.journal.hooks["sink.process_batch(0)"] = lambda: gone_on.wait(60)  # a slow consumer
+    pair.sink.task.neighbour_failure_grace_s = 60
     pair.sink.start()
     pair.source.start()
     pair.source.wait_for(ExecutionState.RUNNING)
@@ -109,7 +109,7 @@ def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(
 
     pair.source.start()
     pair.source.wait_for(ExecutionState.RUNNING)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not shown("isBackPressured"):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -25,7 +25,7 @@ def test_a_thread_that_never_ends_is_named_and_shown_where_it_hangs() -> None:
     assert left.name == "write rows (1)"
     assert "in hang_here" in left.stack and "release.wait()" in left.stack
     release.set()
-    assert threads.join(10.0) == []  # a thread that ends in time is waited for
+    assert threads.join(60.0) == []  # a thread that ends in time is waited for
     assert not thread.is_alive()
 
 
@@ -39,11 +39,11 @@ def test_threads_of_before_and_threads_of_the_process_are_not_the_jobs() -> None
     with registry._changed:  # it waits for the lock: a thread that begins in the exchange
         watch.start()
         started = time.monotonic()
-        while not _begun(watch) and time.monotonic() - started < 10:
+        while not _begun(watch) and time.monotonic() - started < 60:
             time.sleep(0.001)
         started = time.monotonic()
-        assert threads.join(5.0) == []
-        assert time.monotonic() - started < 1.0
+        assert threads.join(60.0) == []
+        assert time.monotonic() - started < 30.0
     release.set()
     before.join()
     watch.join()

@@ -81,7 +81,7 @@ def test_operators_close_only_when_the_consumers_have_taken_end_of_data() -> Non
     finished = threading.Event()
     journal.hooks["last.finish"] = finished.set
     run.start()
-    assert finished.wait(10)
+    assert finished.wait(60)
     gate = run.exchange.create_gate(
         job_id="", result_id=OUT.result_id, consumer=0, producers=1, consumers=1,
         pattern=OUT.pattern, locations=None,
@@ -156,7 +156,7 @@ def test_a_task_with_inputs_closes_only_after_their_end_of_partition() -> None:
     producer.emit_event(MAX_WATERMARK)
     producer.emit_event(EndOfData(True))
     run.start()
-    assert finished.wait(10)
+    assert finished.wait(60)
     producer.await_acknowledged()
     assert "map.close" not in journal.calls
     producer.emit_event(EndOfPartition())
@@ -182,7 +182,7 @@ def test_a_two_input_task_ends_each_input_when_it_ends() -> None:
     for event in (MAX_WATERMARK, EndOfData(True), EndOfPartition()):
         first.emit_event(event)
     run.start()
-    assert ended.wait(10)
+    assert ended.wait(60)
     second.emit(batch(1))
     for event in (Watermark(3), MAX_WATERMARK, EndOfData(True), EndOfPartition()):
         second.emit_event(event)
@@ -318,14 +318,14 @@ def test_a_failed_producer_is_reported_only_without_a_cancellation() -> None:
 def test_a_task_that_lost_its_producer_and_is_cancelled_was_cancelled() -> None:
     journal = Journal()
     run = one_input_run(journal)
-    run.task.neighbour_failure_grace_s = 10
+    run.task.neighbour_failure_grace_s = 60
     producer = run.producer(IN)
     closed = threading.Event()
     journal.hooks["last.close"] = closed.set
     run.start()
     run.wait_for(RUNNING)
     producer.abort()
-    assert closed.wait(10)
+    assert closed.wait(60)
     run.task.cancel()
     run.join()
     assert run.states[-1] is CANCELED
@@ -370,7 +370,7 @@ def test_a_source_that_waits_is_cancelled() -> None:
     waits = threading.Event()
     journal.hooks["src.waits"] = waits.set
     run.start()
-    assert waits.wait(10)
+    assert waits.wait(60)
     run.task.cancel()
     run.join()
     assert run.states[-1] is CANCELED
@@ -383,7 +383,7 @@ def test_a_task_that_waits_for_credit_is_cancelled() -> None:
     second = threading.Event()
     journal.hooks["last.process_watermark(5)"] = second.set
     run.start()
-    assert second.wait(10)
+    assert second.wait(60)
     run.task.cancel()
     run.join()
     assert run.states[-1] is CANCELED
@@ -396,7 +396,7 @@ def test_a_task_that_waits_for_acknowledgement_is_cancelled() -> None:
     finished = threading.Event()
     journal.hooks["last.finish"] = finished.set
     run.start()
-    assert finished.wait(10)
+    assert finished.wait(60)
     run.task.cancel()
     run.join()
     assert run.states[-1] is CANCELED

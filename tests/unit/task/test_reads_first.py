@@ -57,7 +57,7 @@ def test_the_other_input_waits_for_the_end_of_the_first() -> None:
 
 @pytest.fixture
 def exchange() -> Iterator[Exchange]:
-    made = Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=10)
+    made = Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=600)
     yield made
     made.close()
 
@@ -76,7 +76,7 @@ def test_the_other_producer_is_stopped_by_back_pressure(exchange: Exchange) -> N
         sources[name] = Run(
             vertex(operator(name)), {name: source}, out_edges=[edges[name][0]], exchange=exchange
         )
-    journal.hooks["first.exhausted"] = lambda: go_on.wait(10)  # type: ignore[assignment,return-value]
+    journal.hooks["first.exhausted"] = lambda: go_on.wait(60)  # type: ignore[assignment,return-value]
     here = Locations(addresses=(exchange.address,), address_index=(0,), attempts=(0,))
     sink = Run(
         vertex(operator("reader", (), ())),
@@ -88,7 +88,7 @@ def test_the_other_producer_is_stopped_by_back_pressure(exchange: Exchange) -> N
     for run in (sink, *sources.values()):
         run.start()
     waited = threading.Event()
-    for _ in range(1000):
+    for _ in range(12_000):
         partition = sources["rows"].task._partitions
         if partition and partition[0].blocked:
             break
