@@ -1,5 +1,8 @@
 """How much memory process trees hold, read from /proc. A slot's tree is its Python, its JVM and
 Spark's Python workers.
+
+Python and its JVM hand rows over in shared memory, which counts as resident in both of them. It
+takes its pages only once, so of a tree only the process that has most of it mapped counts.
 """
 
 from __future__ import annotations
@@ -20,13 +23,26 @@ def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
     for root in roots:
         if root not in parents:
             continue
-        waiting, total = [root], 0
+        waiting, total, most_shared = [root], 0, 0
         while waiting:
             pid = waiting.pop()
-            total += resident[pid]
+            shared = _shared_memory_bytes(pid)
+            total += max(0, resident[pid] - shared)
+            most_shared = max(most_shared, shared)
             waiting += children.get(pid, ())
-        used[root] = total
+        used[root] = total + most_shared
     return used
+
+
+def _shared_memory_bytes(pid: int) -> int:
+    """Resident pages of shared memory; those of files (code, Spark's classes) are not among
+    them.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return 1024 * int(file.read().partition(b"RssShmem:")[2].split(maxsplit=1)[0])
+    except (OSError, IndexError, ValueError):  # it has just ended
+        return 0
 
 
 def _processes() -> tuple[dict[int, int], dict[int, int]]:

@@ -8,10 +8,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import psutil
+
+from taskexecutor.memory import resident_bytes
 
 IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 900
 INTERVAL_S = 0.2
@@ -29,22 +30,18 @@ def executors(root: int) -> list[psutil.Process]:
 
 
 def resident_mb(executor: psutil.Process) -> float:
-    """Resident pages of the Python process and its children. Pages that slots share are counted in
-    each of them.
+    """Resident pages of the Python process and its children, as a slot's limit counts them. Pages
+    that slots share are counted in each of them.
     """
-    return _sum_mb(executor, lambda process: process.memory_info().rss)
+    return resident_bytes([executor.pid]).get(executor.pid, 0) / 1e6
 
 
 def proportional_mb(executor: psutil.Process) -> float:
     """The same with shared pages divided among their processes: the cost of one more slot."""
-    return _sum_mb(executor, lambda process: process.memory_full_info().pss)
-
-
-def _sum_mb(executor: psutil.Process, size_bytes: Callable[[psutil.Process], int]) -> float:
     total = 0
     for process in (executor, *executor.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            total += size_bytes(process)
+            total += process.memory_full_info().pss
     return total / 1e6
 
 

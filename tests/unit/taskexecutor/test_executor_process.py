@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from firesteel.common.config import Configuration
@@ -21,6 +23,30 @@ def test_resident_memory_of_a_tree() -> None:
     used = resident_bytes([os.getpid(), 2**30])
     assert list(used) == [os.getpid()]
     assert used[os.getpid()] > 10 * MIB
+
+
+_SHARES = """
+import mmap, os, sys
+shared = mmap.mmap(-1, 64 * 2**20)  # as the memory that Python and its JVM have in common
+shared.write(b"x" * len(shared))
+child = os.fork()
+if not child:
+    sum(shared[::4096])  # all of it is resident here, too
+    print("resident", flush=True)
+sys.stdin.read()
+if child:
+    os.wait()
+"""
+
+
+def test_memory_that_processes_share_counts_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SHARES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"resident\n"
+        used = resident_bytes([parent.pid])[parent.pid]
+    assert 64 * MIB < used < 2 * 64 * MIB
 
 
 def test_exit_codes_are_told_in_words() -> None:
