@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from taskexecutor.executor.spark.jvm.code import PACKAGE, Code
+from taskexecutor.executor.spark.jvm.archive import archived_start
+from taskexecutor.executor.spark.jvm.code import PACKAGE, SOURCES, Code
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.launch import OWN_JAR
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
+from taskexecutor.executor.spark.record_archive import compile_jar
 
 
 def file_scan(engine: SparkEngine, path: Path) -> tuple[Any, Any]:
@@ -63,9 +67,25 @@ def test_generated_code_finds_our_classes(engine: SparkEngine) -> None:
     jvm: Any = engine.session._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     assert loader.loadClass(f"{PACKAGE}.FiresteelTask") is not None
-    again = Code(engine.session)
-    with pytest.raises(Exception, match="duplicate class definition"):
-        again.load("FiresteelTask")
+    Code(engine.session._sc._gateway).load("FiresteelTask")  # it is there: not defined again
+
+
+def test_our_java_is_compiled_into_a_jar(tmp_path: Path) -> None:
+    compile_jar(tmp_path)
+    names = set(zipfile.ZipFile(tmp_path / OWN_JAR).namelist())
+    folder = PACKAGE.replace(".", "/")
+    assert {f"{folder}/{source}.class" for source in SOURCES} <= names
+    assert f"{folder}/FiresteelSlab.class" in names
+
+
+@pytest.mark.skipif(archived_start() is None, reason="`make setup` makes the jar")
+def test_slots_take_our_java_from_the_jar(engine: SparkEngine) -> None:
+    jvm: Any = engine.session._jvm
+    for source in SOURCES:
+        engine.code.load(source)
+        found = jvm.java.lang.Class.forName(f"{PACKAGE}.{source}")
+        place = found.getProtectionDomain().getCodeSource().getLocation()
+        assert str(place).endswith(OWN_JAR)
 
 
 def test_tasks_that_load_a_class_at_the_same_time_define_it_once(

@@ -6,13 +6,16 @@ The class archive is recorded from this, and made anew when this file changes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import csv
 
+from firesteel.common.file_parts import FilePart
 from firesteel.common.units import MIB
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import (
@@ -25,7 +28,9 @@ from firesteel.plan.specs import (
 from taskexecutor.executor.spark import observations, plans
 from taskexecutor.executor.spark.bundle_plans import BundlePlans
 from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleLoader, collect
-from taskexecutor.executor.spark.files import read_files
+from taskexecutor.executor.spark.file_parts import FileParts
+from taskexecutor.executor.spark.file_plans import FilePlans
+from taskexecutor.executor.spark.files import declared_schema, read_files
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 _SCHEMA = pa.schema(
     [("key", pa.string()), ("time", pa.timestamp("us", "UTC")), ("number", pa.float64())]
 )
+_DDL = "key STRING, time TIMESTAMP, number DOUBLE"
+_WATERMARKS = WatermarkSpec(column="time", max_out_of_orderness_us=0)
 _AGGREGATE = PartialWindowAggregateSpec(
     key_columns=("key",),
     window=TumblingSpec(size_us=86_400_000_000),
@@ -75,13 +82,46 @@ def start_warm(
 
 
 def warm_up(engine: SparkEngine) -> None:
+    """What most jobs do first: a bundle, and a part of a file, through kept plans."""
+    path, table = _rows(engine)
+    _run_bundle(engine, table)
+    if not engine.is_local:
+        loader = BundleLoader(engine.session, engine.bundles, _SCHEMA)
+        with loader.dataframe(table.to_batches()) as frame:
+            _run(_filter_and_project(frame))
+    elif engine.cores == 1:
+        _read_file(engine, FileSource(str(path), format="csv", schema=_DDL, header=True))
+    else:
+        _read_file_anew(engine, path)
+
+
+def exercise(engine: SparkEngine) -> None:
+    """What fewer jobs do, after the warm-up: only to have their classes in the archive."""
+    path, table = _rows(engine)
+    loader = BundleLoader(engine.session, engine.bundles, _SCHEMA)
+    with loader.dataframe(table.to_batches()) as frame:  # a local relation
+        _run(_filter_and_project(frame))
+    large = pa.concat_tables([table] * (LOCAL_ROWS // 2 + 1)).combine_chunks()
+    with loader.dataframe(large.to_batches()) as frame:  # Parquet in shared memory
+        _run(_aggregated(frame, engine.cores))
+    _read_file_anew(engine, path)
+    parquet = path.with_suffix(".parquet")
+    pq.write_table(table, parquet, compression="snappy")
+    _read_file(engine, FileSource(str(parquet), format="parquet", schema=_DDL))
+    lines = path.with_suffix(".json")
+    lines.write_text('{"key": "a", "time": "2013-01-01T05:00:00Z", "number": 1.5}\n')
+    _read_file(engine, FileSource(str(lines), format="json", schema=_DDL))
+
+
+def _rows(engine: SparkEngine) -> tuple[Path, pa.Table]:
     path = engine.temp_dir / "warm.csv"
     path.write_text("key,time,number\na,2013-01-01T05:00:00Z,1.5\nb,2013-01-01T05:00:00Z,\n")
     # Given Python or NumPy values, pyarrow would import pandas, which an idle slot does not need.
     table = csv.read_csv(path, csv.ReadOptions(use_threads=False, block_size=4096)).cast(_SCHEMA)
-    loader = BundleLoader(engine.session, engine.bundles, _SCHEMA)
+    return path, table
 
-    # Small bundles: by a kept plan, and as a local relation.
+
+def _run_bundle(engine: SparkEngine, table: pa.Table) -> None:
     bundles = BundlePlans(
         engine, _SCHEMA, [TransformSpec(function=_filter_and_project)], PlanMeter(TaskClock())
     )
@@ -89,39 +129,51 @@ def warm_up(engine: SparkEngine) -> None:
     for _ in bundles.run(table.to_batches(), _SCHEMA, "warm-up"):
         pass
     bundles.close()
-    with loader.dataframe(table.to_batches()) as frame:
-        _run(_filter_and_project(frame))
-    if not engine.is_local:
-        return
-    _read_file(engine, path)
-    # Large bundles: Parquet in shared memory.
-    large = pa.concat_tables([table] * (LOCAL_ROWS // 2 + 1)).combine_chunks()
-    with loader.dataframe(large.to_batches()) as frame:
-        _run(_aggregated(frame, engine.cores))
 
 
-def _read_file(engine: SparkEngine, path: Path) -> None:
-    """A source that is read, observed, filtered and aggregated in one plan; CSV needs most code."""
-    source = FileSource(
-        str(path), format="csv", schema="key STRING, time TIMESTAMP, number DOUBLE", header=True
+def _read_file(engine: SparkEngine, source: FileSource) -> None:
+    """A source that is read, observed, filtered and aggregated by a kept plan."""
+    (path,) = source.paths
+    schema = declared_schema(source)
+    assert schema is not None
+    plans = FilePlans(
+        engine,
+        source,
+        schema,
+        [TransformSpec(function=_with_number), _AGGREGATE],
+        _WATERMARKS,
+        FileParts(engine, source, schema),
+        PlanMeter(TaskClock()),
     )
+    plan = plans.plan((), path)
+    assert plan is not None
+    found = os.stat(path)
+    part = FilePart(path, 0, found.st_size, found.st_size, found.st_mtime_ns)
+    for _ in plan.run([part], to_arrow(plan.frame.schema), "warm-up"):
+        pass
+    plans.close()
+
+
+def _read_file_anew(engine: SparkEngine, path: Path) -> None:
+    """The same by a job of Spark's."""
+    source = FileSource(str(path), format="csv", schema=_DDL, header=True)
     frame = read_files(engine.session, source, [str(path)], None)
-    frame = observations.observe_time(
-        frame, WatermarkSpec(column="time", max_out_of_orderness_us=0)
-    )
+    frame = observations.observe_time(frame, _WATERMARKS)
     frame = _aggregated(frame, engine.cores)
     _run(frame)
     observations.observed_times(frame)
 
 
 def _filter_and_project(frame: DataFrame) -> DataFrame:
-    return frame.where("number IS NOT NULL").selectExpr("key", "time", "number + 1 AS number")
+    return _with_number(frame).selectExpr("key", "time", "number + 1 AS number")
+
+
+def _with_number(frame: DataFrame) -> DataFrame:
+    return frame.where("number IS NOT NULL")
 
 
 def _aggregated(frame: DataFrame, cores: int) -> DataFrame:
-    return plans.partial_window_aggregate(
-        frame.where("number IS NOT NULL"), _AGGREGATE, cores=cores
-    )
+    return plans.partial_window_aggregate(_with_number(frame), _AGGREGATE, cores=cores)
 
 
 def _run(frame: DataFrame) -> None:

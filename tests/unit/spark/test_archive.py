@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from taskexecutor.executor.spark.jvm import archive
-from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
+from taskexecutor.executor.spark.jvm.launch import OWN_JAR, class_path, spark_home
 from taskexecutor.executor.spark.jvm.mllib import _OnImport, forget
 
 
@@ -34,6 +34,22 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
         *(str(tmp_path / jar.name) if path == str(jar) else path for path in before),
         "mine.jar",
     ]
+
+
+def test_our_own_jar_follows_those_of_spark(tmp_path: Path) -> None:
+    (tmp_path / OWN_JAR).touch()
+    assert class_path("mine.jar", tmp_path).split(":") == [
+        *class_path().split(":"),
+        str(tmp_path / OWN_JAR),
+        "mine.jar",
+    ]
+
+
+def test_an_archive_is_for_one_version_of_our_java(tmp_path: Path, monkeypatch) -> None:
+    before = archive.folder()
+    assert archive.folder() == before
+    monkeypatch.setattr(archive, "source_text", lambda source: f"class {source} {{}}")
+    assert archive.folder() != before
 
 
 def test_without_an_archive_there_is_nothing_to_use(tmp_path: Path, monkeypatch) -> None:

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from importlib.resources import files
 
+from taskexecutor.executor.spark.jvm.code import SOURCES
+
 
 def test_each_class_is_in_one_file() -> None:
     """All are in one package, so the second one of a name could not be defined."""
@@ -17,3 +19,10 @@ def test_each_class_is_in_one_file() -> None:
     )
     assert names["FiresteelTask"]
     assert not [name for name, count in names.items() if count > 1]
+
+
+def test_every_source_goes_into_the_jar() -> None:
+    folder = files("taskexecutor.executor.spark.jvm") / "java"
+    assert sorted(f"{source}.java" for source in SOURCES) == sorted(
+        source.name for source in folder.iterdir()
+    )

@@ -6,7 +6,8 @@ of
 
 * a class data archive, recorded from one warm-up. The JVM checks that it matches its version and
   the jars, and ignores it otherwise;
-* copies of the jars that cannot be archived or that slow down every start (see `_LEFT_OUT`).
+* copies of the jars that cannot be archived or that slow down every start (see `_LEFT_OUT`);
+* a jar of our own Java (see `code`), which is archived like Spark's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyspark
 
 from firesteel.common.process.java import java_home
 from firesteel.common.process.lock_file import LockFile
+from taskexecutor.executor.spark.jvm.code import SOURCES, source_text
 from taskexecutor.executor.spark.jvm.launch import class_path, jvm_options, spark_home
 
 COMMAND = "python -m taskexecutor.executor.spark.jvm.archive"
@@ -74,6 +76,7 @@ def folder() -> Path:
         class_path(),
         str(_LEFT_OUT),
         _WARM_UP.read_text(),  # decides which classes are loaded while recording
+        *map(source_text, SOURCES),
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"

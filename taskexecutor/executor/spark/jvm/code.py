@@ -1,18 +1,31 @@
 """Java of our own in the slot's JVM, where Spark's API ends at its generated code.
 
-The sources in `java/` are compiled by Janino, which Spark compiles its generated code with, and
-defined by the class loader of Spark's own classes: so generated code finds them by name. That needs
-no build step and no jar, but they must be in a package that Spark already has.
+The sources in `java/` are compiled by Janino, which Spark compiles its generated code with. That
+happens once per machine, into a jar on the class path (see `archive`); without that jar, in each
+JVM that needs them. Those are defined by the class loader of Spark's own classes. In both cases
+generated code finds them by name, and they must be in a package that Spark already has.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+import zipfile
+from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 PACKAGE = "org.apache.spark.unsafe"
+# In `java/`, each after those that it refers to, and with a class of its own name.
+SOURCES = (
+    "FiresteelTask",
+    "FiresteelSink",
+    "FiresteelScan",
+    "FiresteelFiles",
+    "FiresteelFileRDD",
+    "FiresteelRowObserver",
+)
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
 _FOLDER = files("taskexecutor.executor.spark.jvm") / "java"
 _CLASS = re.compile(r"^(?:public )?(?:abstract |final )*class (\w+)", re.MULTILINE)
@@ -27,45 +40,69 @@ public class Definer {{
 """
 
 
+def source_text(source: str) -> str:
+    return (_FOLDER / f"{source}.java").read_text()
+
+
 class Code:
-    """The classes that were defined in one JVM, for the threads of all tasks. They are never
-    unloaded, and none can be defined twice.
+    """The classes of our own in one JVM, for the threads of all tasks. They are never unloaded, and
+    none can be defined twice.
     """
 
-    def __init__(self, session: Any) -> None:
-        self._jvm = session._jvm
-        self._gateway = session._sc._gateway
+    def __init__(self, gateway: Any) -> None:
+        self._gateway = gateway
+        self._jvm = gateway.jvm
         self._define: Any = None
         self._sources: set[str] = set()
         self._lock = threading.Lock()
 
     def load(self, source: str) -> None:
-        """Compiles `java/<source>.java` and defines its classes, in their order in the file.
-        Once: later calls do nothing.
+        """Makes the classes of `java/<source>.java` available: compiles and defines them unless
+        they are on the class path. Once: later calls do nothing.
         """
         with self._lock:
             if source not in self._sources:
-                self._load(source)
+                if not self._exists(source):
+                    self._defined(source)
                 self._sources.add(source)
-
-    def _load(self, source: str) -> None:
-        text = (_FOLDER / f"{source}.java").read_text()
-        codes = {name.rpartition(".")[2]: code for name, code in self._compiled(text).items()}
-        define = self._definer()
-        for name in _CLASS.findall(text):
-            arguments = self._gateway.new_array(self._jvm.java.lang.Object, 1)
-            arguments[0] = codes.pop(name)
-            define.invoke(None, arguments)
-        assert not codes, f"{source}.java has classes inside classes: {sorted(codes)}"
 
     def type(self, name: str) -> Any:
         """The class `name`, to call its constructor and its static methods."""
         return getattr(getattr(self._jvm, PACKAGE), name)
 
+    def compiled(self) -> dict[str, bytes]:
+        """The code of all classes by their names, for `write_jar`. Only once in a JVM, and none of
+        them may be on its class path.
+        """
+        codes: dict[str, bytes] = {}
+        for source in SOURCES:
+            codes |= {name: bytes(code) for name, code in self._defined(source).items()}
+        return codes
+
+    def _exists(self, name: str) -> bool:
+        from py4j.java_gateway import JavaClass
+
+        return isinstance(self.type(name), JavaClass)
+
+    def _defined(self, source: str) -> dict[str, Any]:
+        """Compiles the source and defines its classes, in their order in the file."""
+        text = source_text(source)
+        codes = self._compiled(text)
+        define = self._definer()
+        names = _CLASS.findall(text)
+        assert set(codes) == set(names), f"{source}.java has classes inside classes: {codes}"
+        for name in names:
+            arguments = self._gateway.new_array(self._jvm.java.lang.Object, 1)
+            arguments[0] = codes[name]
+            define.invoke(None, arguments)
+        return codes
+
     def _compiled(self, text: str) -> dict[str, Any]:
         compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
         compiler.cook(text)
-        return {str(name): code for name, code in compiler.getBytecodes().items()}
+        return {
+            str(name).rpartition(".")[2]: code for name, code in compiler.getBytecodes().items()
+        }
 
     def _definer(self) -> Any:
         if self._define is None:
@@ -74,3 +111,10 @@ class Code:
             methods = compiler.getClassLoader().loadClass("Definer").getMethods()
             self._define = next(method for method in methods if method.getName() == "define")
         return self._define
+
+
+def write_jar(codes: Mapping[str, bytes], path: Path) -> None:
+    """`codes`: see `Code.compiled`."""
+    with zipfile.ZipFile(path, "w") as jar:
+        for name, code in codes.items():
+            jar.writestr(f"{PACKAGE.replace('.', '/')}/{name}.class", code)

@@ -105,7 +105,7 @@ class SparkEngine:
             )
             self._session = create_session(settings, self._jvm)
             _ENGINES[id(self._session)] = self
-            self.code = Code(self._session)
+            self.code = Code(self._jvm.gateway)
             self.local_tasks = LocalTasks(self._session, self.code)
             self._mllib = mllib.register_when_imported(self._session._jvm)
         except BaseException:
