@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskexecutor.executor.exchange.errors import UnsupportedKey
+from taskexecutor.executor.exchange.partitioning import murmur3
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_array, hash_columns
 
 
@@ -116,6 +117,20 @@ def test_strings_agree_with_mmh3(values: list[str | None]) -> None:
     assert hash_array(pa.array(values, pa.string())).tolist() == [
         0 if v is None else h(v.encode()) for v in values
     ]
+
+
+@given(
+    st.lists(st.none() | st.binary(max_size=9) | st.binary(min_size=60, max_size=70), max_size=20),
+    st.integers(0, 5),
+    st.sampled_from([0, 4, 1_000]),
+)
+def test_binaries_agree_with_mmh3_block_by_block_and_one_by_one(
+    values: list[bytes | None], start: int, short_bytes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(murmur3, "_SHORT_BYTES", short_bytes)
+        found = hash_array(pa.array(values, pa.binary()).slice(start))
+    assert found.tolist() == [0 if v is None else h(v) for v in values[start:]]
 
 
 def test_a_type_without_hash_is_a_clear_error() -> None:

@@ -41,6 +41,10 @@ _C2 = np.uint32(0x1B873593)
 _EXACT = decimal.Context(prec=100)
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 _MS_PER_DAY = 86_400_000
+# Each distinct text is hashed once if texts are longer than this on average, or if each of the
+# first ones occurs this often.
+_SHORT_BYTES = 64
+_SAMPLE, _REPEATED = 512, 8
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
@@ -62,9 +66,12 @@ def hash_array(array: pa.Array) -> Hashes:
         return _hash_valid(array)
     if _fixed_width(kind):
         hashes = _hash_valid(array.fill_null(_zero(kind)))
-        hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
-        return hashes
-    return _hash_distinct(array)
+    elif _block_by_block(array):
+        hashes = _hash_bytes(array)
+    else:
+        return _hash_distinct(array)
+    hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return hashes
 
 
 def hash_int64(values: npt.NDArray[np.int64]) -> Hashes:
@@ -79,14 +86,21 @@ def hash_blocks(blocks: Sequence[npt.NDArray[np.uint32]]) -> Hashes:
     """
     hashes = np.zeros(len(blocks[0]), np.uint32)
     for block in blocks:
-        mixed = block * _C1
-        mixed = _rotated(mixed, 15)
-        mixed *= _C2
-        hashes ^= mixed
+        hashes ^= _mixed(block)
         hashes = _rotated(hashes, 13)
         hashes *= np.uint32(5)
         hashes += np.uint32(0xE6546B64)
-    hashes ^= np.uint32(4 * len(blocks))
+    return _finished(hashes, np.uint32(4 * len(blocks)))
+
+
+def _mixed(block: npt.NDArray[np.uint32]) -> Hashes:
+    mixed = _rotated(block * _C1, 15)
+    mixed *= _C2
+    return mixed
+
+
+def _finished(hashes: Hashes, lengths: Hashes | np.uint32) -> Hashes:
+    hashes ^= lengths
     hashes ^= hashes >> np.uint32(16)
     hashes *= np.uint32(0x85EBCA6B)
     hashes ^= hashes >> np.uint32(13)
@@ -142,7 +156,64 @@ def _hash_valid(array: pa.Array) -> Hashes:
         )
         times, divided_by = _MICROSECONDS[kind.unit]
         return hash_int64(ticks * times if divided_by == 1 else ticks // divided_by)
-    return _hash_distinct(array)
+    return _hash_bytes(array) if _block_by_block(array) else _hash_distinct(array)
+
+
+def _block_by_block(array: pa.Array) -> bool:
+    """Whether it has texts or binaries that are short, as keys are, and mostly differ."""
+    kind = array.type
+    if not len(array) or not (types.is_string(kind) or types.is_binary(kind)):
+        return False
+    ends = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+    if int(ends[-1]) - int(ends[0]) > _SHORT_BYTES * len(array):
+        return False
+    sample = array.slice(0, _SAMPLE)
+    return len(sample.unique()) * _REPEATED > len(sample)
+
+
+def _hash_bytes(array: pa.Array) -> Hashes:
+    """Every value's bytes at once, block by block; of nulls, anything."""
+    _, ends_buffer, data = array.buffers()
+    ends = np.frombuffer(ends_buffer, np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
+    first = int(ends[0])
+    size = int(ends[-1]) - first
+    content = np.zeros(max(size, 4), np.uint8)  # one block can be read, if there are fewer bytes
+    if size:
+        content[:size] = np.frombuffer(data, np.uint8, size, first)
+    starts, lengths = ends[:-1] - first, np.diff(ends)
+    order = None
+    if (lengths != lengths[0]).any():  # the longest ones first: those with an i-th block are first
+        longest = int(lengths.max())
+        # numpy sorts 16-bit words by radix, in linear time.
+        narrow = np.uint16 if longest < 2**16 else np.int64
+        order = np.argsort((longest - lengths).astype(narrow), kind="stable")
+        starts, lengths = starts[order], lengths[order]
+    blocks = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))  # at every byte
+    hashes = np.zeros(len(array), np.uint32)
+    for index, count in enumerate(_having(lengths // 4)):
+        part = hashes[:count]
+        part ^= _mixed(blocks[starts[:count] + 4 * index])
+        part[:] = _rotated(part, 13)
+        part *= np.uint32(5)
+        part += np.uint32(0xE6546B64)
+    rests = (lengths % 4).astype(np.uint32)
+    places = starts + lengths - rests
+    inside = np.minimum(places, len(blocks) - 1)
+    tails = blocks[inside] >> (np.uint32(8) * (places - inside).astype(np.uint32))
+    hashes ^= _mixed(tails & ((np.uint32(1) << (np.uint32(8) * rests)) - np.uint32(1)))
+    hashes = _finished(hashes, lengths.astype(np.uint32))
+    if order is None:
+        return hashes
+    by_row = np.empty_like(hashes)
+    by_row[order] = hashes
+    return by_row
+
+
+def _having(blocks: npt.NDArray[np.int64]) -> list[int]:
+    """How many values have a first block, a second one, and so on. `blocks`: descending."""
+    most = int(blocks[0])
+    counts: list[int] = np.searchsorted(-blocks, -np.arange(most), side="left").tolist()
+    return counts
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[np.generic]:
