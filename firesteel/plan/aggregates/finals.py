@@ -234,6 +234,8 @@ def _deviation(squares: Any, count: Any, subtrahend: pa.Scalar) -> Any:
 
 
 def _size(values: Any) -> Any:
+    if pa.types.is_integer(values.type):  # counted already
+        return values
     return pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64())
 
 

@@ -6,6 +6,7 @@ How partial columns merge within a group (`AggregateExpression.merge`); nulls do
     sum, min, max         NaN is the largest number, as in Spark
     any                   any one value
     list, set             one list of all elements, or of the distinct ones
+    distinct              as set, where only the number of elements matters
     bit_and, bit_or, bit_xor
     first:<o>, last:<o>   the value in the row with the least or greatest <o>, a partial column
     m2:<n>:<sum>          squared deviations from the mean; <n> and <sum> are the columns of counts
@@ -147,7 +148,9 @@ class Split:
             case ("count", [value]) if call.distinct:
                 return exp.Anonymous(
                     this=SIZE,
-                    expressions=[self._partial("set", f"collect_set({value})", "set", condition)],
+                    expressions=[
+                        self._partial("set", f"collect_set({value})", "distinct", condition)
+                    ],
                 )
             case ("count", ["*"]):
                 return self._counted("1", condition)

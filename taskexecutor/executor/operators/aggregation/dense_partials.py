@@ -122,7 +122,7 @@ class DensePartials:
     def _rows(self, places: Ints) -> pa.RecordBatch:
         assert self._schema is not None
         everything = len(places) == len(self._present)
-        columns = [_as_keys(places + self._low, self._schema.field(0).type)]
+        columns = [as_keys(places + self._low, self._schema.field(0).type)]
         columns += [
             pa.array(self._columns[n].copy() if everything else self._columns[n][places])
             for n in self._merges
@@ -130,7 +130,8 @@ class DensePartials:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _as_keys(values: Ints, kind: pa.DataType) -> pa.Array:
+def as_keys(values: Ints, kind: pa.DataType) -> pa.Array:
+    """The inverse of `whole_numbers`."""
     if pa.types.is_integer(kind):
         return pa.array(values).cast(kind)
     return pa.array(values.astype(np.int32) if pa.types.is_date32(kind) else values).view(kind)

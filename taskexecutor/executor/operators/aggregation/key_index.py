@@ -7,11 +7,37 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from taskexecutor.executor.operators.aggregation.dense_partials import SMALL_TABLE, SPARSE
+from taskexecutor.executor.operators.aggregation.dense_partials import (
+    SMALL_TABLE,
+    SPARSE,
+    as_keys,
+)
 from taskexecutor.executor.operators.aggregation.grouping import Ints, group, whole_numbers
 
 # A lookup of at least one key per this many known ones is worth a pass over all of them.
 _FEW = 8
+
+
+class KeyIndex:
+    """For any keys, by the cheapest way for those seen so far."""
+
+    def __init__(self) -> None:
+        self._index: DenseIndex | HashIndex = DenseIndex()
+
+    @property
+    def count(self) -> int:
+        return self._index.count
+
+    def numbers(self, columns: list[pa.Array]) -> Ints:
+        """The numbers of distinct keys; new ones are numbered from the current count on."""
+        if not len(columns[0]):
+            return np.empty(0, np.int64)
+        if isinstance(self._index, DenseIndex):
+            numbers = self._index.numbers(columns)
+            if numbers is not None:
+                return numbers
+            self._index = HashIndex.of(self._index.keys())
+        return self._index.numbers(columns)
 
 
 class DenseIndex:
@@ -19,8 +45,18 @@ class DenseIndex:
 
     def __init__(self) -> None:
         self.count = 0
+        self._kind: pa.DataType | None = None
         self._low = 0
         self._table = np.empty(0, np.int64)
+
+    def keys(self) -> list[pa.Array] | None:
+        """The column of all keys in the order of their numbers; None if there are none."""
+        if self._kind is None:
+            return None
+        places = np.flatnonzero(self._table >= 0)
+        values = np.empty(self.count, np.int64)
+        values[self._table[places]] = places + self._low
+        return [as_keys(values, self._kind)]
 
     def numbers(self, columns: list[pa.Array]) -> Ints | None:
         """The numbers of distinct keys; None if they are not such integers."""
@@ -32,6 +68,7 @@ class DenseIndex:
             low, high = min(low, self._low), max(high, self._low + len(self._table) - 1)
         if high - low >= max(SPARSE * (self.count + len(values)), SMALL_TABLE):
             return None
+        self._kind = columns[0].type
         self._cover(low, high)
         found: Ints = self._table[values - self._low]
         new = np.flatnonzero(found < 0)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from taskexecutor.executor.operators.aggregation.columns import as_array
 from taskexecutor.executor.operators.aggregation.grouping import Groups, Ints
-from taskexecutor.executor.operators.aggregation.key_index import DenseIndex, HashIndex
+from taskexecutor.executor.operators.aggregation.key_index import KeyIndex
 from taskexecutor.executor.operators.aggregation.merging import merge_column, merge_partials
 
 LOG_ROWS = 262_144  # the log may have this many outdated rows, or as many as there are keys
@@ -32,7 +32,7 @@ class KeyedPartials:
         self._log: list[pa.RecordBatch] = []
         self._log_rows = 0
         self._places = np.empty(0, np.int64)  # in the log, by the number of the key
-        self._index: DenseIndex | HashIndex = DenseIndex()
+        self._index = KeyIndex()
 
     @property
     def keys(self) -> int:
@@ -42,7 +42,7 @@ class KeyedPartials:
         """Merges partial rows; returns the new rows of the keys that they change."""
         bundle = merge_partials(table, self._key_columns, self._merges)
         known = self._index.count
-        numbers = self._numbers(bundle)
+        numbers = self._index.numbers([bundle.column(key) for key in self._key_columns])
         old = np.flatnonzero(numbers < known)
         if len(old):
             bundle = self._joined(bundle, old, self._read(self._places[numbers[old]]))
@@ -64,18 +64,6 @@ class KeyedPartials:
     def rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         return self._read(self._places[: self._index.count])
-
-    def _numbers(self, bundle: pa.RecordBatch) -> Ints:
-        """The number of each row's key; new keys are numbered from the current count on."""
-        columns = [bundle.column(key) for key in self._key_columns]
-        if isinstance(self._index, DenseIndex):
-            numbers = self._index.numbers(columns)
-            if numbers is not None:
-                return numbers
-            self._index = HashIndex.of(
-                [self.rows().column(key) for key in self._key_columns] if self._log else None
-            )
-        return self._index.numbers(columns)
 
     def _read(self, places: Ints) -> pa.RecordBatch:
         self._log = _one_batch(self._log)

@@ -25,6 +25,7 @@ _MERGES: dict[str, Callable[..., pa.Array]] = {
     "any": merge_values.merge_any,
     "list": merge_values.merge_list,
     "set": merge_values.merge_set,
+    "distinct": merge_values.merge_set,
     "bit_and": merge_numbers.merge_bits(np.bitwise_and, -1),
     "bit_or": merge_numbers.merge_bits(np.bitwise_or, 0),
     "bit_xor": merge_numbers.merge_bits(np.bitwise_xor, 0),

@@ -9,6 +9,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
 from taskexecutor.executor.operators.aggregation.columns import as_table
 from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
+from taskexecutor.executor.operators.aggregation.distinct_counts import DISTINCT, DistinctCounts
 from taskexecutor.executor.operators.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.operators.aggregation.merging import merges_of
 from taskexecutor.executor.operators.aggregation.results import aggregate_results
@@ -23,9 +24,10 @@ class RunningAggregate(StreamOperator):
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec
-        self._state: DensePartials | KeyedPartials = DensePartials(
-            spec.key_columns, merges_of(spec.aggregates)
-        )
+        merges = merges_of(spec.aggregates)
+        self._distinct = DistinctCounts(spec.key_columns, merges)
+        self._merges = {name: "sum" if how == DISTINCT else how for name, how in merges.items()}
+        self._state: DensePartials | KeyedPartials = DensePartials(spec.key_columns, self._merges)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
 
@@ -53,13 +55,14 @@ class RunningAggregate(StreamOperator):
         )
 
     def _merge(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
+        bundle = self._distinct.replaced(bundle)
         if isinstance(self._state, DensePartials):
             changed = self._state.add(bundle)
             if changed is not None:
                 return changed
             dense, self._state = (
                 self._state,
-                KeyedPartials(self._spec.key_columns, merges_of(self._spec.aggregates)),
+                KeyedPartials(self._spec.key_columns, self._merges),
             )
             if dense.keys:
                 self._state.add(as_table([dense.rows()]))

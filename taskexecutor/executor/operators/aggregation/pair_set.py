@@ -1,0 +1,91 @@
+"""A set of pairs of integers that grows, in numpy: a few passes over the pairs that are added,
+however many there are already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taskexecutor.executor.operators.aggregation.grouping import Ints
+
+_LEAST = 1024  # places of the table, which is at most half full
+
+
+class PairSet:
+    """Pairs of a number below 2^31 and any 64-bit integer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        # The pairs in the order in which they were added, with room for more.
+        self._first = np.empty(0, np.int32)
+        self._second = np.empty(0, np.int64)
+        # Where a pair is among them, or -1. A pair whose place is taken is in the next free one.
+        self._table = np.full(_LEAST, -1, np.int32)
+
+    def add(self, first: Ints, second: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each pair is new: neither in the set, nor added twice by this call."""
+        rows, count = len(first), self.count
+        self._reserve(count + rows)
+        self._first[count : count + rows] = first
+        self._second[count : count + rows] = second
+        new, places = self._insert(count, count + rows)
+        added = np.flatnonzero(new)
+        if len(added) < rows:  # without gaps
+            numbers = np.arange(count, count + len(added))
+            self._table[places[added]] = numbers
+            self._first[numbers] = first[added]
+            self._second[numbers] = second[added]
+        self.count = count + len(added)
+        return new
+
+    def _insert(
+        self, start: int, stop: int
+    ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """Puts the pairs from `start` to `stop` into the table: whether each is the first one of
+        its kind, and its place.
+        """
+        table, mask = self._table, len(self._table) - 1
+        places = _hashes(self._first[start:stop], self._second[start:stop]) & mask
+        new = np.zeros(stop - start, np.bool_)
+        rows = np.arange(stop - start)
+        while len(rows):
+            at = places[rows]
+            found = table[at]
+            free = np.flatnonzero(found < 0)
+            table[at[free]] = start + rows[free]  # of several rows, the last one is there
+            found[free] = table[at[free]]
+            mine = start + rows
+            new[rows[found == mine]] = True
+            others = np.flatnonzero(
+                (self._second[found] != self._second[mine])
+                | (self._first[found] != self._first[mine])
+            )
+            rows = rows[others]
+            places[rows] = (at[others] + 1) & mask
+        return new, places
+
+    def _reserve(self, count: int) -> None:
+        if count > len(self._first):
+            room = max(count, 2 * len(self._first))
+            for name in ("_first", "_second"):
+                old = getattr(self, name)
+                grown = np.empty(room, old.dtype)
+                grown[: self.count] = old[: self.count]
+                setattr(self, name, grown)
+        if 2 * count > len(self._table):
+            self._table = np.full(1 << (2 * count - 1).bit_length(), -1, np.int32)
+            self._insert(0, self.count)
+
+
+def _hashes(
+    first: np.ndarray[Any, np.dtype[np.int32]], second: Ints
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    mixed = second.astype(np.uint64)
+    mixed += first.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # as SplitMix64 does
+        mixed ^= mixed >> np.uint64(31)
+        mixed *= np.uint64(multiplier)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed.view(np.int64)
