@@ -351,13 +351,6 @@ def test_running_aggregates_equal_spark_at_every_step(engine: SparkEngine) -> No
     assert_same(list(latest.values()), by_spark(engine, seen, items, None))
 
 
-@pytest.mark.parametrize("window", [WINDOWS[-1]])
-def test_a_session_of_rows_without_a_time_fails(engine: SparkEngine, window: WindowSpec) -> None:
-    rows = [row | {"at": None} for row in some_rows(1, 2)]
-    with pytest.raises(Exception, match="event time column 'at' is null in some rows; drop them"):
-        partials(engine, rows, parse_aggregates(["count(*) AS n"]), window)
-
-
 FLOWS = st.lists(
     st.lists(
         st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30)), min_size=1, max_size=6

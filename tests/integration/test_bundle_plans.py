@@ -15,12 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     AggregateExpression,
     PartialWindowAggregateSpec,
+    SessionSpec,
     Spec,
     TransformSpec,
     TumblingSpec,
+    WindowSpec,
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark import plans
@@ -66,14 +69,14 @@ def transforms(*functions: Any) -> list[Spec]:
     return [TransformSpec(function=function) for function in functions]
 
 
-def window_aggregate() -> PartialWindowAggregateSpec:
-    partial = {"_c": "count(1)", "_s": "sum(x)", "_l": "collect_list(x)"}
+SECONDS = TumblingSpec(size_us=1_000_000)
+
+
+def window_aggregate(*expressions: str, window: WindowSpec = SECONDS) -> PartialWindowAggregateSpec:
+    partial = {f"_p{number}": text for number, text in enumerate(expressions)}
     aggregates = (AggregateExpression(sql="", name="total", partial=partial, merge={}, final=""),)
     return PartialWindowAggregateSpec(
-        key_columns=("k",),
-        window=TumblingSpec(size_us=1_000_000),
-        time_column="t",
-        aggregates=aggregates,
+        key_columns=("k",), window=window, time_column="t", aggregates=aggregates
     )
 
 
@@ -112,6 +115,8 @@ def ordered(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, rows))
 
 
+NUMBERS = ("count(1)", "sum(x)", "collect_list(x)")
+TEXTS = ("min(v)", "max(struct(v, x))", "max_by(k, v) FILTER (WHERE x > 0)", "sum(x)")
 PROGRAMS = {
     "filter and project": transforms(
         lambda df: df.where("x > 0").selectExpr(
@@ -133,7 +138,15 @@ PROGRAMS = {
     "stacked": transforms(
         lambda df: df.selectExpr("k", "stack(2, 'a', x, 'b', -x) AS (name, value)")
     ),
-    "partial aggregate": [*transforms(lambda df: df.where("x IS NOT NULL")), window_aggregate()],
+    "partial aggregate": [
+        *transforms(lambda df: df.where("x IS NOT NULL")),
+        window_aggregate(*NUMBERS),
+    ],
+    "sessions": [window_aggregate("sum(x)", window=SessionSpec(gap_us=700_000))],
+    "texts and structs": [
+        *transforms(lambda df: df.selectExpr("*", "concat('v', x) AS v")),
+        window_aggregate(*TEXTS),
+    ],
 }
 
 
@@ -150,6 +163,34 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
 
     every_bundle()
     kept.close()
+
+
+@pytest.mark.parametrize("most_keys", [128, 3], ids=["in memory", "spilling"])
+def test_texts_are_aggregated_without_sorting_all_rows(engine: SparkEngine, most_keys: int) -> None:
+    limit = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+    engine.session.conf.set(limit, most_keys)
+    try:
+        kept = made(engine, PROGRAMS["texts and structs"])
+    finally:
+        engine.session.conf.unset(limit)
+    assert kept._plan is not None
+    physical = str(kept._plan.kept.physical.toString())
+    assert physical.count("Aggregate(") == physical.count("ObjectHashAggregate(") == 1
+    assert "Sort" not in physical
+    rows = [{"k": "abcdef"[x % 6], "x": x, "t": x % 7 * 400_000} for x in range(300)]
+    schema, right = planned(engine, PROGRAMS["texts and structs"], rows)
+    assert ordered(run(kept, rows, schema)) == ordered(right)
+    kept.close()
+
+
+@pytest.mark.parametrize("window", [TumblingSpec(size_us=10), SessionSpec(gap_us=10)])
+def test_a_window_of_rows_without_a_time_fails(engine: SparkEngine, window: WindowSpec) -> None:
+    stage = SparkTransformStage([window_aggregate("count(1)", window=window)], None)
+    harness = OperatorHarness(stage, [SCHEMA], spark=engine.session).open()
+    harness.process(batch([{"k": "a", "x": 1, "t": t} for t in (5, None)]))
+    with pytest.raises(FiresteelError, match="event time column 't' is null in some rows; drop"):
+        harness.flush()
+    harness.close()
 
 
 @pytest.mark.parametrize(
@@ -289,9 +330,9 @@ def test_errors_of_a_row_are_reported_and_nothing_is_left(engine: SparkEngine) -
 
 
 def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
-    kept = made(engine, [window_aggregate()])
+    kept = made(engine, [window_aggregate(*NUMBERS)])
     rows = [{"k": str(x), "x": x, "t": 0} for x in range(70_000)]
-    schema, _ = planned(engine, [window_aggregate()], rows[:1])
+    schema, _ = planned(engine, [window_aggregate(*NUMBERS)], rows[:1])
     result = kept.run([batch(rows)], schema, "test")
     assert next(result).num_rows > 0
     result.close()
@@ -301,16 +342,19 @@ def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
 
 def test_tasks_at_once(engine: SparkEngine) -> None:
     rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
-    schema, _ = planned(engine, [window_aggregate()], rows)
+    schema, _ = planned(engine, [window_aggregate(*NUMBERS)], rows)
     plans = [
-        made(engine, [*transforms(lambda df, n=n: df.where(f"x % 3 = {n}")), window_aggregate()])
+        made(
+            engine,
+            [*transforms(lambda df, n=n: df.where(f"x % 3 = {n}")), window_aggregate(*NUMBERS)],
+        )
         for n in range(3)
     ]
     found: dict[int, list[int]] = {}
 
     def work(number: int) -> None:
         found[number] = [
-            row["_s"]
+            row["_p1"]
             for _ in range(10)
             for row in run(plans[number], rows, schema, f"test {number}")
         ]

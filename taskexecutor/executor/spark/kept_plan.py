@@ -47,6 +47,9 @@ _AGGREGATION = frozenset(
     {"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec", "SortExec"}
 )
 _EXCHANGE = "ShuffleExchangeExec"
+_SORT = "SortExec"
+# Aggregates whose values are no numbers.
+_BY_OBJECTS = frozenset({"ObjectHashAggregateExec", "SortAggregateExec"})
 _GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # a generated loop, and its input
 # Arrow data of fewer bytes becomes a local relation, whose rows are part of plans.
 LOCAL_RELATION_LIMIT = "spark.sql.execution.arrow.localRelationThreshold"
@@ -225,9 +228,64 @@ def _aggregated_once(session: Any, plan: Any) -> Any:
 
     Two halves would look up each key twice and hold all of them in memory twice.
     """
-    return generated_anew(
-        session, plan, lambda changed: _without(session._jvm, changed, frozenset({_EXCHANGE}))
-    )
+
+    def change(plan: Any) -> Any:
+        plan = _without(session._jvm, plan, frozenset({_EXCHANGE}))
+        return _by_hashing(session._jvm, plan)
+
+    return generated_anew(session, plan, change)
+
+
+def _by_hashing(jvm: Any, plan: Any) -> Any:
+    """The plan with one hash table in place of sorts, and of the two halves of an aggregation that
+    Spark's own rules do not combine: those with a FILTER.
+
+    Spark sorts all rows for an aggregate whose value is a text or a struct, such as
+    `max_by(text, x)`. Its hash table for collections takes any value, and sorts only if there are
+    many keys.
+    """
+    if _kind(plan) in _BY_OBJECTS and _can_be_hashed(jvm, plan):
+        partial = plan.child()
+        if _kind(partial) == _SORT:
+            partial = partial.child()
+        if _kind(partial) in _BY_OBJECTS and _modes(plan) == {"Final"}:
+            rows = partial.child()
+            complete = singleton(
+                jvm, "org.apache.spark.sql.catalyst.expressions.aggregate.Complete"
+            )
+            expressions = jvm.java.util.ArrayList()
+            for each in _items(partial.aggregateExpressions()):
+                expressions.append(
+                    each.copy(
+                        each.aggregateFunction(),
+                        complete,
+                        each.isDistinct(),
+                        each.filter(),
+                        each.resultId(),
+                    )
+                )
+            return jvm.org.apache.spark.sql.execution.aggregate.ObjectHashAggregateExec(
+                plan.requiredChildDistributionExpressions(),
+                plan.isStreaming(),
+                plan.numShufflePartitions(),
+                partial.groupingExpressions(),
+                jvm.PythonUtils.toSeq(expressions),
+                plan.aggregateAttributes(),
+                partial.initialInputBufferOffset(),
+                plan.resultExpressions(),
+                rows.child() if _kind(rows) == _SORT else rows,
+            )
+    return _with_children(jvm, plan, [_by_hashing(jvm, child) for child in _children(plan)])
+
+
+def _can_be_hashed(jvm: Any, plan: Any) -> bool:
+    """Whether equal keys are equal byte by byte, unlike texts of some collations."""
+    keys = singleton(jvm, "org.apache.spark.sql.catalyst.util.UnsafeRowUtils")
+    return all(keys.isBinaryStable(key.dataType()) for key in _items(plan.groupingExpressions()))
+
+
+def _modes(plan: Any) -> set[str]:
+    return {str(each.mode().toString()) for each in _items(plan.aggregateExpressions())}
 
 
 def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any:
@@ -255,6 +313,10 @@ def _without(jvm: Any, plan: Any, left_out: frozenset[str]) -> Any:
     children = [_without(jvm, child, left_out) for child in _children(plan)]
     if _kind(plan) in left_out:
         return children[0]
+    return _with_children(jvm, plan, children)
+
+
+def _with_children(jvm: Any, plan: Any, children: Sequence[Any]) -> Any:
     if not children:
         return plan
     replaced = jvm.java.util.ArrayList()

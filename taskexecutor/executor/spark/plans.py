@@ -19,7 +19,6 @@ from firesteel.plan.specs import (
 )
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.spark.table_versions import pinned
-from taskexecutor.executor.timing.missing_time import missing_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +28,7 @@ ROWS = "_rows"
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 _START_US = "_window_start_us"
+_FIRST_US, _LAST_US = "_session_first_us", "_session_last_us"
 _ALL = "_all"
 
 
@@ -72,7 +72,7 @@ def partial_window_aggregate(
     generated loop.
 
     Panes are computed on integers, which Spark compiles to two operations per row, unlike its
-    `window()`.
+    `window()`. A session may be in several rows.
     """
     from pyspark.sql import functions as sql
 
@@ -97,17 +97,18 @@ def partial_window_aggregate(
                 f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
             ]
         case SessionSpec() if spec.in_event_time:
-            # session_window() silently drops rows without a time.
-            missing = sql.raise_error(missing_time(spec.time_column))
-            present_us = sql.coalesce(
-                sql.expr(event_time_us(spec.time_column, spec.time_shift_us)),
-                missing.cast("bigint"),
-            )
-            session = sql.session_window(
-                sql.timestamp_micros(present_us), f"{spec.window.gap_us} microseconds"
-            )
-            grouping.append(session.alias(_SESSION))
-            times = [f"{_SESSION}.start AS {WINDOW_START}", f"{_SESSION}.end AS {WINDOW_END}"]
+            # Rows of a key in the same stretch of `gap` are in one session, whatever else is in it.
+            # Grouping by the stretch needs no sort, unlike Spark's `session_window()`; the keyed
+            # half joins what touches.
+            gap_us = spec.window.gap_us
+            time_us = event_time_us(spec.time_column, spec.time_shift_us)
+            grouping.append(sql.expr(f"{time_us} - pmod({time_us}, {gap_us}L)").alias(_START_US))
+            columns.append(sql.expr(f"min({time_us})").alias(_FIRST_US))
+            columns.append(sql.expr(f"max({time_us})").alias(_LAST_US))
+            times = [
+                f"timestamp_micros({_FIRST_US}) AS {WINDOW_START}",
+                f"timestamp_micros({_LAST_US} + {gap_us}L) AS {WINDOW_END}",
+            ]
     if not grouping:  # without one, no rows would be a group, too
         grouping.append(sql.lit(0).alias(_ALL))
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
@@ -149,9 +150,6 @@ def window_result(frame: DataFrame, spec: WindowApplySpec, kind: str = INSERT) -
             *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
         )
     return result.withColumn(ROW_KIND, sql.lit(kind)) if spec.retracts else result
-
-
-_SESSION = "_session"
 
 
 def event_time_us(name: str, shift_us: int) -> str:

@@ -21,6 +21,7 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators.aggregation import grouping
 from taskexecutor.executor.operators.windows import partial_contents, sessions
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 from taskexecutor.executor.operators.windows.sessions import SessionWindows
@@ -378,6 +379,34 @@ def test_windows_are_combined_alike_one_by_one_and_together(
         )
     assert found[0] == found[1]
     assert sum(count for *_, count in found[0]) == len(rows)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 9)), max_size=25),
+    st.sampled_from([1, 2**57]),
+)
+def test_intervals_that_touch_are_joined(rows: list[tuple[int, int, int]], far: int) -> None:
+    codes = np.array([code for code, *_ in rows], np.int64)
+    starts = np.array([start * far - 5 for _, start, _ in rows], np.int64)
+    ends = np.array([(start + length) * far - 5 for _, start, length in rows], np.int64)
+    found = grouping.sessions(codes, starts, ends)
+    points = [
+        {(code, point) for point in range(start, start + length + 1)}
+        for code, start, length in rows
+    ]
+    alike = [{row} for row in range(len(rows))]
+    for one, mine in enumerate(points):
+        for other, theirs in enumerate(points):
+            if mine & theirs and alike[one] is not alike[other]:
+                alike[one] |= alike[other]
+                for row in alike[other]:
+                    alike[row] = alike[one]
+    for row, number in enumerate(found.numbers):
+        members = np.array(sorted(alike[row]))
+        assert set(np.flatnonzero(found.numbers == number)) == alike[row]
+        assert found.starts[number] == starts[members].min()
+        assert found.ends[number] == ends[members].max()
 
 
 @settings(deadline=None)

@@ -68,20 +68,26 @@ def sessions(codes: Ints, starts: Ints, ends: Ints) -> Sessions:
     """Joins the intervals of each code that touch or overlap."""
     if not len(codes):
         return Sessions(codes, starts, ends)
-    order = np.lexsort((starts, codes))
-    by_code, by_start = codes[order], starts[order]
-    # The latest end so far within the code. One running maximum does for all codes, because the
-    # numbers of each code are above those of the code before.
-    distinct_ends, ranks = np.unique(ends[order], return_inverse=True)
-    latest = distinct_ends[
-        np.maximum.accumulate(by_code * len(distinct_ends) + ranks) - by_code * len(distinct_ends)
-    ]
+    first = int(starts.min())
+    span = int(ends.max()) - first + 1
+    if (int(codes.max()) + 1) * span >= 2**63:  # places in the order of all times are smaller
+        times, places = np.unique(np.concatenate((starts, ends)), return_inverse=True)
+        numbers, starts, ends = sessions(codes, places[: len(codes)], places[len(codes) :])
+        return Sessions(numbers, times[starts], times[ends])
+    # Numbers in the order of codes, and of times within a code. All of a code are above those of
+    # the codes before, so one running maximum is the latest end so far within each code.
+    codes_begin = codes * span
+    begin = codes_begin + (starts - first)
+    order = np.argsort(begin)
+    begin = begin[order]
+    latest = np.maximum.accumulate((codes_begin + (ends - first))[order])
     begins = np.ones(len(order), np.bool_)
-    begins[1:] = (by_code[1:] != by_code[:-1]) | (by_start[1:] > latest[:-1])
+    begins[1:] = begin[1:] > latest[:-1]
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(begins) - 1
     heads = np.flatnonzero(begins)
-    return Sessions(numbers, by_start[heads], latest[np.append(heads[1:], len(order)) - 1])
+    tails = np.append(heads[1:], len(order)) - 1
+    return Sessions(numbers, begin[heads] % span + first, latest[tails] % span + first)
 
 
 def whole_numbers(column: pa.Array) -> Ints | None:

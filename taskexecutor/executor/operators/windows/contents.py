@@ -55,9 +55,9 @@ class Contents(Protocol):
     def too_late(self, batch: pa.RecordBatch) -> None:
         """Handles rows that arrived after all their windows were over."""
 
-    def combined(self, table: pa.Table, windows: Ints) -> Combined:
+    def combined(self, table: pa.Table, windows: Ints, *, of_one_key: bool = False) -> Combined:
         """Orders the rows by window, merged if `combines`. `windows`: the number of each row's
-        window.
+        window. `of_one_key`: no two rows of a window differ in their keys.
         """
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,27 +54,32 @@ class PartialContents:
     def too_late(self, batch: pa.RecordBatch) -> None:
         self._late.inc(pc.sum(batch.column(ROWS)).as_py())
 
-    def combined(self, table: pa.Table, windows: Ints) -> Combined:
-        runs = _runs(windows)
-        large = len(runs) * LARGE_ROWS < len(windows) and all(
-            windows[a.start] < windows[b.start] for a, b in pairwise(runs)
+    def combined(self, table: pa.Table, windows: Ints, *, of_one_key: bool = False) -> Combined:
+        heads = _heads(windows)
+        large = len(heads) * LARGE_ROWS < len(windows) and bool(
+            (windows[heads[1:]] > windows[heads[:-1]]).all()
         )
         # One by one; for many small windows, one pass over all of them is cheaper.
-        if len(runs) == 1 or large:
-            parts = [self._merged(table.slice(start, stop - start)) for start, stop in runs]
+        if len(heads) < 2 or large:
+            bounds = [0, *heads[1:].tolist(), len(windows)]
+            parts = [self._merged(table.slice(a, b - a)) for a, b in pairwise(bounds)]
             numbers = [
-                np.full(p.num_rows, windows[start] if stop else 0)
-                for p, (start, stop) in zip(parts, runs, strict=True)
+                np.full(part.num_rows, windows[start] if part.num_rows else 0)
+                for part, start in zip(parts, bounds, strict=False)
             ]
             return Combined(pa.Table.from_batches(parts), np.concatenate(numbers))
         numbered = table.append_column(_NUMBER, pa.array(windows))
-        merged = merge_partials(numbered, [*self.key_columns, _NUMBER], self._merges)
+        if of_one_key:
+            merges = dict.fromkeys(self.key_columns, "any") | self._merges
+            merged = merge_partials(numbered, [_NUMBER], merges)
+        else:
+            merged = merge_partials(numbered, [*self.key_columns, _NUMBER], self._merges)
         found = merged.column(_NUMBER).to_numpy()
-        order = np.argsort(found, kind="stable")
-        kept = pa.Table.from_batches(
-            [merged.select([*self.key_columns, *self._merges]).take(pa.array(order))]
-        )
-        return Combined(kept, found[order])
+        rows = merged.select([*self.key_columns, *self._merges])
+        if not (found[1:] >= found[:-1]).all():
+            order = np.argsort(found, kind="stable")
+            rows, found = rows.take(pa.array(order)), found[order]
+        return Combined(pa.Table.from_batches([rows]), found)
 
     def _merged(self, table: pa.Table) -> pa.RecordBatch:
         """The rows of one window, merged."""
@@ -98,14 +102,7 @@ class PartialContents:
         )
 
 
-class _Run(NamedTuple):
-    start: int
-    stop: int
-
-
-def _runs(windows: Ints) -> list[_Run]:
-    """Runs of rows with the same window."""
-    if not len(windows):
-        return [_Run(0, 0)]
-    heads = np.flatnonzero(np.concatenate(([True], windows[1:] != windows[:-1])))
-    return list(map(_Run, heads.tolist(), [*heads[1:].tolist(), len(windows)]))
+def _heads(windows: Ints) -> Ints:
+    """Where runs of rows with the same window begin."""
+    heads: Ints = np.flatnonzero(np.concatenate(([True], windows[1:] != windows[:-1])))
+    return heads

@@ -54,10 +54,10 @@ class RowContents(KeptRows):
         self._engine = engine_of(context.spark)
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
 
-    def combined(self, table: pa.Table, windows: Ints) -> Combined:
-        order = np.argsort(windows, kind="stable")
+    def combined(self, table: pa.Table, windows: Ints, *, of_one_key: bool = False) -> Combined:
         if (windows[1:] >= windows[:-1]).all():
             return Combined(table, windows)
+        order = np.argsort(windows, kind="stable")
         return Combined(table.take(pa.array(order)), windows[order])
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:

@@ -148,7 +148,7 @@ class SessionWindows(StreamOperator):
                 table, numbers = table.filter(pa.array(~of_late)), numbers[~of_late]
                 fresh &= ~late
         rows_only = table.drop_columns([_START, _END, _FRESH])
-        combined, numbers = self._contents.combined(rows_only, numbers)
+        combined, numbers = self._contents.combined(rows_only, numbers, of_one_key=True)
         due = (ends - 1 <= over_us) & fresh
         is_open = closed_us > over_us
         if due.any():

@@ -38,8 +38,8 @@ class TopContents(KeptRows):
         self.key_columns = spec.key_columns
         self.retracts = spec.retracts
 
-    def combined(self, table: pa.Table, windows: Ints) -> Combined:
-        codes = self._codes(table)
+    def combined(self, table: pa.Table, windows: Ints, *, of_one_key: bool = False) -> Combined:
+        codes = windows if of_one_key else self._codes(table)
         order = sorted_rows(
             [(pa.array(windows), True), (pa.array(codes), True)]
             + [
