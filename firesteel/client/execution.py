@@ -157,11 +157,11 @@ class JobClient:
         client = self._client()
         context = self._context
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        if context.on_watching is not None:
-            context.on_watching()
-        with context.ending_quietly():
+        with context.ending_quietly(), _counted_interrupts() as interrupts:
+            if context.on_watching is not None:
+                context.on_watching()
             try:
-                details = _watch(client, self.job_id, context, deadline_s)
+                details = _watch(client, self.job_id, context, interrupts, deadline_s)
             except KeyboardInterrupt:
                 context.unfinished.discard(self.job_id)
                 raise
@@ -229,7 +229,11 @@ def run_job(
 
 
 def _watch(
-    client: Client, job_id: str, context: ExecutionContext, deadline_s: float | None = None
+    client: Client,
+    job_id: str,
+    context: ExecutionContext,
+    interrupts: _Interrupts,
+    deadline_s: float | None,
 ) -> JobDetails:
     """Waits until the job has ended. Ctrl-C cancels the job; the second one stops waiting.
 
@@ -246,29 +250,28 @@ def _watch(
             news.put(error)
 
     threading.Thread(target=read, name=f"watch-{job_id}", daemon=True).start()
-    with _counted_interrupts() as interrupts:
-        asked = False
-        while True:
-            if interrupts.count and not asked:  # even if both came at once
-                asked = True
-                _ask_to_cancel(client, job_id, context)
-            if interrupts.count >= 2:
+    asked = False
+    while True:
+        if interrupts.count and not asked:  # even if both came at once
+            asked = True
+            _ask_to_cancel(client, job_id, context)
+        if interrupts.count >= 2:
+            raise KeyboardInterrupt
+        try:
+            item = news.get(timeout=0.1)
+        except queue.Empty:
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimeoutError(f"job {job_id} has not ended yet; it runs on") from None
+            continue
+        if isinstance(item, BaseException):
+            raise item
+        if context.progress is not None:
+            context.progress(item)
+        if item.status.globally_terminal:
+            if asked and context.ends_program and item.status is JobStatus.CANCELED:
+                print(f"Cancelled job {job_id}.", file=sys.stderr)
                 raise KeyboardInterrupt
-            try:
-                item = news.get(timeout=0.1)
-            except queue.Empty:
-                if deadline_s is not None and time.monotonic() > deadline_s:
-                    raise TimeoutError(f"job {job_id} has not ended yet; it runs on") from None
-                continue
-            if isinstance(item, BaseException):
-                raise item
-            if context.progress is not None:
-                context.progress(item)
-            if item.status.globally_terminal:
-                if asked and context.ends_program and item.status is JobStatus.CANCELED:
-                    print(f"Cancelled job {job_id}.", file=sys.stderr)
-                    raise KeyboardInterrupt
-                return item
+            return item
 
 
 def _ask_to_cancel(client: Client, job_id: str, context: ExecutionContext) -> None:

@@ -103,8 +103,13 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
 
 def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
+        "import signal, threading, time\n"
         "from firesteel import Environment\n"
         "from firesteel.connectors import SequenceSource\n"
+        "def say_when_ctrl_c_cancels():\n"
+        "    while signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
+        "        time.sleep(0.01)\n"
+        "    print('waiting', flush=True)\n"
         "env = Environment()\n"
         "env.from_source(SequenceSource(0, rate_per_s=100)).print()\n"
         "job = env.execute_async('endless')\n"
@@ -113,6 +118,7 @@ def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) ->
         "    job.result(timeout_s=0.0)\n"
         "except TimeoutError as error:\n"
         "    print(error, flush=True)\n"
+        "threading.Thread(target=say_when_ctrl_c_cancels).start()\n"
         "try:\n"
         "    job.result()\n"
         "finally:\n"
@@ -129,6 +135,7 @@ def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) ->
     assert run.stdout is not None
     assert run.stdout.readline().strip() in ("INITIALIZING", "CREATED", "RUNNING")
     assert run.stdout.readline().endswith(" has not ended yet; it runs on\n")
+    assert run.stdout.readline() == "waiting\n"
     family = psutil.Process(run.pid).children(recursive=True)
     assert len(family) >= 5
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from firesteel.client.execution import _watch
+from firesteel.client.execution import _counted_interrupts, _Interrupts, _watch
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
@@ -41,9 +41,9 @@ def interrupted(job: EndlessJob, times: int) -> JobDetails:
             left[0] -= 1
             signal.raise_signal(signal.SIGINT)
 
-    return _watch(
-        job, "a" * 32, ExecutionContext(mode="remote", conf=Configuration(), progress=press)
-    )  # type: ignore[arg-type]
+    context = ExecutionContext(mode="remote", conf=Configuration(), progress=press)
+    with _counted_interrupts() as interrupts:
+        return _watch(job, "a" * 32, context, interrupts, None)  # type: ignore[arg-type]
 
 
 def test_one_asks_for_the_jobs_cancellation_and_waits_for_it() -> None:
@@ -66,6 +66,6 @@ def test_a_deadline_leaves_the_job_alone() -> None:
     silent = threading.Event()
     job.watch_job = lambda job_id: iter([silent.wait()])  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(TimeoutError, match=f"job {'a' * 32} has not ended yet; it runs on"):
-        _watch(job, "a" * 32, context, deadline_s=0.0)  # type: ignore[arg-type]
+        _watch(job, "a" * 32, context, _Interrupts(), deadline_s=0.0)  # type: ignore[arg-type]
     silent.set()
     assert job.cancelled == []
