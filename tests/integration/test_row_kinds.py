@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as sql
 
 from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Watermarks
-from firesteel.connectors import CollectSink, FileSource
+from firesteel.connectors import CollectSink, FileSource, PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from taskexecutor.executor.analysis.analyze import analyze
@@ -185,6 +185,56 @@ def test_updates_are_not_counted_as_rows(
             str(refused.value),
         ), refused.value
         assert " partial" not in str(refused.value)
+
+
+def upserts(stream: DataStream) -> DataStream:
+    return stream.sink_to(PostgresSink("postgresql://db/t", "t", mode="upsert", key=["Shop", "n"]))
+
+
+@pytest.mark.parametrize(
+    ("between", "behind"),
+    [
+        (lambda s: s.rebalance(), "rebalance to 2 subtasks"),
+        (lambda s: s.filter("n > 1").key_by("day").map_in_arrow(same), "key_by(day)"),
+        (lambda s: s.key_by("shop", "day").map(lambda row: row), "key_by(shop, day)"),
+        (lambda s: s.union(s.key_by("shop").map_in_arrow(same).rebalance()), "rebalance to"),
+    ],
+)
+def test_updates_of_a_tables_row_may_not_overtake_each_other(
+    tmp_path: Path, engine: SparkEngine, between: Any, behind: str
+) -> None:
+    visits(tmp_path)
+    with pytest.raises(FiresteelError) as refused:
+        schema_of_all(upserts(between(by_day(rows(tmp_path, parallelism=2)))), engine)
+    text = str(refused.value)
+    assert "an older update of 'Totals' (test_row_kinds.py, line " in text
+    assert f"can overtake each other behind {behind}" in text
+    assert "columns of the table's key there: Shop, n" in text
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "between"),
+    [
+        (2, lambda s: s),
+        (2, lambda s: s.key_by("shop").map_in_arrow(same)),
+        (2, lambda s: s.rebalance().map_in_arrow(same).set_parallelism(1)),
+        (1, lambda s: s.rebalance()),
+        (2, lambda s: s.union(s.key_by("n", "shop").filter("n > 1"))),
+    ],
+)
+def test_updates_that_stay_in_order_go_into_tables(
+    tmp_path: Path, engine: SparkEngine, parallelism: int, between: Any
+) -> None:
+    visits(tmp_path)
+    schema_of_all(upserts(between(by_day(rows(tmp_path, parallelism)))), engine)
+
+
+def by_day(stream: DataStream) -> DataStream:
+    return running(stream).with_column("day", "current_date()")
+
+
+def schema_of_all(sink: Any, engine: SparkEngine) -> None:
+    analyze(sink._program.job_graph("rows"), engine)
 
 
 def test_what_sees_each_update_and_what_is_no_update_may_follow(

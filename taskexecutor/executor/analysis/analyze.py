@@ -24,6 +24,8 @@ from firesteel.plan.specs import CoProcessSpec, CustomSpec, SinkSpec, Spec, side
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.row_kinds import (
+    behind,
+    check_last_update,
     check_not_aggregating,
     check_order,
     retracting,
@@ -108,6 +110,7 @@ class _Analysis:
             session=self._session,
         )
         check_not_aggregating(step, spec)
+        check_last_update(step, spec)
         output = ANALYZERS[type(spec)](step, spec)
         output.retracting = retracting(step, spec, output)
         output.updating = updating(step, spec, operator.place)
@@ -163,7 +166,9 @@ class _Analysis:
                 producers.append(
                     AnalyzedOutput(schema=output.sides[edge.side_output_tag])
                     if edge.side_output_tag
-                    else replace(output, frame=None)
+                    else replace(
+                        output, frame=None, updating=behind(edge, vertex.parallelism, output)
+                    )
                 )
         if not producers:
             raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
@@ -193,10 +198,12 @@ class _Analysis:
 
 def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
     """What is known of an input that several producers feed: all have the schema of the first."""
+    updating = [one.updating for one in producers if one.updating is not None]
+    spread = tuple(edge for one in updating for edge in one.spread)
     return replace(
         producers[0],
         retracting=next((one.retracting for one in producers if one.retracting), ""),
-        updating=next((one.updating for one in producers if one.updating), None),
+        updating=replace(updating[0], spread=spread) if updating else None,
     )
 
 

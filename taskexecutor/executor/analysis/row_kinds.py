@@ -3,17 +3,21 @@
 A running aggregate, and a window with allowed lateness, emit a row again when its values change.
 An operator that relates rows to each other would count each of these updates, so none may follow.
 
+Nor may updates of a table's row overtake each other on their way to the table: the last one stays.
+
 Where results may also go away (firesteel.row_kind), a row without its kind would mean something
 else: a deleted row would be one more row. So each operator behind them must pass the column on.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from firesteel.common.job_graph import JobEdge, Partitioner
+from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     CoProcessSpec,
@@ -29,7 +33,7 @@ from firesteel.plan.specs import (
     WindowTopNSpec,
 )
 from firesteel.row_kind import DELETE, ROW_KIND
-from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Updating
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Spread, Updating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,6 +116,39 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> str:
             raise _changes(step, given)
         return given.retracting
     return output.retracting
+
+
+def behind(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> Updating | None:
+    """Whose updates come through an edge, which may change their order. `consumers`: the
+    parallelism behind it.
+    """
+    if output.updating is None or consumers == 1:
+        return output.updating
+    spread = f"{edge.partitioner.name.lower()} to {consumers} subtasks"
+    match edge.partitioner:
+        case Partitioner.REBALANCE | Partitioner.RESCALE:
+            found = Spread(spread)
+        case Partitioner.HASH:
+            found = Spread(f"key_by({', '.join(edge.key_columns)})", edge.key_columns)
+        case Partitioner.FORWARD | Partitioner.BROADCAST:
+            return output.updating
+    return replace(output.updating, spread=(*output.updating.spread, found))
+
+
+def check_last_update(step: AnalysisStep, spec: Spec) -> None:
+    """Raises FiresteelError if a table's row could keep an update that is not the last one."""
+    if not (isinstance(spec, SinkSpec) and isinstance(spec.sink, PostgresSink) and spec.sink.key):
+        return
+    key = {column.lower() for column in spec.sink.key}
+    for given in step.inputs:
+        for spread in given.updating.spread if given.updating is not None else ():
+            if not spread.keys or not key.issuperset(map(str.lower, spread.keys)):
+                raise FiresteelError(
+                    f"{step.operator_name}: an older update of {given.updating.who} could replace "
+                    f"a newer one in its table, as updates of one row can overtake each other "
+                    f"behind {spread.what}; leave that out, or use key_by with columns of the "
+                    f"table's key there: {', '.join(spec.sink.key)}"
+                )
 
 
 def check_order(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> None:

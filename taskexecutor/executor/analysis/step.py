@@ -31,6 +31,14 @@ class Frame:
         return Frame(frame, self.leaf)
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """An edge that spreads updates over several subtasks, which may overtake each other."""
+
+    what: str  # in words for an error
+    keys: tuple[str, ...] = ()  # only rows with the same values here keep their order; (): none do
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updating:
     """The operator before whose rows are updates of earlier ones, in words for an error."""
@@ -38,6 +46,7 @@ class Updating:
     who: str  # its name and place in the program
     when: str  # what it emits, and when
     instead: str
+    spread: tuple[Spread, ...] = ()  # the edges that its rows have passed
 
 
 @dataclass(slots=True, kw_only=True)
