@@ -146,7 +146,12 @@ class WindowedStream(Generic[Stream]):
         return self._of_windows(self._keyed._add_in_two_halves(title, partial, final, uid=uid))
 
     def apply(
-        self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None, uid: str = ""
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        across_keys: bool = False,
+        name: str | None = None,
+        uid: str = "",
     ) -> Stream:
         """Applies a DataFrame to DataFrame function on Spark when windows fire.
 
@@ -156,12 +161,16 @@ class WindowedStream(Generic[Stream]):
         it is called again for late rows, with the rows of their keys, and with those rows as they
         were before: what it returned then is emitted again as deleted. So the results have the
         additional column `row_kind`: "insert" or "delete".
+
+        A function that relates rows of different keys, whose result would depend on the
+        parallelism, is refused before data flows. `across_keys=True` allows it.
         """
         if not callable(function):
             raise InvalidProgram(
                 f"apply() takes a function, not {type(function).__name__} {function!r}"
             )
-        return self._keep_rows(name or f"WindowApply({self._window})", function, (), uid)
+        title = name or f"WindowApply({self._window})"
+        return self._keep_rows(title, function, (), uid, across_keys=across_keys)
 
     def top_n(
         self,
@@ -221,6 +230,7 @@ class WindowedStream(Generic[Stream]):
         function: Callable[[Any], Any] | None,
         aggregates: tuple[AggregateExpression, ...],
         uid: str,
+        across_keys: bool = False,
     ) -> Stream:
         spec = WindowApplySpec(
             key_columns=self._keyed.key_columns,
@@ -229,6 +239,7 @@ class WindowedStream(Generic[Stream]):
             time_shift_us=self._time_shift_us,
             allowed_lateness_us=self._allowed_lateness_us,
             function=function,
+            across_keys=across_keys,
             aggregates=aggregates,
             late_tag=self._late_tag,
         )

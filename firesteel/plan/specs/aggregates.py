@@ -132,6 +132,7 @@ class WindowApplySpec:
     time_shift_us: int = 0
     allowed_lateness_us: int = 0
     function: Callable[[Any], Any] | None = None
+    across_keys: bool = False  # `function` may relate rows of different keys
     aggregates: tuple[AggregateExpression, ...] = ()
     late_tag: str = ""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Logical operators with one child.
-_ROW_BY_ROW = frozenset(
+ROW_BY_ROW = frozenset(
     {
         "CTERelationDef",
         "CollectMetrics",
@@ -66,7 +66,7 @@ class _Refused(NamedTuple):
     instead: str
 
 
-_OPERATORS = {
+OPERATORS = {
     "Aggregate": _Refused("groupBy", _AGGREGATE),
     "Deduplicate": _Refused("dropDuplicates", _DUPLICATES),
     "DeduplicateWithinWatermark": _Refused("dropDuplicatesWithinWatermark", _DUPLICATES),
@@ -100,22 +100,26 @@ def check_row_by_row(operator_name: str, given: Frame, result: DataFrame) -> Non
     """Raises FiresteelError if `result`, which a function returned for `given`, relates rows of
     `given` to each other, naming the operator and what to use instead.
     """
-    check = _Check(operator_name, given)
-    if not check.reads_input(_analyzed(result)):
-        check.refuse(
-            "the DataFrame it returns, whose plan does not begin with the one it got,",
-            "return one made of its argument by DataFrame methods",
-        )
+    RowByRow(operator_name, given).check(result)
 
 
-class _Check:
-    """Of one transform's plan, from its input upwards."""
+class RowByRow:
+    """Of one function's plan, from its input upwards."""
+
+    instead = _WINDOWS  # of what has no better answer
 
     def __init__(self, what: str, given: Frame) -> None:
         self._what = what
         self._reads_files = given.leaf != BUNDLE
-        self._input = _analyzed(given.frame)
-        self._ctes: dict[int, bool] = {}  # whether they read the input, by id
+        self._input = analyzed(given.frame)
+        self._ctes: dict[int, Any] = {}  # those that read the input, by id
+
+    def check(self, result: DataFrame) -> None:
+        if not self.reads_input(analyzed(result)):
+            self.refuse(
+                "the DataFrame it returns, whose plan does not begin with the one it got,",
+                "return one made of its argument by DataFrame methods",
+            )
 
     def refuse(self, what: str, instead: str) -> NoReturn:
         raise FiresteelError(
@@ -126,47 +130,63 @@ class _Check:
     def reads_input(self, plan: Any) -> bool:
         """Whether rows of the input reach the top of `plan`, which is checked if they do."""
         unary = []  # long chains are common, so they are no recursion
-        while not self._is_input(plan) and plan.children().size() == 1:
+        while not self.is_input(plan) and plan.children().size() == 1:
             unary.append(plan)
             plan = plan.children().apply(0)
-        reads = self._is_input(plan) or self._branches_read_input(plan)
+        reads = self.is_input(plan) or self._branches_read_input(plan)
         for node in reversed(unary):
             self._check_subqueries(node)
             if reads:
-                self._check_unary(node)
+                self.check_unary(node)
         return reads
 
-    def _is_input(self, plan: Any) -> bool:
+    def is_input(self, plan: Any) -> bool:
         """Also if its columns have other ids, which Spark gives them where it is used twice."""
         return bool(plan.sameResult(self._input))
 
     def _branches_read_input(self, plan: Any) -> bool:
         """Of a plan whose top has no child or several."""
-        kind = _kind(plan)
+        kind = kind_of(plan)
         if kind == "CTERelationRef":
-            return self._ctes.get(plan.cteId(), False)
+            if plan.cteId() not in self._ctes:
+                return False
+            self.refers(plan, self._ctes[plan.cteId()])
+            return True
         if kind == "WithCTE":
-            for definition in _items(plan.cteDefs()):
-                self._ctes[definition.id()] = self.reads_input(definition)
+            for definition in items(plan.cteDefs()):
+                if self.reads_input(definition):
+                    self._ctes[definition.id()] = definition
             return self.reads_input(plan.plan())
-        reading = [self.reads_input(child) for child in _items(plan.children())]
+        reading = [self.reads_input(child) for child in items(plan.children())]
         self._check_subqueries(plan)
         if not any(reading):
             return False
         if kind == "Join":
-            self._check_join(plan, *reading)
+            if all(reading):
+                self.check_join_of_both(plan)
+            else:
+                self._check_join(plan, left=reading[0])
         elif kind != "Union":
-            self._refuse_operator(kind)
-        elif not all(reading):
+            self.refuse_operator(kind)
+        elif all(reading):
+            self.unites(plan)
+        else:
             self.refuse(
                 "union with other rows than its input's (Union)",
                 "use DataStream.union with a stream that has them",
             )
         return True
 
-    def _check_join(self, join: Any, left: bool, right: bool) -> None:
-        if left and right:
-            self.refuse("a join of its input with itself (Join)", _WINDOWS)
+    def refers(self, reference: Any, definition: Any) -> None:
+        """Called for a reference to a common table expression that reads the input."""
+
+    def unites(self, union: Any) -> None:
+        """Called for a union all of whose branches read the input."""
+
+    def check_join_of_both(self, join: Any) -> None:
+        self.refuse("a join of its input with itself (Join)", self.instead)
+
+    def _check_join(self, join: Any, left: bool) -> None:
         kind = join.joinType().sql()
         if kind not in (_LEFT_SAFE if left else _RIGHT_SAFE):
             side = "left" if left else "right"
@@ -176,28 +196,31 @@ class _Check:
             )
 
     def _check_subqueries(self, node: Any) -> None:
-        if any(self.reads_input(query) for query in _items(node.subqueries())):
-            self.refuse("a subquery over its input", _WINDOWS)
+        if any(self.reads_input(query) for query in items(node.subqueries())):
+            self.refuse("a subquery over its input", self.instead)
 
-    def _check_unary(self, node: Any) -> None:
-        kind = _kind(node)
+    def check_unary(self, node: Any) -> None:
+        kind = kind_of(node)
         if kind == "Sort" and not getattr(node, "global")():
             return  # sortWithinPartitions: promises nothing that a bundle cannot keep
         if kind == "Aggregate" and not node.groupingExpressions().size():
             self.refuse("an aggregate function (Aggregate)", _AGGREGATE)
-        if kind not in _ROW_BY_ROW:
-            self._refuse_operator(kind)
+        if kind not in ROW_BY_ROW:
+            self.refuse_operator(kind)
+        self.check_functions(node)
+
+    def check_functions(self, node: Any) -> None:
         if node.deterministic():
             return
-        for expression in _items(node.expressions()):
+        for expression in items(node.expressions()):
             if not expression.deterministic():
-                for leaf in _items(expression.collectLeaves()):
-                    self._check_function(_kind(leaf))
+                for leaf in items(expression.collectLeaves()):
+                    self._check_function(kind_of(leaf))
 
-    def _refuse_operator(self, kind: str) -> NoReturn:
-        refused = _OPERATORS.get(kind)
+    def refuse_operator(self, kind: str) -> NoReturn:
+        refused = OPERATORS.get(kind)
         if refused is None:
-            self.refuse(f"the operator {kind}", _WINDOWS)
+            self.refuse(f"the operator {kind}", self.instead)
         self.refuse(f"{refused.spelling} ({kind})", refused.instead)
 
     def _check_function(self, kind: str) -> None:
@@ -211,14 +234,14 @@ class _Check:
             )
 
 
-def _analyzed(frame: DataFrame) -> Any:
+def analyzed(frame: DataFrame) -> Any:
     execution: Any = frame._jdf.queryExecution()
     return execution.analyzed()
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def _items(seq: Any) -> list[Any]:
+def items(seq: Any) -> list[Any]:
     return [seq.apply(index) for index in range(seq.size())]

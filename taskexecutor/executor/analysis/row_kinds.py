@@ -140,14 +140,14 @@ def check_last_update(step: AnalysisStep, spec: Spec) -> None:
     if not (isinstance(spec, SinkSpec) and isinstance(spec.sink, PostgresSink) and spec.sink.key):
         return
     key = {column.lower() for column in spec.sink.key}
-    for given in step.inputs:
-        for spread in given.updating.spread if given.updating is not None else ():
+    for updating in (given.updating for given in step.inputs if given.updating is not None):
+        for spread in updating.spread:
             if not spread.keys or not key.issuperset(map(str.lower, spread.keys)):
                 raise FiresteelError(
-                    f"{step.operator_name}: an older update of {given.updating.who} could replace "
-                    f"a newer one in its table, as updates of one row can overtake each other "
-                    f"behind {spread.what}; leave that out, or use key_by with columns of the "
-                    f"table's key there: {', '.join(spec.sink.key)}"
+                    f"{step.operator_name}: an older update of {updating.who} could replace a "
+                    "newer one in its table, as updates of one row can overtake each other behind "
+                    f"{spread.what}; leave that out, or use key_by with columns of the table's key "
+                    f"there: {', '.join(spec.sink.key)}"
                 )
 
 

@@ -20,8 +20,9 @@ from firesteel.plan.specs import (
     WindowTopNSpec,
 )
 from firesteel.row_kind import ROW_KIND
+from taskexecutor.executor.analysis.by_key import ByKey
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
-from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.analysis.step import BUNDLE, AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.operators.windows.contents import RANK
 from taskexecutor.executor.operators.windows.top_contents import sorted_rows
 from taskexecutor.executor.spark import plans
@@ -79,6 +80,8 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         if spec.function is not None:
             raise
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
+    if spec.function is not None and not spec.across_keys:
+        ByKey(step.operator_name, Frame(fired, BUNDLE), spec).check(result)
     return AnalyzedOutput(
         schema=to_arrow(result.schema),
         plan=plans.analyzed_plan(result, "Window"),

@@ -1,0 +1,142 @@
+"""Refuses functions of windows that relate rows of different keys.
+
+`window.apply` runs its function once per subtask, on the rows of all keys that the subtask happens
+to have (and on those of all sessions that fire together). A function that groups them by something
+else would return other rows with another parallelism, and nobody would notice. So every operator of
+its plan that relates rows must do so within one key: group by it, partition by it, join on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import SessionSpec, WindowApplySpec
+from taskexecutor.executor.analysis.row_by_row import (
+    OPERATORS,
+    ROW_BY_ROW,
+    RowByRow,
+    items,
+    kind_of,
+)
+from taskexecutor.executor.analysis.step import Frame
+from taskexecutor.executor.spark.plans import WINDOW_END, WINDOW_START
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# By the operator: the method with the columns that it relates rows by.
+_RELATING = {
+    "Aggregate": "groupingExpressions",
+    "Deduplicate": "keys",
+    "FlatMapGroupsInArrow": "groupingAttributes",
+    "FlatMapGroupsInPandas": "groupingAttributes",
+    "Window": "partitionSpec",
+}
+_ALL_EQUAL = ("EqualTo", "EqualNullSafe")
+
+
+class ByKey(RowByRow):
+    """Of the function of a window. Follows the key columns through the plan by Spark's ids."""
+
+    def __init__(self, what: str, given: Frame, spec: WindowApplySpec) -> None:
+        super().__init__(what, given)
+        self._keys = [frozenset({name.lower()}) for name in spec.key_columns]
+        if isinstance(spec.window, SessionSpec):  # several fire at the same time
+            self._keys.append(frozenset({WINDOW_START, WINDOW_END}))
+        self.instead = f"relate only rows with the same {', '.join(map(max, self._keys))}"
+        self._names = [name.lower() for name in given.frame.columns]
+        self._known: dict[int, str] = {}  # columns with the values of the input's, by their ids
+
+    def check(self, result: DataFrame) -> None:
+        if self._keys:
+            super().check(result)
+
+    def refuse(self, what: str, instead: str) -> NoReturn:
+        raise FiresteelError(
+            f"{self._what}: {what} works on the rows of whatever keys its subtask has; "
+            f"{instead}, or apply(..., across_keys=True) if that is meant"
+        )
+
+    def is_input(self, plan: Any) -> bool:
+        if not super().is_input(plan):
+            return False
+        columns = zip(self._names, items(plan.output()), strict=True)
+        self._known.update((_id(column), name) for name, column in columns)
+        return True
+
+    def refers(self, reference: Any, definition: Any) -> None:
+        columns = zip(items(reference.output()), items(definition.output()), strict=True)
+        for here, there in columns:
+            self._same(here, there)
+
+    def unites(self, union: Any) -> None:
+        branches = [items(child.output()) for child in items(union.children())]
+        for column, *others in zip(items(union.output()), *branches, strict=True):
+            names = {self._known.get(_id(other), "") for other in others}
+            if len(names) > 1:
+                self._known.pop(_id(column), None)
+            else:
+                self._same(column, others[0])
+
+    def check_unary(self, node: Any) -> None:
+        for expression in items(node.expressions()):
+            if kind_of(expression) == "Alias":
+                self._same(expression, expression.child())
+        self.check_functions(node)
+        kind = kind_of(node)
+        if kind in ROW_BY_ROW or kind == "Sort":  # an order over keys is one over each
+            return
+        if kind == "Distinct":
+            self._check_related(kind, items(node.child().output()))
+        elif kind in _RELATING:
+            self._check_related(kind, items(getattr(node, _RELATING[kind])()))
+        else:
+            self.refuse_operator(kind)
+
+    def check_join_of_both(self, join: Any) -> None:
+        equal = []
+        if join.condition().isDefined():
+            for term in _conjuncts(join.condition().get()):
+                if kind_of(term) in _ALL_EQUAL:
+                    left, right = self._name(term.left()), self._name(term.right())
+                    if left == right:
+                        equal.append(term.left())
+        if not self._within_keys(equal):
+            super().check_join_of_both(join)
+
+    def refuse_operator(self, kind: str) -> NoReturn:
+        spelling = OPERATORS[kind].spelling if kind in OPERATORS else "the operator"
+        self.refuse(f"{spelling} ({kind})", self.instead)
+
+    def _check_related(self, kind: str, columns: Sequence[Any]) -> None:
+        if not self._within_keys(columns):
+            self.refuse_operator(kind)
+
+    def _within_keys(self, columns: Sequence[Any]) -> bool:
+        by = {self._name(column) for column in columns}
+        return all(by & key for key in self._keys)
+
+    def _name(self, expression: Any) -> str:
+        if kind_of(expression) == "Alias":
+            expression = expression.child()
+        if kind_of(expression) != "AttributeReference":
+            return ""
+        return self._known.get(_id(expression), "")
+
+    def _same(self, new: Any, old: Any) -> None:
+        if name := self._name(old):
+            self._known[_id(new)] = name
+
+
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    if kind_of(condition) == "And":
+        yield from _conjuncts(condition.left())
+        yield from _conjuncts(condition.right())
+    else:
+        yield condition
+
+
+def _id(column: Any) -> int:
+    return int(column.exprId().id())
