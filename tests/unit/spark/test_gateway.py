@@ -1,11 +1,20 @@
-"""The stand-in for PySpark's test helpers."""
+"""The stand-in for PySpark's test helpers, and what names in the JVM stand for."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from types import SimpleNamespace
 
-from taskexecutor.executor.spark.jvm.gateway import _TEST_HELPERS, _TestHelpers
+import pytest
+from py4j import protocol
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+
+from taskexecutor.executor.spark.jvm.gateway import (
+    _TEST_HELPERS,
+    _remember_names,
+    _TestHelpers,
+)
 
 
 def test_the_test_helpers_are_imported_on_demand(monkeypatch) -> None:
@@ -19,3 +28,64 @@ def test_the_test_helpers_are_imported_on_demand(monkeypatch) -> None:
     assert assertDataFrameEqual.__module__ == _TEST_HELPERS
     assert sys.modules[_TEST_HELPERS] is not helpers
     assert have_numpy
+
+
+class _Client:
+    """Py4J's client of a JVM that has these classes; single words are imported ones."""
+
+    def __init__(self, *classes: str) -> None:
+        self.classes = set(classes)
+        self.asked: list[str] = []
+        self.gateway_property = SimpleNamespace(pool=None)
+        self.converters = None
+
+    def send_command(self, command: str) -> str:
+        assert command.startswith("r\nu\n")
+        name = command.split("\n")[2]
+        self.asked.append(name)
+        if name in self.classes:
+            return f"{protocol.SUCCESS_CLASS}{name}"
+        return protocol.SUCCESS_PACKAGE if name != "failing" else "x"
+
+
+def jvm_of(client: _Client) -> JVMView:
+    _remember_names(client)
+    return JVMView(client, "default", "view")
+
+
+def test_the_jvm_is_asked_once_what_a_name_stands_for() -> None:
+    client = _Client("java.util.ArrayList", "org.apache.spark.sql.functions")
+    jvm = jvm_of(client)
+    for _ in range(2):
+        assert isinstance(jvm.java.util.ArrayList, JavaClass)
+        assert isinstance(jvm.org.apache.spark.sql.functions, JavaClass)
+    assert client.asked == [
+        "java",
+        "java.util",
+        "java.util.ArrayList",
+        "org",
+        "org.apache",
+        "org.apache.spark",
+        "org.apache.spark.sql",
+        "org.apache.spark.sql.functions",
+    ]
+
+
+def test_a_class_that_is_defined_later_is_found() -> None:
+    client = _Client()
+    jvm = jvm_of(client)
+    assert isinstance(jvm.org.ours.Later, JavaPackage)
+    client.classes.add("org.ours.Later")
+    assert isinstance(jvm.org.ours.Later, JavaClass)
+
+
+def test_a_single_word_is_something_else_after_an_import() -> None:
+    client = _Client()
+    jvm = jvm_of(client)
+    assert isinstance(jvm.functions, JavaPackage)
+    client.classes.add("functions")
+    assert isinstance(jvm.functions, JavaClass)
+    for _ in range(2):
+        with pytest.raises(protocol.Py4JError):
+            jvm.__getattr__("failing")
+    assert client.asked.count("failing") == 2

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 _TEST_HELPERS = "pyspark.testing.utils"
+_ROOT_PACKAGES = frozenset({"com", "java", "javax", "org", "scala"})
 
 
 class _TestHelpers(ModuleType):
@@ -43,7 +44,48 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
+    _remember_names(gateway._gateway_client)
     return gateway
+
+
+def _remember_names(client: Any) -> None:
+    """Makes the client ask the JVM only once what a dotted name stands for.
+
+    For `jvm.java.util.ArrayList`, it asks about `java`, `java.util` and the whole name, each time,
+    and the JVM looks through all of Spark's jars for classes with the first two names.
+    """
+    from py4j import protocol
+
+    question = protocol.REFLECTION_COMMAND_NAME + protocol.REFL_GET_UNKNOWN_SUB_COMMAND_NAME
+    send = client.send_command
+    answers: dict[str, Any] = {}
+
+    def send_unless_known(command: str, *args: Any, **kwargs: Any) -> Any:
+        if not command.startswith(question):
+            return send(command, *args, **kwargs)
+        answer = answers.get(command)
+        if answer is None:
+            answer = send(command, *args, **kwargs)
+            name = command.removeprefix(question).partition("\n")[0]
+            if _is_lasting(name, answer):
+                answers[command] = answer
+        return answer
+
+    client.send_command = send_unless_known
+
+
+def _is_lasting(name: str, answer: str) -> bool:
+    """Whether the name will always stand for what it stands for now. A single word is something
+    else after an import, and what is no class yet may become one.
+    """
+    from py4j import protocol
+
+    *packages, last = name.split(".")
+    if not packages and last not in _ROOT_PACKAGES:
+        return False
+    if answer == protocol.SUCCESS_PACKAGE:
+        return last[:1].islower()
+    return answer.startswith(protocol.SUCCESS_CLASS)
 
 
 def forget(gateway: Any) -> None:
