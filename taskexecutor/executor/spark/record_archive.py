@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from firesteel.common.units import GIB, MIB
-from taskexecutor.executor.spark.jvm.archive import recording_start
-from taskexecutor.executor.spark.jvm.code import Code, write_jar
+from taskexecutor.executor.spark.jvm.archive import recording_start, write_own_jar
+from taskexecutor.executor.spark.jvm.code import Code
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.launch import OWN_JAR, start_jvm
 from taskexecutor.executor.spark.warm_up import exercise, start_warm
@@ -35,7 +35,7 @@ def compile_jar(jars: Path) -> None:
             jar_copies=jars,
         )
         try:
-            write_jar(Code(jvm.gateway).compiled(), jars / OWN_JAR)
+            write_own_jar(Code(jvm.gateway).compiled(), jars / OWN_JAR)
             jvm.gateway.shutdown()
         finally:
             jvm.stop(grace_s=10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 from taskexecutor.executor.spark.jvm import archive
 from taskexecutor.executor.spark.jvm.launch import OWN_JAR, class_path, spark_home
@@ -36,12 +37,32 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
     ]
 
 
-def test_our_own_jar_follows_those_of_spark(tmp_path: Path) -> None:
+def test_our_own_jar_comes_first(tmp_path: Path) -> None:
     (tmp_path / OWN_JAR).touch()
     assert class_path("mine.jar", tmp_path).split(":") == [
-        *class_path().split(":"),
         str(tmp_path / OWN_JAR),
+        *class_path().split(":"),
         "mine.jar",
+    ]
+
+
+def test_our_own_jar_has_hadoops_defaults_without_descriptions(tmp_path: Path) -> None:
+    archive.write_own_jar({"A.class": b"code"}, tmp_path / OWN_JAR)
+    (hadoop,) = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
+    with zipfile.ZipFile(hadoop) as original, zipfile.ZipFile(tmp_path / OWN_JAR) as ours:
+        assert ours.read("A.class") == b"code"
+        names = {name for name in original.namelist() if name.endswith("-default.xml")}
+        assert "core-default.xml" in names
+        assert {*names, "A.class"} == set(ours.namelist())
+        for name in names:
+            assert settings(ours.read(name)) == settings(original.read(name))
+            assert len(ours.read(name)) < len(original.read(name)) / 2
+
+
+def settings(content: bytes) -> list[dict[str, str | None]]:
+    return [
+        {part.tag: part.text for part in setting if not part.tag.startswith("de")}
+        for setting in ElementTree.fromstring(content)
     ]
 
 

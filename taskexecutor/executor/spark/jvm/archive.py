@@ -7,7 +7,8 @@ of
 * a class data archive, recorded from one warm-up. The JVM checks that it matches its version and
   the jars, and ignores it otherwise;
 * copies of the jars that cannot be archived or that slow down every start (see `_LEFT_OUT`);
-* a jar of our own Java (see `code`), which is archived like Spark's.
+* a jar of our own: our Java (see `code`), which is archived like Spark's, and Hadoop's defaults
+  without their descriptions, since every start parses them several times.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyspark
 
@@ -41,6 +44,7 @@ _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 # pages: none would be shared.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
+_OWN_FORMAT = "2"  # of our own jar: what it has besides our Java
 
 # Jar -> the members that its copy omits. Classes of signed jars are verified at every start and
 # never archived. MLlib's session extension needs Scala's reflection to register two functions:
@@ -75,6 +79,7 @@ def folder() -> Path:
         " ".join(jvm_options(cores=1, heap_bytes=0)),
         class_path(),
         str(_LEFT_OUT),
+        _OWN_FORMAT,
         _WARM_UP.read_text(),  # decides which classes are loaded while recording
         *map(source_text, SOURCES),
     ]
@@ -145,6 +150,36 @@ def copy_jars(jars: Path, copies: Path) -> None:
                 for member in original.infolist():
                     if not re.fullmatch(left_out, member.filename):
                         copy.writestr(member, original.read(member))
+
+
+def write_own_jar(classes: Mapping[str, bytes], path: Path) -> None:
+    """`classes`: see `Code.compiled`."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as jar:
+        for name, content in {**classes, **hadoop_defaults(spark_home() / "jars")}.items():
+            jar.writestr(name, content)
+
+
+def hadoop_defaults(jars: Path) -> dict[str, bytes]:
+    """The files with the defaults of Hadoop's settings, and in them the settings only."""
+    found = {}
+    for path in jars.glob("hadoop-client-api-*.jar"):
+        with zipfile.ZipFile(path) as jar:
+            for name in jar.namelist():
+                if name.endswith("-default.xml"):
+                    found[name] = _only_settings(jar.read(name))
+    return found
+
+
+def _only_settings(content: bytes) -> bytes:
+    root = ElementTree.fromstring(content)
+    root.text = None
+    for setting in root:
+        setting.text = setting.tail = None
+        for part in list(setting):
+            part.tail = None
+            if part.tag not in ("name", "value", "final"):
+                setting.remove(part)
+    return ElementTree.tostring(root)
 
 
 def _remove_unused(places: Path) -> None:

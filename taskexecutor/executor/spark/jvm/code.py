@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-import zipfile
-from collections.abc import Mapping
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 PACKAGE = "org.apache.spark.unsafe"
@@ -71,13 +68,15 @@ class Code:
         return getattr(getattr(self._jvm, PACKAGE), name)
 
     def compiled(self) -> dict[str, bytes]:
-        """The code of all classes by their names, for `write_jar`. Only once in a JVM, and none of
-        them may be on its class path.
+        """All classes as files of a jar. Only once in a JVM, and none of them may be on its class
+        path.
         """
-        codes: dict[str, bytes] = {}
-        for source in SOURCES:
-            codes |= {name: bytes(code) for name, code in self._defined(source).items()}
-        return codes
+        folder = PACKAGE.replace(".", "/")
+        return {
+            f"{folder}/{name}.class": bytes(code)
+            for source in SOURCES
+            for name, code in self._defined(source).items()
+        }
 
     def _exists(self, name: str) -> bool:
         from py4j.java_gateway import JavaClass
@@ -111,10 +110,3 @@ class Code:
             methods = compiler.getClassLoader().loadClass("Definer").getMethods()
             self._define = next(method for method in methods if method.getName() == "define")
         return self._define
-
-
-def write_jar(codes: Mapping[str, bytes], path: Path) -> None:
-    """`codes`: see `Code.compiled`."""
-    with zipfile.ZipFile(path, "w") as jar:
-        for name, code in codes.items():
-            jar.writestr(f"{PACKAGE.replace('.', '/')}/{name}.class", code)

@@ -32,7 +32,7 @@ from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.jvm import gateway
 
-OWN_JAR = "firesteel.jar"  # our own Java, compiled: see `code`
+OWN_JAR = "firesteel.jar"  # see `archive`
 START_TIMEOUT_S = 60.0
 _COMPILER_NICENESS = 5
 _COMPILER_THREAD = "C2 Compiler"
@@ -108,13 +108,13 @@ def spark_home() -> Path:
 def class_path(extra: str = "", copies: Path | None = None) -> str:
     """Spark's jars in a fixed order, and `extra` last: the class archive depends on the order.
 
-    A jar of the same name in the folder `copies` replaces Spark's; our own follows Spark's.
+    A jar of the same name in the folder `copies` replaces Spark's; our own is the first.
     """
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     found = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
     paths = [str(found.get(jar.name, jar)) for jar in jars]
     if OWN_JAR in found:
-        paths.append(str(found[OWN_JAR]))
+        paths.insert(0, str(found[OWN_JAR]))
     return ":".join([*paths, *([extra] if extra else [])])
 
 
