@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 _INTERVAL_S = 0.05
 _LONGEST_PAUSE = 40  # intervals
+_QUIET_INTERVALS = 20  # without groups, before the thread sleeps until there is one
 
 
 class CancellationWatch:
     """Calls `cancel(group)` for every watched group whose task has been cancelled.
 
-    One thread per engine, started with the first group.
+    One thread per engine, started with the first group. It looks every interval and is not woken in
+    between: many groups are bundles of a millisecond, and a thread that wakes up for each of them
+    takes the interpreter from the task.
     """
 
     def __init__(self, cancel: Callable[[str], None]) -> None:
@@ -21,6 +24,7 @@ class CancellationWatch:
         # A task whose operators call each other has entered its group more than once.
         self._groups: dict[str, list[Callable[[], bool]]] = {}
         self._thread: threading.Thread | None = None
+        self._asleep = False  # until there is a group
         self._stopped = False
 
     def add(self, group: str, cancelled: Callable[[], bool]) -> None:
@@ -31,7 +35,8 @@ class CancellationWatch:
                     target=self._watch, name="spark-cancellation", daemon=True
                 )
                 self._thread.start()
-            self._condition.notify()
+            if self._asleep:
+                self._condition.notify()
 
     def remove(self, group: str) -> None:
         with self._condition:
@@ -50,13 +55,17 @@ class CancellationWatch:
         # A group is cancelled repeatedly, because its job may not have started yet, at growing
         # intervals: group -> (intervals to wait, times cancelled).
         rounds: dict[str, tuple[int, int]] = {}
+        quiet = 0
         while True:
             with self._condition:
-                while not self._groups and not self._stopped:
-                    self._condition.wait()
+                if quiet > _QUIET_INTERVALS:
+                    self._asleep = True
+                    self._condition.wait_for(lambda: self._groups or self._stopped)
+                    self._asleep = False
                 if self._stopped:
                     return
                 groups = [(group, flags[-1]) for group, flags in self._groups.items()]
+            quiet = 0 if groups else quiet + 1
             rounds = {group: rounds[group] for group, _ in groups if group in rounds}
             for group, cancelled in groups:
                 if not cancelled():
