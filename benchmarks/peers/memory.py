@@ -14,7 +14,7 @@ import psutil
 
 from taskexecutor.memory import resident_bytes
 
-IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 900
+IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 700
 INTERVAL_S = 0.2
 # An executor that is ready still compiles its start-up code and trims its heap; then it is idle.
 QUIET_S, QUIET_CPU_S, SETTLE_LIMIT_S = 5.0, 0.1, 120.0
