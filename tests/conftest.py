@@ -17,8 +17,18 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no reason to fail: no example has a time limit.
-settings.register_profile("firesteel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is no reason to fail, nor are unlucky draws: no example has a time limit. Examples
+# share their test's fixtures, and clean up themselves.
+settings.register_profile(
+    "firesteel",
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
 settings.load_profile("firesteel")
 
 MARK = (

@@ -362,7 +362,7 @@ SMALL = pa.schema([("key", pa.string()), ("at", TIME), ("n", pa.int64())])
 KIND = pa.field("row_kind", pa.string())
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(flow=FLOWS, lateness=st.sampled_from([0, 7]), aside=st.booleans(), by_function=st.booleans())
 def test_kept_rows_fire_again_with_what_is_late(
     engine: SparkEngine,
@@ -433,7 +433,7 @@ def test_kept_rows_fire_again_with_what_is_late(
     assert _late(harness) == (0 if aside else len(late))
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(
     flow=FLOWS,
     lateness=st.sampled_from([0, 7]),
@@ -587,7 +587,7 @@ OUTER = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(values=st.lists(OUTER, min_size=20, max_size=60))
 def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[str, Any]]) -> None:
     batch = pa.record_batch(

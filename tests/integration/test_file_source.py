@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -167,7 +167,7 @@ GOOD, BAD = (
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8)
 @given(
     files=st.lists(st.lists(GOOD | BAD, max_size=6), min_size=1, max_size=3),
     columns=st.sampled_from([["a"], ["b"], ["a", "b"]]),
@@ -308,7 +308,7 @@ def test_a_range_without_bytes_has_no_rows(engine: SparkEngine, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5)
 @given(data=st.data())
 def test_every_format_gives_what_spark_read_gives(
     engine: SparkEngine, name: str, data: st.DataObject
@@ -365,7 +365,7 @@ WRITTEN_CSV = {
 
 
 @pytest.mark.parametrize("name", ["parquet", "csv", "json"])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15)
 @given(data=st.data())
 def test_what_a_file_sink_writes_spark_reads(
     engine: SparkEngine, name: str, data: st.DataObject

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.connectors import FileSink, ForeachBatchSink
@@ -23,11 +23,7 @@ from tests.unit.operators.test_odd_schemas import rows, streams, texts
 
 
 @pytest.mark.parametrize("way", ["few rows", "many rows"])
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=8)
 @given(batches=streams())
 def test_a_transform_gives_back_what_it_was_given(
     engine: SparkEngine, way: str, batches: list[pa.RecordBatch]
@@ -50,11 +46,7 @@ def test_a_transform_gives_back_what_it_was_given(
     assert texts(harness.rows()) == texts(rows(batches))
 
 
-@settings(
-    max_examples=10,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=10)
 @given(
     batches=streams(),
     dry=st.sets(st.integers(0, 3)),
@@ -104,11 +96,7 @@ def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -
     assert [row["d"] for row in harness.rows()] == ["a", "c"]
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=8)
 @given(batches=streams())
 def test_spark_reads_written_parquet_as_if_it_had_written_it(
     engine: SparkEngine, tmp_path: Path, batches: list[pa.RecordBatch]

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.connectors import PostgresSink
@@ -125,11 +125,7 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=15)
 @given(
     batches=st.lists(
         st.lists(
@@ -188,9 +184,7 @@ def test_upserts_replace_rows_and_the_last_of_a_key_counts(postgres: str, connec
     assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == [(1, "c"), (2, None), (3, "e")]
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     batches=st.lists(
         st.lists(
@@ -216,9 +210,7 @@ def test_upserts_leave_what_a_dict_would(
 CHANGE = PAIR.append(pa.field("row_kind", pa.string()))
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20)
 @given(
     batches=st.lists(
         st.lists(

@@ -7,7 +7,7 @@ import decimal
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
@@ -49,7 +49,6 @@ def _one(sql: str, rows: pd.Series) -> int | None:
     return None if pd.isna(value) else int(value)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.none() | st.integers(-1000, 1000), min_size=1), min_size=1))
 def test_split_aggregation_equals_pandas(chunks: list[list[int | None]]) -> None:
     items = parse_aggregates(

@@ -339,7 +339,7 @@ def test_collected_rows_wait_for_their_acknowledgement() -> None:
     assert pa.ipc.open_stream(harness.sent[0].message.ipc_stream).read_all().num_rows == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     first=streams(),
     second=streams(),

@@ -55,7 +55,7 @@ FLOWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(flow=FLOWS, within=st.sampled_from([0, 1, 7, 40]))
 def test_what_is_kept_is_what_an_oracle_keeps(
     flow: list[list[tuple[int, int]] | int], within: int

@@ -107,7 +107,7 @@ def texts(found: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, found))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams(), st.sampled_from(list(Partitioner)), st.integers(1, 3))
 def test_every_partitioner_keeps_every_value(
     batches: list[pa.RecordBatch], partitioner: Partitioner, consumers: int
@@ -167,7 +167,7 @@ OPERATORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batches=streams())
 def test_python_operators_give_back_what_they_were_given(
     name: str, batches: list[pa.RecordBatch]
@@ -192,7 +192,7 @@ IN_PANDAS: st.SearchStrategy[Typed] = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batches=streams(IN_PANDAS))
 def test_pandas_functions_give_back_what_they_were_given(batches: list[pa.RecordBatch]) -> None:
     schema = batches[0].schema

@@ -211,7 +211,7 @@ def expected_windows(
     ],
     ids=["tumbling", "sliding", "sliding unevenly", "session"],
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(flows=_flows())
 def test_windows(window: WindowSpec, flows: Flows) -> None:
     spec = WindowAggregateSpec(key_columns=("key",), window=window, aggregates=ITEMS)
@@ -230,7 +230,7 @@ def _us(time: Any) -> int:
     return round(time.timestamp() * 1e6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(flows=_flows())
 def test_running_aggregates(flows: Flows) -> None:
     spec = RunningAggregateSpec(key_columns=("key",), aggregates=ITEMS)
@@ -247,7 +247,7 @@ def test_running_aggregates(flows: Flows) -> None:
     assert len(set(numbers)) == len(numbers), "an update for what has changed only"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(flows=_flows())
 def test_stateful_processors(flows: Flows) -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.string())])

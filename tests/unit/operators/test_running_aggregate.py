@@ -55,7 +55,7 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_log_of_partials_holds_what_a_dictionary_would(kind: str, data: st.DataObject) -> None:
     arrow, keys = KINDS[kind]
@@ -91,7 +91,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("kind", DENSE)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(-20, 20), st.integers(-9, 9)), min_size=1, max_size=8),
@@ -140,7 +140,6 @@ def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int |
     assert isinstance(operator._state, KeyedPartials)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.sets(st.tuples(st.none() | st.integers(0, 60), st.sampled_from(["x", "y", None]))),
@@ -226,7 +225,6 @@ def test_changed_keys_are_emitted_once_per_flush() -> None:
     assert harness.rows()[3:] == [{"k": 3, "s": 1, "a": 1.0}]
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.none() | st.sampled_from(["a", "b"]), st.none() | st.integers(-3, 3)),

@@ -151,7 +151,6 @@ keys = st.sampled_from(["a", "b", "c", None])
 sizes = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(keys, st.text(max_size=2)), max_size=40), sizes)
 def test_running_count(rows: list[tuple[str, str]], sizes: list[int]) -> None:
     batches = cut(EVENTS, [{"key": k, "value": v} for k, v in rows], sizes)
@@ -162,7 +161,7 @@ def test_running_count(rows: list[tuple[str, str]], sizes: list[int]) -> None:
     assert harness.rows() == as_tester(TwsTester(examples.RunningCount()), batches)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=2)), max_size=20), sizes)
 def test_running_count_in_pandas(rows: list[tuple[str, str]], sizes: list[int]) -> None:
     batches = cut(EVENTS, [{"key": k, "value": v} for k, v in rows], sizes)
@@ -177,7 +176,6 @@ def test_running_count_in_pandas(rows: list[tuple[str, str]], sizes: list[int]) 
     assert harness.rows() == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(keys, st.floats(-1e6, 1e6)), max_size=40), sizes, st.integers(1, 4))
 def test_top_n(rows: list[tuple[str, float]], sizes: list[int], n: int) -> None:
     schema = pa.schema([("key", pa.string()), ("score", pa.float64())])
@@ -189,7 +187,6 @@ def test_top_n(rows: list[tuple[str, float]], sizes: list[int], n: int) -> None:
     assert harness.rows() == as_tester(TwsTester(examples.TopN(n)), batches)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(keys, st.sampled_from(["x", "y", "z"])), max_size=40), sizes)
 def test_word_frequency(rows: list[tuple[str, str]], sizes: list[int]) -> None:
     schema = pa.schema([("key", pa.string()), ("word", pa.string())])
@@ -203,7 +200,6 @@ def test_word_frequency(rows: list[tuple[str, str]], sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("ttl", [None, 60_000])
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(keys, st.sampled_from(examples.COMMANDS), st.integers(0, 9), st.booleans()),
@@ -254,7 +250,6 @@ TIMED = pa.schema([("key", pa.string()), ("n", pa.int64()), ("at_ms", pa.int64()
 EXPIRED = pa.schema([("key", pa.string()), ("total", pa.int64()), ("expired_ms", pa.int64())])
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

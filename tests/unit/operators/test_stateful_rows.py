@@ -110,7 +110,6 @@ keys = st.one_of(st.none(), st.integers(-3, 3))
 floats = st.sampled_from([0.0, -0.0, 1.5, math.nan, None])
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(keys, st.sampled_from(["x", "y", None]), floats), min_size=1, max_size=60),
     st.integers(1, 3),
@@ -279,7 +278,7 @@ class Echo(StatefulProcessor):
             yield Row(key=key[0], payload=self.last.get()[0])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 5))
 def test_a_flood_of_output_leaves_in_batches(floods: list[int], limit: int) -> None:
     """However many rows are held back, the order stays."""

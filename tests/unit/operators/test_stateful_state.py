@@ -202,7 +202,7 @@ def test_iterating_while_appending_ends() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 700)), max_size=30))
 def test_what_is_older_than_its_ttl_is_gone(
     restart: bool, steps: list[tuple[int, int, int]]

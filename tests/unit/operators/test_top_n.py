@@ -68,7 +68,7 @@ def windows_of(rows: list[Row], window: WindowSpec) -> dict[tuple[str, int, int]
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     flow=FLOWS,
     window=st.sampled_from(

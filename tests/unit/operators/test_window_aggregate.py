@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.elements import Watermark
@@ -176,7 +176,6 @@ def _streams(draw: st.DrawFn) -> list[list[Row] | int]:
     return draw(st.lists(st.lists(row, min_size=1, max_size=6) | st.integers(0, 70), max_size=12))
 
 
-@settings(deadline=None)
 @given(_streams(), st.sampled_from([0, 7]))
 def test_any_interleaving_equals_the_oracle(
     stream: list[list[Row] | int], lateness_us: int
@@ -218,7 +217,6 @@ def _channels(draw: st.DrawFn) -> list[tuple[int, list[Row] | int]]:
     return draw(st.lists(st.tuples(st.integers(0, 2), element), max_size=30))
 
 
-@settings(deadline=None)
 @given(_channels(), st.sampled_from([0, 7]))
 def test_the_slowest_of_several_channels_decides_what_is_late(
     stream: list[tuple[int, list[Row] | int]], lateness_us: int

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.plan.aggregates.parse import parse_aggregates
@@ -256,7 +256,6 @@ _PROCESSING_TIME = [
 @pytest.mark.parametrize(
     "window", _PROCESSING_TIME, ids=lambda w: f"{type(w).__name__} {getattr(w, 'slide_us', '')}"
 )
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 20), st.lists(st.sampled_from("abc"), max_size=4)), max_size=15
@@ -308,7 +307,6 @@ _ELEMENTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(
     _ELEMENTS,
     st.sampled_from([(10, 5), (10, 4), (6, 6), (3, 7), (9, 2)]),
@@ -348,7 +346,6 @@ def test_sliding_windows_equal_the_oracle(
     assert not stream.harness.operator._panes  # type: ignore[attr-defined]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=20),
     st.booleans(),
@@ -381,7 +378,6 @@ def test_windows_are_combined_alike_one_by_one_and_together(
     assert sum(count for *_, count in found[0]) == len(rows)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 9)), max_size=25),
     st.sampled_from([1, 2**57]),
@@ -409,7 +405,6 @@ def test_intervals_that_touch_are_joined(rows: list[tuple[int, int, int]], far: 
         assert found.ends[number] == ends[members].max()
 
 
-@settings(deadline=None)
 @given(_ELEMENTS, st.sampled_from([1, 5, 12]), st.sampled_from([0, 7]))
 def test_sessions_equal_the_oracle(
     elements: list[list[Row] | int], gap: int, lateness: int
@@ -460,7 +455,6 @@ def _joined(
     return joined
 
 
-@settings(deadline=None)
 @given(_ELEMENTS)
 def test_settling_early_changes_nothing(elements: list[list[Row] | int]) -> None:
     results = []

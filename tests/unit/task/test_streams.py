@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
@@ -280,11 +280,7 @@ def configs(graph: JobGraph, vertex: JobVertex, schema: pa.Schema) -> Iterator[T
         )
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=60)
 @given(
     batches=streams(), depth=st.integers(1, 3), capacity=st.sampled_from([1, 2, 16]), data=st.data()
 )
