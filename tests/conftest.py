@@ -31,6 +31,16 @@ settings.register_profile(
 )
 settings.load_profile("firesteel")
 
+# The tests' JVMs live for seconds: what the quick compiler makes is good enough, and their starts
+# and first plans take half of the CPU time. All of its code must have room.
+os.environ["JDK_JAVA_OPTIONS"] = " ".join(
+    [
+        "-XX:TieredStopAtLevel=1",
+        "-XX:ReservedCodeCacheSize=240m",
+        os.environ.get("JDK_JAVA_OPTIONS", ""),
+    ]
+).strip()
+
 MARK = (
     "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
 )
