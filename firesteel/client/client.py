@@ -53,6 +53,7 @@ from firesteel.errors import (
 )
 
 CONNECT_TIMEOUT_S = 2.0
+CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
 CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a watch survives a Dispatcher's restart, if it takes no longer
 RECONNECT_PAUSE_S = 0.1
@@ -61,7 +62,10 @@ _START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
 
 
 class Client:
-    """Connects when it is created; raises ClusterUnreachable, after three seconds at most."""
+    """Connects when it is created.
+
+    Raises ClusterUnreachable: at once if nobody listens, or else after ten seconds at most.
+    """
 
     def __init__(self, address: str, *, conf: Configuration | None = None) -> None:
         self.address = checked_address(address)
@@ -400,10 +404,15 @@ def _check_somebody_listens(address: str) -> None:
 def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:
     health: Any = health_pb2_grpc.HealthStub(connection)
     try:
-        health.Check(health_pb2.HealthCheckRequest(service=_DISPATCHER), timeout=CONNECT_TIMEOUT_S)
+        health.Check(health_pb2.HealthCheckRequest(service=_DISPATCHER), timeout=CHECK_TIMEOUT_S)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:
             problem = f"the process at {address} is not a cluster's Dispatcher"
+        elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            problem = (
+                f"what listens at {address} has not answered for {CHECK_TIMEOUT_S:g} s:"
+                " it hangs, or is not a Firesteel cluster"
+            )
         else:
             problem = f"what answers at {address} is not a Firesteel cluster"
         raise ClusterUnreachable(f"{problem}; {_START_HINT}") from None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
+from concurrent import futures
 
+import grpc
 import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from firesteel.client.cluster.supervisor import reserved_port
-from firesteel.common.rpc.server import AddressTaken, bind, new_server
+from firesteel.common.rpc.server import AddressTaken, bind, channel, new_server
 
 
 @pytest.mark.parametrize(
@@ -43,3 +49,35 @@ async def test_a_reserved_port_is_for_one_server_after_the_other_and_nobody_else
             with pytest.raises(AddressTaken, match="in use"):
                 bind(new_server([]), "127.0.0.1", port)
             await server.stop(None)
+
+
+def test_a_server_on_a_busy_machine_may_take_a_while_to_answer_a_connection() -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+
+    def passed_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # one of them has hung up
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def busy() -> None:
+        near, _ = listener.accept()
+        time.sleep(1.0)
+        with near, socket.create_connection(("127.0.0.1", port)) as far:
+            back = threading.Thread(target=passed_on, args=(far, near))
+            back.start()
+            passed_on(near, far)
+            back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=busy)
+        thread.start()
+        with channel(f"127.0.0.1:{listener.getsockname()[1]}") as connection:
+            stub = health_pb2_grpc.HealthStub(connection)
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        thread.join()
+    server.stop(None).wait()

@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 # The largest job (client.payload.max-size) fits, and what the services add to it.
 MAX_MESSAGE_BYTES = 64 * MIB
+CONNECT_TIMEOUT_MS = 10_000
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -112,6 +113,7 @@ def _channel_options() -> list[tuple[str, int]]:
     # Reconnect eagerly: a restarted master is back within a second.
     return [o for o in _OPTIONS if "so_reuseport" not in o[0]] + [
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # For how long a peer may be silent when it is connected to: on a busy machine, it may be.
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", 1_000),
     ]
