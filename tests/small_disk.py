@@ -24,7 +24,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 def fill(disk: Path) -> Path:
     ballast = disk / "ballast"
-    with open(ballast, "wb", buffering=0) as file:
+    with open(ballast, "ab", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(4096))

@@ -4,6 +4,7 @@ slots, all warm.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
+from firesteel.errors import FiresteelError
 from firesteel.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +73,17 @@ class Session:
     def wait_until_all_slots_are_free(self) -> None:
         eventually(lambda: self.free_slots() == SLOTS, f"{SLOTS} free slots")
 
+    def cancel_all(self) -> None:
+        """Returns when every job has ended, which may be after its slots are free."""
+        for job in self.client.list_jobs():
+            if not job.status.globally_terminal:
+                with contextlib.suppress(FiresteelError):  # it has just ended
+                    self.client.cancel(job.job_id)
+        eventually(
+            lambda: all(job.status.globally_terminal for job in self.client.list_jobs()),
+            "every job has ended",
+        )
+
 
 def command(process: psutil.Process) -> str:
     try:
@@ -85,9 +98,20 @@ def services(session: Session, module: str) -> list[psutil.Process]:
     """
     marks = (str(session.cluster.directory), session.address)
     lines = [(p, command(p)) for p in psutil.process_iter()]
-    return [
-        p for p, line in lines if f"-m {module} " in line and any(mark in line for mark in marks)
-    ]
+    found = {
+        p.pid: p
+        for p, line in lines
+        if f"-m {module} " in line and any(mark in line for mark in marks)
+    }
+    # A child has its parent's command line until it executes its own.
+    return [p for p in found.values() if parent(p) not in found]
+
+
+def parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0
 
 
 @pytest.fixture(scope="session")
@@ -106,9 +130,7 @@ def session(shared_cluster: Session) -> Iterator[Session]:
     """The shared cluster, at rest before and after: whatever a test does, every slot comes back."""
     shared_cluster.wait_until_all_slots_are_free()
     yield shared_cluster
-    for job in shared_cluster.client.list_jobs():
-        if not job.status.globally_terminal:
-            shared_cluster.client.cancel(job.job_id)
+    shared_cluster.cancel_all()
     shared_cluster.wait_until_all_slots_are_free()
 
 

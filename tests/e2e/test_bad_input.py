@@ -8,7 +8,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
 
-from .conftest import SLOTS, Session, eventually, firesteel, services
+from .conftest import SLOTS, Session, command, eventually, firesteel, services
 from .jobs import endless, failing, nothing_left
 
 
@@ -150,11 +149,9 @@ def test_a_source_path_that_does_not_exist(session: Session) -> None:
 
 
 def test_more_parallelism_than_slots(session: Session) -> None:
-    begin = time.monotonic()
     error = failure(session, endless(SLOTS + 3), slot__request__timeout="1 s")
     assert "3" in str(error)
     assert "slot" in str(error)
-    assert time.monotonic() - begin < 20
 
 
 def test_a_payload_over_the_limit(session: Session) -> None:
@@ -166,14 +163,12 @@ def test_a_payload_over_the_limit(session: Session) -> None:
 
 
 def test_a_dead_address() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    begin = time.monotonic()
-    with pytest.raises(ClusterUnreachable, match=f"127.0.0.1:{port}"):
-        Client(f"127.0.0.1:{port}").list_jobs()
-    assert time.monotonic() - begin < 10
-    told = firesteel("list", "-m", f"127.0.0.1:{port}")
+    with socket.socket() as taken:  # but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterUnreachable, match=f"127.0.0.1:{port}"):
+            Client(f"127.0.0.1:{port}").list_jobs()
+        told = firesteel("list", "-m", f"127.0.0.1:{port}")
     assert told.returncode == 1
     assert str(port) in told.stderr
     assert "Traceback" not in told.stderr
@@ -217,9 +212,7 @@ def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
         "only this job's JobMaster and a spare one",
     )
     supervisor = next(
-        p
-        for p in psutil.Process().children()
-        if "firesteel.client.cluster" in " ".join(p.cmdline())
+        p for p in psutil.Process().children() if str(session.cluster.directory) in command(p)
     )
     everybody = [supervisor, *supervisor.children(recursive=True)]
     ports = {

@@ -340,14 +340,13 @@ def test_rows_can_be_read_while_the_job_runs(session: Session, in_session: None)
     env = Environment(parallelism=2)
     numbers = env.from_source(SequenceSource(0, rate_per_s=500))
     seen: list[int] = []
+    begin = time.monotonic()
     with numbers.execute_and_collect("endless", iterate="arrow") as batches:
         for batch in batches:
-            if not seen:
-                begin = time.monotonic()
             seen += batch["value"].to_pylist()
             if len(seen) >= 500:
                 break
-        assert time.monotonic() - begin == pytest.approx(1.0, abs=0.6)
+        assert time.monotonic() - begin > 0.9, "at the given rate"
     assert len(set(seen)) == len(seen)
     assert session.client.job_details(batches.job_id).status is JobStatus.CANCELED
     assert list(batches) == []

@@ -8,15 +8,23 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("dispatcher", "firesteel", "jobmaster", "resourcemanager", "taskexecutor")
 SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "proto", *PACKAGES)
-# Nothing of the tree may be found by its processes.
-CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+# Nothing of the tree may be found by its processes; their JVMs are as a user's.
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("PYTHONPATH", "JDK_JAVA_OPTIONS")
+}
 EXPECTED = "2024-03-01 00:00:00+00:00   flint      97          2"
 
 
@@ -45,16 +53,54 @@ def test_the_wheel_has_the_services_the_stubs_and_nothing_else(wheel: Path) -> N
     assert "taskexecutor/executor/spark/jvm/java/FiresteelTask.java" in names
 
 
+def required(distribution: Distribution) -> dict[str, Distribution]:
+    """What it requires, directly or not, as it is installed here, where all of it is."""
+    found: dict[str, Distribution] = {}
+    extras: dict[str, set[str]] = {}
+    pending = [(distribution, "")]
+    while pending:
+        of, extra = pending.pop()
+        for text in of.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+                continue
+            name = canonicalize_name(requirement.name)
+            new = name not in found
+            installed = found.setdefault(name, metadata.distribution(name))
+            assert requirement.specifier.contains(installed.version, prereleases=True), text
+            wanted = (requirement.extras | ({""} if new else set())) - extras.get(name, set())
+            extras.setdefault(name, set()).update(wanted)
+            pending += [(installed, each) for each in wanted]
+    return found
+
+
+def link(distribution: Distribution, packages: Path) -> None:
+    """Installs it by links to its files."""
+    for file in distribution.files or ():
+        if ".." not in file.parts:  # not a script
+            target = packages / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(file.locate())
+
+
 def test_an_example_runs_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of the wheel and what it requires, and nothing else."""
     environment, empty = tmp_path / "environment", tmp_path / "empty"
-    venv.create(environment, with_pip=True)
-    pip = (environment / "bin" / "python", "-m", "pip", "install", "--quiet")
-    constraint = ("--constraint", ROOT / "requirements.lock")
-    subprocess.run([*pip, *constraint, wheel], check=True, timeout=900, env=CLEAN)
+    venv.create(environment)
+    pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
+    arguments = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", wheel)
+    subprocess.run([*pip, *arguments], check=True, timeout=300, env=CLEAN)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (installed,) = metadata.distributions(name="firesteel", path=[str(packages)])
+    for distribution in required(installed).values():
+        link(distribution, packages)
     empty.mkdir()
     shutil.copy(ROOT / "examples" / "two_streams.py", tmp_path)
     done = subprocess.run(
-        [environment / "bin" / "firesteel", "run", "-t", "local", tmp_path / "two_streams.py"],
+        [
+            *(environment / "bin" / "firesteel", "run", "-t", "local", "--task-executors", "1"),
+            tmp_path / "two_streams.py",
+        ],
         cwd=empty,
         env=CLEAN,
         capture_output=True,
