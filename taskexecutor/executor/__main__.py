@@ -5,7 +5,6 @@ The link and the exchange come up while Spark does; the process is ready when it
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -18,14 +17,11 @@ from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
 from firesteel.common.service import ServiceProcess, service_main
-from taskexecutor.executor import CONFIG_VARIABLE
+from taskexecutor.executor import CONFIG_VARIABLE, garbage
 
 log = logs.get_logger(__name__)
 
 FLUSH_TIMEOUT_S = 2.0
-# Stateful processors create tens of thousands of Python objects per batch. Collecting garbage after
-# every 700 of them, which is Python's default, takes as long as everything else.
-NEW_OBJECTS_PER_COLLECTION = 50_000
 
 
 def _configuration() -> Configuration:
@@ -50,6 +46,7 @@ def main(
     cores: int,
 ) -> None:
     """The PySpark executor of one slot, started by its TaskExecutor."""
+    garbage.collect_rarely()
     output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
@@ -99,7 +96,7 @@ def main(
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
     )
-    gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 10, 10)
+    garbage.keep_what_is_loaded()
     starting.join()
     if failures:
         reason = _reason(failures[0])
