@@ -8,6 +8,7 @@ shared memory, and no row is ever made. `jvm/java/FiresteelSink.java` is the oth
 from __future__ import annotations
 
 import struct
+from base64 import b64decode
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,7 @@ class ColumnSink:
         yield from self.filled(self.java.next, self.java.next)
 
     def filled(
-        self, first: Callable[[int], bytes], following: Callable[[int], bytes]
+        self, first: Callable[[int], str], following: Callable[[int], str]
     ) -> Generator[pa.RecordBatch, None, None]:
         """The batches that these calls make in the slab of the given number; the calls return what
         FiresteelSink.next() does.
@@ -91,7 +92,7 @@ class ColumnSink:
         while not last:
             lease = self._slabs.take()
             try:
-                packed = fill(lease.slab.number)
+                packed = b64decode(fill(lease.slab.number))
                 fill = following
                 with self._converting:
                     last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)

@@ -6,6 +6,7 @@ import java.nio.ByteOrder;
 import java.nio.LongBuffer;
 import java.nio.MappedByteBuffer;
 import java.nio.channels.FileChannel;
+import java.util.Base64;
 import java.util.Collections;
 import java.util.Properties;
 import java.util.Set;
@@ -273,9 +274,10 @@ public final class FiresteelBundles {
     }
 
     /** Starts a bundle; its first batch of results, as FiresteelSink.next(). */
-    public byte[] first(String group, byte[] packed, int slab) {
+    public String first(String group, String packed, int slab) {
         task = new FiresteelTask(group, properties, memory, blocks);
-        FiresteelRows rows = new FiresteelRows(packed, Platform.getDirectBufferAddress(input));
+        FiresteelRows rows = new FiresteelRows(
+            Base64.getDecoder().decode(packed), Platform.getDirectBufferAddress(input));
         boolean begun = false;
         try {
             sink.begin(plan, new DataSourceRDDPartition(0, scala.Option.apply(rows)), task);
@@ -287,12 +289,12 @@ public final class FiresteelBundles {
     }
 
     /** The next batch. The last one, and an error, end the bundle's task. */
-    public byte[] next(int slab) {
+    public String next(int slab) {
         boolean more = false;
         try {
-            byte[] report = sink.next(slab);
+            byte[] report = sink.fill(slab);
             more = report[0] == 0;
-            return report;
+            return FiresteelSink.text(report);
         } finally {
             if (!more) end();
         }
