@@ -90,6 +90,10 @@ class PlanMeter(Protocol):
     def converting(self) -> AbstractContextManager[None]:
         """Bringing rows into Spark and out of it, as far as this process does that."""
 
+    @property
+    def reading(self) -> AbstractContextManager[None]:
+        """Reading files in this process, by Arrow. What Spark reads itself counts as running."""
+
     def made(self) -> None:
         """Counts a plan that was made, kept or not."""
 
@@ -98,6 +102,9 @@ class PlanMeter(Protocol):
 
     def not_kept(self, reason: str) -> None:
         """Says why a plan is made for each bundle, for `firesteel show --full`."""
+
+    def files_read_by(self, reader: str) -> None:
+        """Says which reader reads a source's files, for `firesteel show --full`."""
 
 
 class TaskCancelled(BaseException):

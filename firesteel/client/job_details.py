@@ -62,15 +62,17 @@ class TaskMetrics:
     bundles: int = 0  # runs of plans on Spark
     bundle_records: int = 0  # in all bundles
     last_bundle_records: int = 0
-    spark_planning_ms: float = 0.0  # of spark_ms, as is the next
+    spark_planning_ms: float = 0.0  # of spark_ms, as are the next two
     spark_converting_ms: float = 0.0
+    spark_reading_ms: float = 0.0  # files, by Arrow
     plans_made: int = 0
     kept_runs: int = 0  # of the bundles: those that were run by a kept plan
     aligning_ms: float = 0.0  # the part of idle_ms that is spent in watermark alignment
 
     @property
     def spark_running_ms(self) -> float:
-        return max(0.0, self.spark_ms - self.spark_planning_ms - self.spark_converting_ms)
+        parts_ms = self.spark_planning_ms + self.spark_converting_ms + self.spark_reading_ms
+        return max(0.0, self.spark_ms - parts_ms)
 
     def __add__(self, other: TaskMetrics) -> TaskMetrics:
         """Adds amounts; takes the lower watermark and the larger of the last bundles."""

@@ -157,6 +157,7 @@ def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
         aligning_ms=metrics.watermark_alignment_ms,
         spark_planning_ms=metrics.spark_planning_ms,
         spark_converting_ms=metrics.spark_converting_ms,
+        spark_reading_ms=metrics.spark_reading_ms,
         plans_made=metrics.plans_made,
         kept_runs=metrics.kept_runs,
     )

@@ -95,7 +95,8 @@ def test_a_file_cut_anywhere_has_the_rows_that_spark_reads(
         assert rows == expected, at
     several = [cut_split(path, *range(7, size, 3 * step))]
     assert deliver(reader(engine, source), *several) == [expected]
-    assert kept.metrics.plan_counts.made == 1
+    by_both = name in ("csv", "csv quoted")  # Spark and Arrow
+    assert kept.metrics.plan_counts.made == (2 if by_both else 1)
     assert kept.metrics.counters["numRecordsIn"].value == len(expected) * (1 + len(cuts))
     if name in ("csv header", "parquet"):
         anew = reader(engine, source, lambda df: df.where("current_timestamp() IS NOT NULL"))

@@ -110,7 +110,7 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
     spent = _time_spent(all_metrics, wide=wide)
     first = new_table("Task", "Attempt" if wide else "#", "State", "Slot", *done, right=done)
     second = new_table("Task", *spent, right=spent)
-    on_spark = _on_spark(wide=wide)
+    on_spark = _on_spark(all_metrics, wide=wide)
     third = new_table("On Spark", *on_spark, right=on_spark)
     for subtask, attempt in attempts:
         name, number, metrics = (
@@ -139,7 +139,7 @@ def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
     return cells
 
 
-def _on_spark(*, wide: bool) -> _Cells:
+def _on_spark(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
     """Shares of an attempt's time that add up to Spark's; its bundles and their records; its plans,
     and how many bundles were run by a kept one.
     """
@@ -147,9 +147,13 @@ def _on_spark(*, wide: bool) -> _Cells:
         "Planning": lambda m: _share(m.spark_planning_ms, m),
         "Running": lambda m: _share(m.spark_running_ms, m),
         "Converting": lambda m: _share(m.spark_converting_ms, m),
-        "Bundles": lambda m: short_count(m.bundles),
-        "Mean": lambda m: short_count(m.bundle_records / max(1, m.bundles)),
     }
+    reads = any(m.spark_reading_ms for m in metrics)
+    if reads:
+        cells["Files"] = lambda m: _share(m.spark_reading_ms, m)
+    cells["Bundles"] = lambda m: short_count(m.bundles)
+    if wide or not reads:  # there is no room for both
+        cells["Mean"] = lambda m: short_count(m.bundle_records / max(1, m.bundles))
     if wide:
         cells["Last"] = lambda m: short_count(m.last_bundle_records)
     cells["Plans"] = lambda m: short_count(m.plans_made)

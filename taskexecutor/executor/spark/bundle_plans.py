@@ -8,9 +8,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import structlog
 
-from firesteel.common.error_report import summary_of
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark import message_bundles
@@ -18,7 +16,7 @@ from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, NotKept, keep
+from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, attempted, keep
 from taskexecutor.executor.spark.message_bundles import MessageBundles
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores go to all of them, as a job
-
-_log = structlog.get_logger(__name__)
 
 
 class BundlePlans:
@@ -69,16 +65,7 @@ class BundlePlans:
     def make(self) -> None:
         """Tries to make the plan, which sets `frame`. Calls the functions of the program."""
         self._attempts -= 1
-        try:
-            with self._meter.planning:
-                self._plan = self._made()
-            self._meter.made()
-        except NotKept as reason:
-            self._meter.not_kept(str(reason))
-        except Exception as error:
-            # If it is the program's error, planning the bundle in the usual way raises it again.
-            _log.info("the plan is not kept", error=repr(error))
-            self._meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
+        self._plan = attempted(self._meter, self._made)
 
     def run(
         self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,7 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.files import partition_base
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
+from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,15 +44,60 @@ class FileParts:
         self._session: Any = engine.session
         self._source = source
         self._java_schema = self._session._jsparkSession.parseDataType(schema.json())
+        self._schema = to_arrow(schema)
         self._folders: dict[str, Folder] = {}
+        self._scalars: dict[str, dict[str, pa.Scalar]] = {}  # by folder
         engine.code.load("FiresteelFiles")
         self._type = engine.code.type("FiresteelFiles")
+        self._codecs: Any = None
+        self._compressed: dict[str, bool] = {}  # by the end of a name, from its first dot
+
+    def compressed(self, path: str) -> bool:
+        """Whether the file is compressed as a whole, which its name says."""
+        _, dot, end = os.path.basename(path).partition(".")
+        end = dot + end
+        if end not in self._compressed:
+            jvm = self._session._jvm
+            if self._codecs is None:
+                conf = self._session._jsparkSession.sessionState().newHadoopConf()
+                self._codecs = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(conf)
+            if len(self._compressed) >= _MOST_FOLDERS:
+                self._compressed.clear()
+            codec = self._codecs.getCodec(jvm.org.apache.hadoop.fs.Path(f"/x{end}"))
+            self._compressed[end] = codec is not None
+        return self._compressed[end]
 
     def by_columns(self, parts: Sequence[FilePart]) -> Iterator[tuple[list[FilePart], Folder]]:
         """Neighbouring parts whose paths have the same columns, in order."""
         for _, group in groupby(parts, lambda part: self._folder(part.path).columns):
             same = list(group)
             yield same, self._folder(same[0].path)
+
+    def values(self, path: str) -> Mapping[str, pa.Scalar]:
+        """Of the columns that the path gives: Arrow's, where Spark has a value of a plain type."""
+        folder = self._folder(path)
+        name = os.path.dirname(path)
+        if folder.columns and name not in self._scalars:
+            if len(self._scalars) >= _MOST_FOLDERS:
+                self._scalars.clear()
+            self._scalars[name] = {
+                column: self._scalar(folder.values, place, column)
+                for place, column in enumerate(folder.columns)
+            }
+        return self._scalars.get(name, {})
+
+    def _scalar(self, values: Any, place: int, name: str) -> pa.Scalar:
+        kind = self._schema.field(name).type
+        if values.isNullAt(place):
+            return pa.scalar(None, kind)
+        value = values.get(place, self._java_schema.apply(name).dataType())
+        if pa.types.is_string(kind) or pa.types.is_decimal(kind):
+            return pa.scalar(value.toString()).cast(kind)
+        if pa.types.is_date32(kind):
+            return pa.scalar(value, pa.int32()).cast(kind)
+        if pa.types.is_timestamp(kind):
+            return pa.scalar(value, pa.int64()).cast(kind)
+        return pa.scalar(value, kind)
 
     def partition(self, parts: Sequence[FilePart], index: int = 0) -> Any:
         """A FilePartition."""
@@ -197,7 +244,8 @@ def _header(path: str, options: Mapping[str, str]) -> list[str] | None:
             text = stream.read(_HEADER_BYTES).decode(encoding, "replace")
     except (pa.ArrowException, OSError, LookupError):
         return None  # Spark says what is wrong
-    lines = text.removeprefix("\ufeff").split(options.get("linesep") or "\n")
+    text, end = text.removeprefix("\ufeff"), options.get("linesep")
+    lines = text.split(end) if end else re.split("\r\n|\r|\n", text)
     if len(text) == _HEADER_BYTES:
         lines.pop()
     for line in lines:

@@ -12,9 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import structlog
 
-from firesteel.common.error_report import summary_of
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.connectors.file_source import LISTING_OPTIONS
@@ -25,7 +23,14 @@ from taskexecutor.executor.spark.file_parts import FileParts
 from taskexecutor.executor.spark.files import CheckedRows, read_all, read_files
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
-from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, KeptPlan, NotKept, keep
+from taskexecutor.executor.spark.kept_plan import (
+    ATTEMPTS,
+    ROW_BY_ROW,
+    KeptPlan,
+    NotKept,
+    attempted,
+    keep,
+)
 from taskexecutor.executor.spark.plans import empty_frame, event_time_us
 from taskexecutor.executor.spark.row_observer import RowObserver
 from taskexecutor.executor.spark.schemas import conform, to_arrow
@@ -37,8 +42,6 @@ if TYPE_CHECKING:
 _SCAN = "FileSourceScanExec"
 _ALLOWED = ROW_BY_ROW | {_SCAN, "ColumnarToRowExec"}
 _LENGTH_BYTES = 4  # the prefix of each batch
-
-_log = structlog.get_logger(__name__)
 
 
 class FilePlans:
@@ -83,16 +86,9 @@ class FilePlans:
         attempts = self._attempts.setdefault(columns, ATTEMPTS)
         if columns not in self._plans and attempts:
             self._attempts[columns] = attempts - 1
-            try:
-                with self._meter.planning:
-                    self._plans[columns] = self._made(path)
-                self._meter.made()
-            except NotKept as reason:
-                self._meter.not_kept(str(reason))
-            except Exception as error:
-                # If it is the program's error, planning in the usual way raises it again.
-                _log.info("the plan is not kept", error=repr(error))
-                self._meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
+            plan = attempted(self._meter, lambda: self._made(path))
+            if plan is not None:
+                self._plans[columns] = plan
         return self._plans.get(columns)
 
     def close(self) -> None:

@@ -21,8 +21,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import structlog
+
+from firesteel.common.error_report import summary_of
+from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
+_Plan = TypeVar("_Plan")
+_log = structlog.get_logger(__name__)
 
 ROW_BY_ROW = frozenset(
     {
@@ -108,6 +114,23 @@ def keep(
     """
     with pinned() as tables:
         return _kept(session, leaf, empty, specs, allowed, tables)
+
+
+def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
+    """What `make` makes of a kept plan; None if the plan is not kept, and the meter says why."""
+    try:
+        with meter.planning:
+            plan = make()
+    except NotKept as reason:
+        meter.not_kept(str(reason))
+        return None
+    except Exception as error:
+        # If it is the program's error, planning in the usual way raises it again.
+        _log.info("the plan is not kept", error=repr(error))
+        meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
+        return None
+    meter.made()
+    return plan
 
 
 def _kept(

@@ -27,6 +27,7 @@ TIMES = {
     "SparkPlanning": "spark_planning_ms",
     "SparkRunning": "spark_running_ms",
     "SparkConverting": "spark_converting_ms",
+    "SparkReading": "spark_reading_ms",
     "Python": "python_ms",
     "Exchange": "exchange_ms",
 }

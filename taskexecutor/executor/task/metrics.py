@@ -21,7 +21,7 @@ LATE_RECORDS = "numLateRecordsDropped"
 RECORDS_READ = "numRecordsIn"
 # How often an operator's plan on Spark is read, which costs a few calls into the JVM.
 PLAN_INTERVAL_S = 10.0
-_ON_SPARK = (TimeKind.SPARK, TimeKind.PLANNING, TimeKind.CONVERTING)
+_ON_SPARK = (TimeKind.SPARK, TimeKind.PLANNING, TimeKind.CONVERTING, TimeKind.READING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,9 @@ class TaskMetrics:
     back_pressured_ms: float
     # parts of the time above
     spark_ms: float
-    spark_planning_ms: float  # of spark_ms, as is the next; the rest is running plans
+    spark_planning_ms: float  # of spark_ms, as are the next two; the rest is running plans
     spark_converting_ms: float
+    spark_reading_ms: float  # files, by Arrow
     python_ms: float
     exchange_ms: float  # handing batches to result partitions, without waiting for credit
     watermark_alignment_ms: float  # of idle_ms: paused until others of the alignment group catch up
@@ -55,7 +56,8 @@ class TaskMetrics:
 
     @property
     def spark_running_ms(self) -> float:
-        return self.spark_ms - self.spark_planning_ms - self.spark_converting_ms
+        parts_ms = self.spark_planning_ms + self.spark_converting_ms + self.spark_reading_ms
+        return self.spark_ms - parts_ms
 
 
 class OperatorCounter:
@@ -92,9 +94,10 @@ class OperatorMetrics:
 
     @property
     def shown_plan(self) -> str:
-        """The plan, below the reason why it is not kept."""
-        why = self.plan_counts.not_kept
-        return f"Planned for each bundle: {why}\n{self.plan}" if why else self.plan
+        """The plan, below the reason why it is not kept, and who reads the files."""
+        reader, why = self.plan_counts.files_read_by, self.plan_counts.not_kept
+        lines = (reader, f"Planned for each bundle: {why}" if why else "", self.plan)
+        return "\n".join(filter(None, lines))
 
     @property
     def records_taken(self) -> int:
@@ -153,6 +156,7 @@ class TaskMetricGroup:
             spark_ms=sum(spent_ns[kind] for kind in _ON_SPARK) / 1e6,
             spark_planning_ms=spent_ns[TimeKind.PLANNING] / 1e6,
             spark_converting_ms=spent_ns[TimeKind.CONVERTING] / 1e6,
+            spark_reading_ms=spent_ns[TimeKind.READING] / 1e6,
             python_ms=spent_ns[TimeKind.PYTHON] / 1e6,
             exchange_ms=(spent_ns[TimeKind.EXCHANGE] - no_credit_ns) / 1e6,
             bundles=sum(o.bundles for o in self.operators),

@@ -16,12 +16,13 @@ from types import TracebackType
 class TimeKind(IntEnum):
     RUNTIME = 0  # the task's own bookkeeping, and operators that do not account theirs
     IDLE = 1  # nothing to do
-    SPARK = 2  # running a plan; the other two kinds of work on Spark interrupt it
+    SPARK = 2  # running a plan; the other three kinds of work on Spark interrupt it
     PYTHON = 3
     EXCHANGE = 4  # handing batches to result partitions; includes waiting for credit
     BLOCKED = 5  # an operator waits for its coordinator's answer
     PLANNING = 6  # making a plan on Spark
     CONVERTING = 7  # bringing rows into Spark and out of it
+    READING = 8  # reading files by Arrow, for Spark
 
 
 class TaskClock:

@@ -14,17 +14,19 @@ class PlanCounts:
     made: int = 0
     kept_runs: int = 0
     not_kept: str = ""  # why; empty while a plan is kept or none has been made
+    files_read_by: str = ""  # a sentence; empty where there is no choice
 
 
 class PlanMeter:
     """The `firesteel.operator.PlanMeter` of one operator."""
 
-    __slots__ = ("converting", "counts", "planning")
+    __slots__ = ("converting", "counts", "planning", "reading")
 
     def __init__(self, clock: TaskClock, counts: PlanCounts | None = None) -> None:
         self.counts = counts if counts is not None else PlanCounts()
         self.planning: Span = clock.spans[TimeKind.PLANNING]
         self.converting: Span = clock.spans[TimeKind.CONVERTING]
+        self.reading: Span = clock.spans[TimeKind.READING]
 
     def made(self) -> None:
         self.counts.made += 1
@@ -35,3 +37,6 @@ class PlanMeter:
 
     def not_kept(self, reason: str) -> None:
         self.counts.not_kept = reason
+
+    def files_read_by(self, reader: str) -> None:
+        self.counts.files_read_by = reader

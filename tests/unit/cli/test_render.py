@@ -381,6 +381,7 @@ def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
         spark_ms=50,
         spark_planning_ms=20,
         spark_converting_ms=5,
+        spark_reading_ms=10,
         python_ms=10,
         bundles=4,
         bundle_records=4_000,
@@ -401,8 +402,8 @@ def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
     assert lines == [
         "Task Time Spark Python Busy Idle Back-pressured",  # no exchange: there was none
         "1/2 100 ms 50% 10% 80% 20% 0%",
-        "On Spark Planning Running Converting Bundles Mean Last Plans Kept",
-        "1/2 20% 25% 5% 4 1,000 500 2 3",
+        "On Spark Planning Running Converting Files Bundles Mean Last Plans Kept",
+        "1/2 20% 15% 5% 10% 4 1,000 500 2 3",
     ]
 
 
@@ -413,6 +414,7 @@ def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
         busy_ms=80e6,
         idle_ms=20e6,
         back_pressured_ms=1e6,
+        spark_reading_ms=10,
         spark_ms=50e6,
         python_ms=10e6,
         exchange_ms=5e6,
@@ -435,8 +437,8 @@ def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
         ["100/128", "#0", "INITIALIZING", "cccccccc/1", "12.3", "G", "9,999,999", "1", "10%"],
         ["Task", "Spark", "Python", "Exchange", "Busy", "Idle", "Blocked"],
         ["100/128", "50%", "10%", "5%", "79%", "20%", "1%"],
-        ["On", "Spark", "Planning", "Running", "Converting", "Bundles", "Mean", "Plans", "Kept"],
-        ["100/128", "0%", "50%", "0%", "123.5", "k", "1.0", "M", "123.5", "k", "123.5", "k"],
+        ["On", "Spark", "Planning", "Running", "Converting", "Files", "Bundles", "Plans", "Kept"],
+        ["100/128", "0%", "50%", "0%", "0%", "123.5", "k", "123.5", "k", "123.5", "k"],
     ]
 
 

@@ -133,11 +133,17 @@ def test_a_tasks_times_add_up_to_the_time_that_passed(
     if seconds:
         rates = [sampled[f"{kind[0].lower()}{kind[1:]}TimeMsPerSecond"] for kind in kinds]
         assert sum(rates) == pytest.approx(1000)
-        parts = [
-            sampled[f"accumulateSpark{p}TimeMs"] for p in ("Planning", "Running", "Converting")
-        ]
+        kinds_on_spark = ("Planning", "Running", "Converting", "Reading")
+        parts = [sampled[f"accumulateSpark{part}TimeMs"] for part in kinds_on_spark]
         assert sum(parts) == pytest.approx(sampled["accumulateSparkTimeMs"])
-        for kind in ("spark", "sparkPlanning", "sparkConverting", "python", "exchange"):
+        for kind in (
+            "spark",
+            "sparkPlanning",
+            "sparkConverting",
+            "sparkReading",
+            "python",
+            "exchange",
+        ):
             accumulated = sampled[f"accumulate{kind[0].upper()}{kind[1:]}TimeMs"]
             assert sampled[f"{kind}TimeMsPerSecond"] == pytest.approx(accumulated / seconds)
             assert accumulated <= sampled["accumulateBusyTimeMs"] + 1e-6

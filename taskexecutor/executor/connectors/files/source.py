@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,10 +24,13 @@ from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.plan.specs import SourceSpec, Spec
+from taskexecutor.executor.connectors.files.csv_blocks import CsvBlocks, Piece
+from taskexecutor.executor.connectors.files.csv_columns import CsvFormat, Differs, is_plain
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark import observations
+from taskexecutor.executor.spark.column_plans import ColumnPlan, ColumnPlans
 from taskexecutor.executor.spark.file_parts import FileParts, check_header, check_read, unchanged
 from taskexecutor.executor.spark.file_plans import FilePlan, FilePlans, FileRows
 from taskexecutor.executor.spark.files import (
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 # Their schemas come with Spark, or are inferred; any other format's may be wrong for the files.
 _BUILT_IN_FORMATS = ("csv", "json", "parquet", "orc", "text")
+ARROW_COUNTER = "numRecordsReadByArrow"
 
 
 class FileSourceRuntime(SourceRuntime[FileSource]):
@@ -86,8 +90,12 @@ class FileStage(SparkSourceStage):
         self._watermarks = spec.watermarks
         assert source_schema is not None, "a file source has been analysed"
         self._source_schema = to_spark(source_schema)
+        self._latest_us: int | None = None  # the latest event time that was read
         self._watermark_us: int | None = None
         self._plans: FilePlans | None = None
+        # By the columns that the paths of files give; None: Spark reads all of them.
+        self._blocks: dict[tuple[str, ...], CsvBlocks | None] = {}
+        self._column_plans: ColumnPlans | None = None
         self._ranges: FileRows | None = None
         self.idle_between_splits = source.watch_s is not None
 
@@ -103,6 +111,49 @@ class FileStage(SparkSourceStage):
             self._parts,
             self.context.plan_meter,
         )
+        if self._source.format == "csv":
+            self._column_plans = ColumnPlans(
+                self._engine,
+                self._source_schema,
+                self._specs,
+                self._watermarks,
+                self.context.plan_meter,
+            )
+
+    def _blocks_of(self, columns: tuple[str, ...]) -> CsvBlocks | None:
+        """For files whose paths give these columns; None if Spark reads all of them."""
+        if self._source.format != "csv":
+            return None
+        if columns not in self._blocks:
+            try:
+                blocks = self._blocks[columns] = self._made_blocks(columns)
+                assert blocks is not None
+                reader = blocks.reader
+            except Differs as reason:
+                self._blocks[columns] = None
+                reader = f"Files are read by Spark: {reason}"
+            self.context.plan_meter.files_read_by(reader)
+        return self._blocks[columns]
+
+    def _made_blocks(self, columns: tuple[str, ...]) -> CsvBlocks:
+        """Raises Differs."""
+        settings = self._engine.session.conf
+        if self._engine.cores > 1 or not self._engine.is_local:
+            raise Differs("a job of Spark's uses more cores")
+        if str(settings.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY":
+            raise Differs("spark.sql.legacy.timeParserPolicy is LEGACY")
+        schema = to_arrow(self._source_schema)
+        if len({name.lower() for name in schema.names}) < len(schema):
+            raise Differs("two columns have one name")
+        if settings.get("spark.sql.columnNameOfCorruptRecord") in schema.names:
+            raise Differs("rows that do not fit are in a column")
+        for name in columns:
+            if name not in schema.names or not is_plain(schema.field(name).type):
+                raise Differs(f"folders give the column {name}")
+        zone = str(settings.get("spark.sql.session.timeZone"))
+        in_files = pa.schema([field for field in schema if field.name not in columns])
+        format = CsvFormat.of(in_files, self._source.options, zone)
+        return CsvBlocks(format, schema.names, self._parts)
 
     def _read(self, split: Split) -> int:
         parts = [unchanged(part, self._source) for part in from_json(split)]
@@ -110,18 +161,60 @@ class FileStage(SparkSourceStage):
         rows = 0
         for group, columns in self._grouped(parts):
             self._check_headers(group, columns)
-            with self._on_spark():
-                plan = self._plans.plan(columns, group[0].path)
             with self._explained(group):
-                if plan is not None:
-                    rows += self._read_kept(plan, group)
-                else:
-                    rows += sum(self._read_anew(part, columns) for part in self._at_once(group))
+                rows += self._read_group(group, columns)
+            if self._latest_us is not None:
+                self._advance(self._latest_us)
         for part in parts:
             check_read(part, self._source)
         return rows
 
+    def _read_group(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
+        plan = None
+        with self._on_spark():
+            blocks = self._blocks_of(columns)
+            if blocks is not None:
+                assert self._column_plans is not None
+                plan = self._column_plans.plan()
+        if blocks is None or plan is None:
+            return self._read_by_spark(parts, columns)
+        every = self._source.malformed is not None  # then all columns must fit the schema
+        names = self._source_schema.names if every else plan.columns
+        rows = 0
+        with closing(blocks.pieces(parts, names)) as pieces:
+            while (piece := self._next_of(pieces)) is not None:
+                if isinstance(piece, pa.Table):
+                    self._run_columns(plan, piece)
+                    rows += piece.num_rows
+                else:
+                    rows += self._read_by_spark(piece, columns)
+        self.context.plan_meter.files_read_by(blocks.reader)
+        return rows
+
+    def _next_of(self, pieces: Iterator[Piece]) -> Piece | None:
+        with self.context.time("spark"), self.context.plan_meter.reading:
+            return next(pieces, None)
+
+    def _run_columns(self, plan: ColumnPlan, table: pa.Table) -> None:
+        with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
+            self._check_schema(plan.frame)
+            assert self._output_schema is not None
+            self._emit(plan.run(table, self._output_schema, self._group))
+            self._show_plan(plan.frame)
+            self._seen(plan.latest_us)
+        self.context.counter(ARROW_COUNTER).inc(table.num_rows)
+
+    def _read_by_spark(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
+        assert self._plans is not None
+        with self._on_spark():
+            plan = self._plans.plan(columns, parts[0].path)
+        if plan is not None:
+            return self._read_kept(plan, parts)
+        return sum(self._read_anew(part, columns) for part in self._at_once(parts))
+
     def close(self) -> None:
+        if self._column_plans is not None:
+            self._column_plans.close()
         if self._plans is not None:
             self._plans.close()
 
@@ -148,9 +241,7 @@ class FileStage(SparkSourceStage):
                 elif self._source.malformed == "side_output":
                     for batch in plan.run_malformed(parts, self._group):
                         emit_malformed(batch, self.output)
-            latest_us = plan.latest_us
-        if latest_us is not None:
-            self._advance(latest_us)
+            self._seen(plan.latest_us)
         return plan.rows_read
 
     def _at_once(self, parts: list[FilePart]) -> list[list[FilePart]]:
@@ -160,7 +251,6 @@ class FileStage(SparkSourceStage):
         return [parts]
 
     def _read_anew(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
-        latest_us: int | None = None
         checked: CheckedRows | None = None
         with self._on_spark():
             with self.context.plan_meter.planning:
@@ -174,14 +264,13 @@ class FileStage(SparkSourceStage):
             self._show_plan(done)
             if self._watermarks is not None:
                 latest_us, rows = observations.observed_times(done)
+                self._seen(latest_us)
             if checked is not None:
                 checked.account(done, self.context, self.output)
         if self._watermarks is None and rdd is not None:
             rows = observations.rdd_rows(done, rdd)
         elif self._watermarks is None:
             rows = observations.scanned_rows(done, parts[0].path)
-        if latest_us is not None:
-            self._advance(latest_us)
         return rows
 
     @contextmanager
@@ -221,6 +310,10 @@ class FileStage(SparkSourceStage):
             return self._ranges.frame(columns, parts)
         read = read_files if self._source.malformed is None else read_all
         return read(self._engine.session, self._source, [parts[0].path], self._source_schema), None
+
+    def _seen(self, latest_us: int | None) -> None:
+        if latest_us is not None:
+            self._latest_us = max(latest_us, self._latest_us or latest_us)
 
     def _advance(self, latest_us: int) -> None:
         assert self._watermarks is not None

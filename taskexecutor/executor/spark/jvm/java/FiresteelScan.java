@@ -13,6 +13,11 @@ import java.util.Set;
 import org.apache.spark.TaskContext;
 import org.apache.spark.memory.MemoryManager;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.expressions.InputFileBlockLength;
+import org.apache.spark.sql.catalyst.expressions.InputFileBlockStart;
+import org.apache.spark.sql.catalyst.expressions.InputFileName;
+import org.apache.spark.sql.catalyst.plans.QueryPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -232,6 +237,21 @@ public final class FiresteelTable implements SupportsRead {
     private final StructType schema;
 
     public FiresteelTable(StructType schema) { this.schema = schema; }
+
+    /** Whether a plan, or an expression, has a part that depends on the file that is being read. */
+    public static boolean asksForFile(TreeNode node) {
+        if (node instanceof InputFileName || node instanceof InputFileBlockStart
+                || node instanceof InputFileBlockLength) return true;
+        if (asksForFile(node.children())) return true;
+        return node instanceof QueryPlan && asksForFile(((QueryPlan) node).expressions());
+    }
+
+    private static boolean asksForFile(scala.collection.immutable.Seq nodes) {
+        for (int i = 0; i < nodes.size(); i++) {
+            if (asksForFile((TreeNode) nodes.apply(i))) return true;
+        }
+        return false;
+    }
 
     public String name() { return "bundles"; }
     public StructType schema() { return schema; }

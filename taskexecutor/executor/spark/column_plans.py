@@ -1,0 +1,120 @@
+"""Runs the rows of a source that come as Arrow's columns by a kept plan, as bundles are run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from firesteel.operator import PlanMeter
+from firesteel.plan.specs import Spec, WatermarkSpec
+from taskexecutor.executor.spark.columns import rows
+from taskexecutor.executor.spark.columns.bundles import ColumnBundles
+from taskexecutor.executor.spark.columns.sink import ColumnSink
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.kept_plan import (
+    ATTEMPTS,
+    ROW_BY_ROW,
+    KeptPlan,
+    NotKept,
+    attempted,
+    keep,
+)
+from taskexecutor.executor.spark.plans import event_time_us
+from taskexecutor.executor.spark.row_observer import RowObserver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+class ColumnPlans:
+    """The kept plan of one operator's columns."""
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        schema: StructType,
+        specs: Sequence[Spec],
+        watermarks: WatermarkSpec | None,
+        meter: PlanMeter,
+    ) -> None:
+        """The columns' names must be distinct."""
+        self._engine = engine
+        self._schema = schema
+        self._specs = tuple(specs)
+        self._watermarks = watermarks
+        self._meter = meter
+        self._attempts = ATTEMPTS
+        self._plan: ColumnPlan | None = None
+
+    def plan(self) -> ColumnPlan | None:
+        """None if there is no kept plan. Calls the functions of the program when it is made."""
+        if self._plan is not None and self._plan.outdated:
+            self.close()
+            self._attempts = ATTEMPTS
+        if self._plan is None and self._attempts:
+            self._attempts -= 1
+            self._plan = attempted(self._meter, self._made)
+        return self._plan
+
+    def close(self) -> None:
+        plan, self._plan = self._plan, None
+        if plan is not None:
+            plan.close()
+
+    def _made(self) -> ColumnPlan:
+        engine = self._engine
+        if not ColumnSink.suits(engine, self._schema):
+            raise NotKept("its columns do not go in and out of Spark as columns")
+        leaf = rows.frame(engine, self._schema)
+        observer = RowObserver(engine)
+        if self._watermarks is not None:
+            leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
+        kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | rows.LEAF)
+        if not ColumnSink.suits(engine, kept.frame.schema):
+            raise NotKept("its results do not leave Spark as columns")
+        if engine.code.type("FiresteelTable").asksForFile(kept.physical):
+            raise NotKept("it asks for the file that a row is in")
+        return ColumnPlan(ColumnBundles(engine, kept, self._meter), kept, observer, self._meter)
+
+
+class ColumnPlan:
+    """A kept plan. It runs once at a time."""
+
+    def __init__(
+        self, bundles: ColumnBundles, kept: KeptPlan, observer: RowObserver, meter: PlanMeter
+    ) -> None:
+        self._bundles = bundles
+        self._kept = kept
+        self._observer = observer
+        self._meter = meter
+        self.columns = rows.columns_read(kept.physical)  # the names of those that it needs
+
+    @property
+    def frame(self) -> DataFrame:
+        return self._kept.frame
+
+    @property
+    def outdated(self) -> bool:
+        """See KeptPlan."""
+        return self._kept.outdated
+
+    @property
+    def latest_us(self) -> int | None:
+        """Of the last run: the latest event time, if there is any."""
+        return self._observer.latest_us
+
+    def run(
+        self, table: pa.Table, schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The results in batches of exactly `schema`, each computed on demand. `table` has the
+        plan's `columns`, and may have others.
+        """
+        self._observer.reset()
+        self._meter.ran_kept()
+        yield from self._bundles.run(table, schema, group)
+
+    def close(self) -> None:
+        self._bundles.close()
