@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.warm_up import start_warm
 
+FOLDER = Path(__file__).parent
+MIB = 2**20
+
+
+class Slot:
+    """The Spark of the tests' process, of which there is one at a time: it stays for as many
+    modules as ask for the same.
+    """
+
+    def __init__(self) -> None:
+        self._engine: SparkEngine | None = None
+        self._shape: object = None
+
+    def spark(
+        self,
+        *,
+        cores: int = 1,
+        heap_bytes: int = 512 * MIB,
+        conf: Mapping[str, str] | None = None,
+    ) -> SparkEngine:
+        """A warm engine."""
+        shape = (cores, heap_bytes, dict(conf or {}))
+        engine = self._engine
+        if engine is None or shape != self._shape or not engine.is_alive():
+            self.stop()
+            engine = SparkEngine()
+            start_warm(engine, conf or {}, cores=cores, heap_bytes=heap_bytes)
+            self._engine, self._shape = engine, shape
+        return engine
+
+    def stop(self) -> None:
+        if self._engine is not None:
+            self._engine.stop()
+            self._engine = None
+
+
+SLOT = Slot()
+
+
+@pytest.fixture(scope="session")
+def slot(no_leaks: None) -> Iterator[Slot]:
+    yield SLOT
+    SLOT.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Other folders' tests find no session: with one, PySpark's functions make other columns."""
+    if nextitem is not None and FOLDER not in nextitem.path.parents:
+        SLOT.stop()
+
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    start_warm(engine, {"spark.sql.session.timeZone": "UTC"}, cores=1, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
+def engine(slot: Slot) -> SparkEngine:
+    return slot.spark()

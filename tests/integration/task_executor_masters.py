@@ -54,7 +54,7 @@ class Peer:
         self._changed.set()
 
     async def next(
-        self, kind: str, where: Callable[[Any], bool] = lambda _: True, timeout_s: float = 30.0
+        self, kind: str, where: Callable[[Any], bool] = lambda _: True, timeout_s: float = 60.0
     ) -> Any:
         """The next message of this kind, from where the last call stopped; others are skipped."""
 

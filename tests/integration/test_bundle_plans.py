@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +35,9 @@ from taskexecutor.executor.spark.kept_plan import NotKept
 from taskexecutor.executor.spark.message_bundles import MessageBundles
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
-from taskexecutor.executor.spark.warm_up import start_warm
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.plan_meter import PlanMeter
+from tests.integration.conftest import Slot
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 CALLS = itertools.count()
@@ -56,13 +55,8 @@ ROWS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    start_warm(
-        engine, {"spark.sql.session.timeZone": "Asia/Kolkata"}, cores=1, heap_bytes=512 * 2**20
-    )
-    yield engine
-    engine.stop()
+def engine(slot: Slot) -> SparkEngine:
+    return slot.spark(conf={"spark.sql.session.timeZone": "Asia/Kolkata"})
 
 
 def transforms(*functions: Any) -> list[Spec]:

@@ -5,7 +5,6 @@ without blocking others.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,20 +13,17 @@ import pytest
 from taskexecutor.executor.spark.bundles import collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.warm_up import start_warm
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
+from tests.integration.conftest import Slot
 
 ROWS = 4_000_000
 PARTITIONS = 8
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    start_warm(engine, {}, cores=2, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
+def engine(slot: Slot) -> SparkEngine:
+    return slot.spark(cores=2)
 
 
 def test_rows_come_in_their_order(engine: SparkEngine) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -24,7 +24,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept_plan import keep
-from taskexecutor.executor.spark.warm_up import start_warm
+from tests.integration.conftest import Slot
 
 START, SPLIT, SPLITS = -500, 2_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
@@ -32,11 +32,8 @@ CALLS = itertools.count()
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 core", "2 cores"])
-def engine(request: pytest.FixtureRequest) -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    start_warm(engine, {}, cores=request.param, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
+def engine(slot: Slot, request: pytest.FixtureRequest) -> SparkEngine:
+    return slot.spark(cores=request.param)
 
 
 def stage(

@@ -14,77 +14,62 @@ import pytest
 from firesteel.common.resources import MINIMUM_HEAP_BYTES
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
-from taskexecutor.executor.spark.warm_up import start_warm
+from tests.integration.conftest import Slot
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
 ROWS = 200_000
 
 
-def test_the_smallest_heap_filters_groups_and_sorts() -> None:
-    engine = SparkEngine()
-    start_warm(engine, {}, cores=1, heap_bytes=MINIMUM_HEAP_BYTES)
-    try:
-        numbers = np.arange(ROWS)
-        batch = pa.record_batch([pa.array(numbers), pa.array(numbers.astype(str))], schema=SCHEMA)
+def test_the_smallest_heap_filters_groups_and_sorts(slot: Slot) -> None:
+    engine = slot.spark(heap_bytes=MINIMUM_HEAP_BYTES)
+    numbers = np.arange(ROWS)
+    batch = pa.record_batch([pa.array(numbers), pa.array(numbers.astype(str))], schema=SCHEMA)
 
-        def work(df):  # type: ignore[no-untyped-def]
-            return df.where("number % 2 = 0").groupBy("text").count().orderBy("text")
+    def work(df):  # type: ignore[no-untyped-def]
+        return df.where("number % 2 = 0").groupBy("text").count().orderBy("text")
 
-        output = to_arrow(
-            work(engine.session.createDataFrame([], "number BIGINT, text STRING")).schema
-        )
-        operator = SparkTransformStage([TransformSpec(function=work)], output)
-        harness = OperatorHarness(
-            operator, [SCHEMA], output_schema=output, spark=engine.session
-        ).open()
-        for _ in range(10):
-            harness.process(batch)
-            harness.flush()
-        harness.end()
-        assert sum(batch.num_rows for batch in harness.batches) == 10 * ROWS // 2
-        assert engine.is_alive()
-    finally:
-        engine.stop()
+    output = to_arrow(work(engine.session.createDataFrame([], "number BIGINT, text STRING")).schema)
+    operator = SparkTransformStage([TransformSpec(function=work)], output)
+    harness = OperatorHarness(operator, [SCHEMA], output_schema=output, spark=engine.session).open()
+    for _ in range(10):
+        harness.process(batch)
+        harness.flush()
+    harness.end()
+    assert sum(batch.num_rows for batch in harness.batches) == 10 * ROWS // 2
+    assert engine.is_alive()
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["a kept plan", "a plan per bundle"])
-def test_rows_of_any_size_fit_into_half_a_gigabyte(kept: bool) -> None:
+def test_rows_of_any_size_fit_into_half_a_gigabyte(slot: Slot, kept: bool) -> None:
     """Of 10 kB to 1 MB, in bundles of 64 MB: never more of them in the heap than it has room for."""
     schema = pa.schema([("number", pa.int64()), ("text", pa.string())])
-    engine = SparkEngine()
-    start_warm(engine, {}, cores=1, heap_bytes=512 * 2**20)
-    try:
+    engine = slot.spark()
 
-        def work(df):  # type: ignore[no-untyped-def]
-            if not kept:
-                df = df.where("rand() >= 0")
-            return df.where("number % 2 = 0").selectExpr("number", "concat(text, '!') AS text")
+    def work(df):  # type: ignore[no-untyped-def]
+        if not kept:
+            df = df.where("rand() >= 0")
+        return df.where("number % 2 = 0").selectExpr("number", "concat(text, '!') AS text")
 
-        operator = SparkTransformStage([TransformSpec(function=work)], schema)
-        harness = OperatorHarness(
-            operator, [schema], output_schema=schema, spark=engine.session
-        ).open()
-        sizes = [10_000, 100_000, 1_000_000]
-        found = []
-        for size in sizes:
-            rows = 100_000_000 // size
-            for start in range(0, rows, 100):
-                count = min(100, rows - start)
-                texts = pa.array(["x" * size] * count)
-                numbers = pa.array(np.arange(start, start + count))
-                harness.process(pa.record_batch([numbers, texts], schema=schema))
-                found += [batch.num_rows for batch in harness.batches]
-                harness.elements.clear()
-            harness.flush()
-        harness.end()
-        found += [batch.num_rows for batch in harness.batches]
-        assert sum(found) == sum(100_000_000 // size // 2 for size in sizes)
-        assert engine.is_alive()
-    finally:
-        engine.stop()
+    operator = SparkTransformStage([TransformSpec(function=work)], schema)
+    harness = OperatorHarness(operator, [schema], output_schema=schema, spark=engine.session).open()
+    sizes = [10_000, 100_000, 1_000_000]
+    found = []
+    for size in sizes:
+        rows = 100_000_000 // size
+        for start in range(0, rows, 100):
+            count = min(100, rows - start)
+            texts = pa.array(["x" * size] * count)
+            numbers = pa.array(np.arange(start, start + count))
+            harness.process(pa.record_batch([numbers, texts], schema=schema))
+            found += [batch.num_rows for batch in harness.batches]
+            harness.elements.clear()
+        harness.flush()
+    harness.end()
+    found += [batch.num_rows for batch in harness.batches]
+    assert sum(found) == sum(100_000_000 // size // 2 for size in sizes)
+    assert engine.is_alive()
 
 
 IDLE = """

@@ -38,21 +38,12 @@ from firesteel.testing import Journal, MemoryExchange, RecordingOperator
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.warm_up import start_warm
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.task.runs import JOB, SCHEMA, vertex
 
 CALLS = ("setup", "initialize_state", "open", "end_input", "finish", "close")
 # Operators of the chain, and which of them become one: both transforms are one Catalyst plan.
 NAMES = ("source+filter", "before", "double+triple", "after", "sink")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    engine = SparkEngine()
-    start_warm(engine, {}, cores=1, heap_bytes=512 * 2**20)
-    yield engine
-    engine.stop()
 
 
 def chain(folder: Path) -> list[Operator]:

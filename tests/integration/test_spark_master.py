@@ -26,7 +26,7 @@ from taskexecutor.executor.spark.bundles import LOCAL_ROWS
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
-from taskexecutor.executor.spark.warm_up import start_warm
+from tests.integration.conftest import Slot
 from tests.integration.file_splits import split_of
 
 START_S = 120.0
@@ -87,17 +87,15 @@ def daemon(folder: Path, kind: str, ready: str, *arguments: str) -> subprocess.P
 
 
 @pytest.fixture(scope="module")
-def engine(master: str) -> Iterator[SparkEngine]:
-    engine = SparkEngine()
+def engine(slot: Slot, master: str) -> Iterator[SparkEngine]:
     conf = {
         "spark.master": master,
         "spark.executor.memory": "512m",
         "spark.cores.max": "1",
         "spark.driver.host": "127.0.0.1",
     }
-    start_warm(engine, conf, cores=1, heap_bytes=256 * 2**20)
-    yield engine
-    engine.stop()
+    yield slot.spark(heap_bytes=256 * 2**20, conf=conf)
+    slot.stop()  # before its master
 
 
 def stage(engine: SparkEngine, function: Callable[[Any], Any]) -> OperatorHarness:
