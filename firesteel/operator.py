@@ -166,6 +166,12 @@ class RuntimeContext(Protocol):
         watermark alignment group.
         """
 
+    @property
+    def busy_s(self) -> float:
+        """For how long, in all, the task has worked: neither waited for input or for an answer nor
+        handed batches to its consumers.
+        """
+
     def counter(self, name: str) -> Counter:
         """A counter that is exposed as flink_taskmanager_job_task_operator_<name>."""
 
@@ -305,3 +311,16 @@ class SourceOperator(StreamOperator):
         sets `waiting`.
         """
         raise NotImplementedError
+
+    def position(self) -> Any:
+        """What of its input has been emitted, as JSON; no rows. After `flush`.
+
+        All that `poll` has emitted is before it, and all that it will emit behind it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no position")
+
+    def restore(self, position: Any) -> None:
+        """Called after `open` and before the first `poll`: continues at a `position()` of a source
+        of the same operator. Raises FiresteelError if that is not possible.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no position")

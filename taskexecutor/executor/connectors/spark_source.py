@@ -40,7 +40,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
             if self.waiting and self.idle_between_splits:
                 self.output.emit_status(StreamStatus(True))
             return self.waiting
-        split = self._splits.waiting.popleft()
+        split = self._splits.waiting.popleft().split
         # Now, not with its first row: rows of other splits must not overtake it.
         self.output.emit_status(StreamStatus(False))
         self._request()  # the next one is on its way while this one is read

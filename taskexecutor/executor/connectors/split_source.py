@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
-from firesteel.connectors.source import EndOfSplit, SourceReader
+from firesteel.connectors.source import EndOfSplit, SourceReader, Split
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, SourceOperator
 from taskexecutor.executor.connectors.runtime import AnySource, SourceAnalysis, SourceRuntime
-from taskexecutor.executor.connectors.splits import Splits
+from taskexecutor.executor.connectors.splits import Begun, Splits
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark.schemas import conform, declared, shown
 
@@ -53,7 +53,7 @@ class SplitReading(SourceOperator):
         self._schema = schema
         self._splits = Splits()
         self._reader: SourceReader | None = None
-        self._reading = False  # a split has begun and not ended
+        self._split: Split | None = None  # has begun and not ended
 
     def open(self) -> None:
         self._records_in = self.context.counter("numRecordsIn")
@@ -71,7 +71,7 @@ class SplitReading(SourceOperator):
                 with self.context.time("python"):
                     batch = self._reader.poll()
             except EndOfSplit:
-                self._reading = False
+                self._split = None
                 continue
             self.waiting = batch is None
             if batch is None:
@@ -87,13 +87,25 @@ class SplitReading(SourceOperator):
     def _in_split(self) -> bool:
         splits, reader = self._splits, self._reader
         assert reader is not None
-        if not self._reading and splits.waiting:
+        if self._split is None and splits.waiting:
+            split, at = splits.waiting.popleft()
             with self.context.time("python"):
-                reader.begin(splits.waiting.popleft())
-            self._reading = True
+                reader.begin(split)
+                if at is not None:
+                    reader.restore(at)
+            self._split = split
         if not splits.waiting:
             splits.ask(self.context)
-        return self._reading
+        return self._split is not None
+
+    def position(self) -> Any:
+        assert self._reader is not None
+        if self._split is None:
+            return self._splits.position(None)
+        return self._splits.position(Begun(self._split, self._reader.position()))
+
+    def restore(self, position: Any) -> None:
+        self._splits.restore(position, self.context)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from firesteel.common.operator_messages import (
     Resend,
@@ -16,6 +16,26 @@ from firesteel.connectors.source import Split
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 
+VERSION = 1  # of positions
+
+
+class Begun(NamedTuple):
+    """A split, and how far it has been emitted: what only the source that reads it understands.
+    None: nothing has been.
+    """
+
+    split: Split
+    at: Any
+
+
+def check_version(position: dict[str, Any], context: RuntimeContext) -> None:
+    """Raises FiresteelError."""
+    if position.get("version") != VERSION:
+        raise FiresteelError(
+            f"{context.operator_name}: a position of version {position.get('version')!r} "
+            f"cannot be restored, only one of version {VERSION}"
+        )
+
 
 class Splits:
     """The splits that a source was assigned and has not begun yet.
@@ -25,10 +45,20 @@ class Splits:
     """
 
     def __init__(self) -> None:
-        self.waiting: deque[Split] = deque()
+        self.waiting: deque[Begun] = deque()
         self.exhausted = False  # there will be no more
         self._received = 0
         self._requested = False
+
+    def position(self, begun: Begun | None, **others: Any) -> dict[str, Any]:
+        """Of the source. `begun`: the split that it reads."""
+        splits = [*([begun] if begun is not None else ()), *self.waiting]
+        return {"version": VERSION, "splits": splits, **others}
+
+    def restore(self, position: dict[str, Any], context: RuntimeContext) -> None:
+        """Splits that were assigned before, to be read before any others."""
+        check_version(position, context)
+        self.waiting.extend(Begun(split, at) for split, at in position["splits"])
 
     def ask(self, context: RuntimeContext) -> None:
         """Requests one more, unless a request is unanswered."""
@@ -42,7 +72,7 @@ class Splits:
                 if event.number == self._received:
                     self._received += 1
                     self._requested = False
-                    self.waiting.append(json.loads(event.split_json))
+                    self.waiting.append(Begun(json.loads(event.split_json), None))
             case SplitsExhausted():
                 self._requested, self.exhausted = False, True
             case Resend():

@@ -479,6 +479,31 @@ def test_a_reader_of_a_sequence_continues_at_a_position() -> None:
         second.poll()
 
 
+def test_a_source_that_is_restored_reads_the_rest_of_its_splits() -> None:
+    source = SequenceSource(0, 200_000)
+    splits = ['{"start": 0, "end": 100000}', '{"start": 100000, "end": 200000}']
+
+    def read(harness: OperatorHarness, polls: int) -> list[int]:
+        for _ in range(polls):
+            harness.poll()
+        return [n for batch in harness.batches for n in batch.column(0).to_pylist()]
+
+    first = OperatorHarness(reading(source)).open()
+    for number, split in enumerate(splits):
+        first.deliver(SplitAssigned(number=number, split_json=split))
+    for polls in range(6):
+        emitted = read(first, min(polls, 1))
+        position = json.dumps(first.operator.position())  # type: ignore[attr-defined]
+        second = OperatorHarness(reading(source)).open()
+        second.operator.restore(json.loads(position))  # type: ignore[attr-defined]
+        rest = read(second, 5)
+        if polls:
+            assert emitted + rest == list(range(200_000))
+            assert second.metrics.counters["numRecordsIn"].value == len(rest)
+    with pytest.raises(FiresteelError, match="a position of version None cannot be restored"):
+        second.operator.restore({"splits": []})  # type: ignore[attr-defined]
+
+
 @given(rate=st.floats(0.5, 1e6), looks=st.lists(st.floats(0.0, 0.3), max_size=50))
 def test_a_pace_is_kept_whenever_it_is_looked_at(rate: float, looks: list[float]) -> None:
     now, total = 100.0, 0

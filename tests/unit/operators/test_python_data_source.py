@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -193,7 +194,8 @@ def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> No
     planner = OperatorHarness(build(PartitionPlan(numbers(Reader))), []).open()
     plan(planner, polls=1)
     planner.operator.snapshot_state(1)
-    assert planner.state.list_state("offset") == ['{"n": 10}']
+    (kept,) = planner.state.list_state("offset")
+    assert json.loads(kept)["offset"] == {"n": 10}
     plan(planner, polls=1)
     planner.operator.snapshot_state(2)
     plan(planner, polls=1)
@@ -216,6 +218,69 @@ def test_a_simple_reader_plans_and_reads_in_one_call() -> None:
     assert [row["n"] for row in harness.rows()] == list(range(5))
     assert harness.operator.waiting  # type: ignore[attr-defined]
     assert harness.operator.poll_interval_s == pytest.approx(0.1)  # type: ignore[attr-defined]
+
+
+class Long(SimpleNumbers):
+    """Two reads of many rows each."""
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+        end = {"n": min(50, start["n"] + 25)}
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
+        return ((n, str(n)) for n in range(start["n"], end["n"]))
+
+
+class Forgetful(Long):
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
+        return iter([])
+
+
+def simple(reader: type[Any], monkeypatch: pytest.MonkeyPatch) -> Callable[[], OperatorHarness]:
+    """Polls read a few rows each."""
+    monkeypatch.setattr("taskexecutor.executor.connectors.python.data_source.BATCH_ROWS", 4)
+    monkeypatch.setattr("taskexecutor.executor.connectors.python.source.TARGET_S", 1e-9)
+
+    class Made(Simple):
+        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+            made: SimpleDataSourceStreamReader = reader()
+            return made
+
+    return lambda: OperatorHarness(build(PythonSource(Made)), [], output_schema=ARROW)
+
+
+def test_a_simple_reader_goes_on_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simple(Long, monkeypatch)
+    harness = made().open()
+    rows_at: list[tuple[int, str]] = []
+    while not harness.operator.waiting:  # type: ignore[attr-defined]
+        harness.operator.snapshot_state(1)
+        rows_at.append((len(harness.rows()), *harness.state.list_state("offset")))
+        harness.poll()
+    whole = harness.rows()
+    assert [row["n"] for row in whole] == list(range(50))
+    assert len(rows_at) > 14, "it gives way within a read"
+    for emitted, kept in rows_at:
+        other = made()
+        other.state.list_state("offset").append(kept)
+        other.open()
+        while not other.operator.waiting:  # type: ignore[attr-defined]
+            other.poll()
+        assert whole[:emitted] + other.rows() == whole
+        counter = other.operator.context.counter("numRecordsIn")
+        assert counter.value == len(whole) - emitted
+
+
+def test_rows_that_cannot_be_read_again_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = simple(Long, monkeypatch)().open()
+    harness.poll()
+    position = harness.operator.position()  # type: ignore[attr-defined]
+    other = simple(Forgetful, monkeypatch)().open()
+    other.operator.restore(position)  # type: ignore[attr-defined]
+    with pytest.raises(
+        FiresteelError, match=r"returned 0 rows; 4 had been read .* same rows again"
+    ):
+        other.poll()
 
 
 def test_an_offset_that_does_not_advance_behind_its_rows_is_an_error() -> None:

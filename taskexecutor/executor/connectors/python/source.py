@@ -19,7 +19,7 @@ when a completed checkpoint contains that offset.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -42,12 +42,14 @@ from taskexecutor.executor.connectors.python.data_source import (
     user_code,
 )
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
+from taskexecutor.executor.connectors.splits import VERSION, check_version
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TARGET_S = 0.05  # after so much work, a read gives way to the task's mails
 READING_SUBTASK = 0  # of planners and simple readers; any further subtasks have nothing to do
 
 
@@ -74,7 +76,7 @@ class _OffsetSource(SourceOperator):
         self._source = source
         self._reader: Any = None  # None: not the subtask that reads
         self._offset: Any = None
-        self._kept: list[str] = []  # operator list state: the offset, as JSON
+        self._kept: list[str] = []  # operator list state: the position, as JSON
         # By checkpoint: the offset to commit when it is complete.
         self._by_checkpoint: dict[int, Any] = {}
         self._ended = False
@@ -91,7 +93,11 @@ class _OffsetSource(SourceOperator):
             self._data_source = create(self._source)
             self._schema = schema_of(self._source, self._data_source)
             self._reader = stream_reader(self._source, self._data_source, self._schema)
-            self._offset = json.loads(self._kept[0]) if self._kept else self._reader.initialOffset()
+            if not self._kept:
+                self._offset = self._reader.initialOffset()
+        if self._kept:
+            self.restore(json.loads(self._kept[0]))
+            return
         self._text = offset_text(self._offset, self._source.name)
         self._note_end()
 
@@ -107,7 +113,9 @@ class _OffsetSource(SourceOperator):
         return not self._ended
 
     def _advance(self) -> Any:
-        """Emits what is new; returns the offset behind it, or the same one if nothing is."""
+        """Emits what is new; returns the offset behind it, or the same one if nothing is, or there
+        is more before it.
+        """
         raise NotImplementedError
 
     def _note_end(self) -> None:
@@ -116,9 +124,20 @@ class _OffsetSource(SourceOperator):
             with user_code(self.context):
                 self._ended = bool(is_finished(self._offset))
 
+    def position(self) -> Any:
+        return {"version": VERSION, "offset": self._offset if self._reader is not None else None}
+
+    def restore(self, position: Any) -> None:
+        check_version(position, self.context)
+        if self._reader is not None:
+            self._offset = position["offset"]
+            self._text = offset_text(self._offset, self._source.name)
+            self._ended = False
+            self._note_end()
+
     def snapshot_state(self, checkpoint_id: int) -> None:
         if self._reader is not None:
-            self._kept[:] = [self._text]
+            self._kept[:] = [json.dumps(self.position())]
             self._by_checkpoint[checkpoint_id] = self._offset
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -170,23 +189,96 @@ class PartitionPlanner(_OffsetSource):
 
 
 class SimpleReader(_OffsetSource):
-    """Emits the rows of a SimpleDataSourceStreamReader."""
+    """Emits the rows of a SimpleDataSourceStreamReader, which reads them from an offset on: in
+    steps, with positions between them.
+    """
+
+    def __init__(self, source: PythonSource) -> None:
+        super().__init__(source)
+        self._read: _Read | None = None  # has begun and not ended
+
+    def poll(self, max_wait_s: float) -> bool:
+        more = super().poll(max_wait_s)
+        self.waiting = self.waiting and self._read is None
+        return more
+
+    def _note_end(self) -> None:
+        if self._read is None:
+            super()._note_end()
+
+    def position(self) -> Any:
+        position = super().position()
+        if self._read is not None and self._read.rows:
+            position["read"] = {"end": self._read.end, "rows": self._read.rows}
+        return position
+
+    def restore(self, position: Any) -> None:
+        super().restore(position)
+        found = position.get("read")
+        if found is None or self._reader is None:
+            return
+        with user_code(self.context):
+            rows = self._reader.readBetweenOffsets(self._offset, found["end"])
+            batches = self._batches(rows)
+            self._read = _Read(batches, found["end"], skipped=found["rows"])
+
+    def _batches(self, rows: Any) -> Iterator[pa.RecordBatch]:
+        arrow_schema = self.context.output_schema or to_arrow(self._schema)
+        return batches_of(rows, self._schema, self._data_source, arrow_schema)
 
     def _advance(self) -> Any:
-        arrow_schema = self.context.output_schema or to_arrow(self._schema)
-        with user_code(self.context):
-            rows, end = self._reader.read(self._offset)
-            count = 0
-            for batch in batches_of(rows, self._schema, self._data_source, arrow_schema):
-                count += batch.num_rows
-                self.context.counter("numRecordsIn").inc(batch.num_rows)
-                self.output.emit(batch)
-        if count and offset_text(end, self._source.name) == self._text:
+        if self._read is None:
+            with user_code(self.context):
+                rows, end = self._reader.read(self._offset)
+                self._read = _Read(self._batches(rows), end)
+        read = self._read
+        begun_s = self.context.busy_s
+        while True:
+            with user_code(self.context):
+                batch = next(read.batches, None)
+            if batch is None:
+                return self._end_of(read)
+            batch = read.behind(batch)
+            self.context.counter("numRecordsIn").inc(batch.num_rows)
+            self.output.emit(batch)
+            if self.context.busy_s - begun_s >= TARGET_S:
+                return self._offset
+
+    def _end_of(self, read: _Read) -> Any:
+        self._read = None
+        if read.seen < read.skipped:
+            raise FiresteelError(
+                f"{self._source.name}: readBetweenOffsets({self._text}, ...) returned "
+                f"{read.seen} rows; {read.skipped} had been read when the state was taken that "
+                "the job is restored from. It must return the same rows again"
+            )
+        if read.seen and offset_text(read.end, self._source.name) == self._text:
             raise FiresteelError(
                 f"{self._source.name}: read({self._text}) returned rows and the same offset; "
                 "the end offset must be behind the rows, or they would be read again and again"
             )
-        return end
+        return read.end
+
+
+class _Read:
+    """What one call of a simple reader's read() has returned."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], end: Any, skipped: int = 0) -> None:
+        self.batches = batches
+        self.end = end
+        self.skipped = skipped  # rows, which were emitted before the source was restored
+        self.seen = 0
+
+    @property
+    def rows(self) -> int:
+        """That have been emitted, now or before."""
+        return max(self.seen, self.skipped)
+
+    def behind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without its rows that were emitted before."""
+        skip = min(batch.num_rows, max(0, self.skipped - self.seen))
+        self.seen += batch.num_rows
+        return batch.slice(skip) if skip else batch
 
 
 class PartitionReader(StreamOperator):

@@ -77,6 +77,12 @@ class OperatorContext:
     def stopped_ms(self) -> float:
         return 0.0 if self._watermark_alignment is None else self._watermark_alignment.stopped_ms
 
+    @property
+    def busy_s(self) -> float:
+        spent_ns = self._environment.clock.read_ns()
+        waiting = (TimeKind.IDLE, TimeKind.EXCHANGE, TimeKind.BLOCKED)
+        return (sum(spent_ns) - sum(spent_ns[kind] for kind in waiting)) / 1e9
+
     def counter(self, name: str) -> OperatorCounter:
         return self._metrics.counter(name)
 
