@@ -272,6 +272,9 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
     both = Both(engine, tmp_path / "x.csv", **options)
     separator = b"," if "schema" in options else options.get("sep", ",").encode()
 
+    if "schema" in options:  # a line that begins like a file, where a block would end
+        both.rows(b"s\n1234\n" + b"g" * 50 + b"\n\xef\xbb\xbf12\n\xef\xbb\xbf3\n" + b"4\n" * 20)
+
     @settings(
         deadline=None, max_examples=30, phases=PHASES, suppress_health_check=list(HealthCheck)
     )

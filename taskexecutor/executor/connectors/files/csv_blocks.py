@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firesteel.common.file_parts import FilePart
 from firesteel.common.units import MIB
-from taskexecutor.executor.connectors.files.csv_columns import CsvFormat, Differs, Lines
+from taskexecutor.executor.connectors.files.csv_columns import BOM, CsvFormat, Differs, Lines
 
 _BLOCK_BYTES = 2 * MIB  # of text
 _LINE_BYTES = 64 * 1024  # are read behind a block at first, for its last line
@@ -92,8 +92,11 @@ class CsvBlocks:
             yield part  # Spark says what is wrong, or leaves it out
             return
         try:
-            for start in range(part.start, end, _BLOCK_BYTES):
-                block = lines(file, start, min(start + _BLOCK_BYTES, end))
+            stop = part.start
+            while stop < end:
+                start = stop  # from where Spark reads if what follows is refused
+                stop = _end_of_block(file, start, end)
+                block = lines(file, start, stop)
                 table = self._format.columns(block, names, first=start == 0)
                 self._refused = 0
                 if table.num_rows:
@@ -115,6 +118,20 @@ class CsvBlocks:
         for name, value in values.items():
             columns[name] = pa.chunked_array([pa.repeat(value, table.num_rows)])
         return pa.table({name: columns[name] for name in self._names if name in columns})
+
+
+def _end_of_block(file: int, start: int, end: int) -> int:
+    """Where a block of a range may end: not before a byte order mark, which Spark takes for a part
+    of the text except in the first line of what it reads.
+    """
+    stop = min(start + _BLOCK_BYTES, end)
+    while stop < end:
+        last = lines(file, stop, stop).end
+        following = stop + last
+        if following > end or os.pread(file, len(BOM), following) != BOM:
+            break
+        stop = following  # the line that begins there is this block's
+    return stop
 
 
 def lines(file: int, start: int, end: int) -> Lines:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 _MOST_COLUMNS = 20_000  # Spark's limit is 20480
-_BOM = b"\xef\xbb\xbf"  # at the beginning of its text Arrow skips it
+BOM = b"\xef\xbb\xbf"  # at the beginning of its text Arrow skips it
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 _BLANKS = bytes(range(33))  # what Java's trim() takes away
 _DATE_AND_TIME = len("2024-01-01 00:00:00")  # times with less, both read in ways of their own
@@ -96,11 +96,11 @@ class CsvFormat:
         """
         text, start, end = lines
         if first:
-            start += len(_BOM) if text.startswith(_BOM, start) else 0
+            start += len(BOM) if text.startswith(BOM, start) else 0
             if self.header:
                 start = _behind_header(text, start, end)
         quoted = _check_splits(text, start, end, self.separator)
-        if text.startswith(_BOM, start):
+        if text.startswith(BOM, start):
             raise Differs("a byte order mark")
         # Spark leaves out lines of blanks; in all other files, Arrow finds them too short.
         may_be_blank = self.separator == "\t" or len(self.schema) == 1
