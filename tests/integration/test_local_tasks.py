@@ -48,6 +48,14 @@ def test_a_task_reads_files_and_counts_their_rows(engine: SparkEngine, tmp_path:
     assert tasks.used_bytes == 0
 
 
+def test_however_many_tasks_there_were_what_is_no_task_keeps_its_locks(engine: SparkEngine) -> None:
+    """Spark keeps those of threads without a task under the id -1024."""
+    tasks, properties = engine.local_tasks, engine.session_properties()
+    for _ in range(1100):
+        tasks.begin("many", properties).end()
+    assert tasks._locks.getTaskLockCount(-1024) >= 0  # it fails if there is no such id
+
+
 def test_the_innermost_task_of_a_group_is_interrupted(engine: SparkEngine) -> None:
     tasks, properties = engine.local_tasks, engine.session_properties()
     with tasks.task("a", properties) as outer, tasks.task("b", properties) as other:

@@ -13,7 +13,8 @@ import org.apache.spark.storage.BlockInfoManager;
 
 /** A Spark task without a scheduler; see local_tasks.py. */
 public final class FiresteelTask {
-    private static final AtomicLong IDS = new AtomicLong(-2L);  // the scheduler's are not negative
+    /** The scheduler's are not negative, and a few others, down to -1024, have a meaning. */
+    private static final AtomicLong IDS = new AtomicLong(-1_000_000L);
     /** Of a group: its tasks that have begun, the innermost last. Guarded by itself. */
     private static final HashMap RUNNING = new HashMap();
 
