@@ -87,7 +87,7 @@ _ODD = (
 _PIECES = (*"0159+-.eExX TZ:/dDfFnNiI_\t", "٣")
 PHASES = [Phase.explicit, Phase.generate]
 VALUES = (
-    *_NUMBERS, *_WORDS, *_DAYS, *_TIMES, *_ODD,
+    *_NUMBERS, *_WORDS, *_DAYS, *_TIMES, *_ODD, "9" * 33,
     *(f"{blank}{text}" for blank in " \t" for text in ("5", "true", _DAYS[0], "1.5")),
     *(f"{text}{blank}" for blank in " \t" for text in ("5", "true", _DAYS[0], "1.5")),
     *map("".join, product(_PIECES, repeat=2)),
