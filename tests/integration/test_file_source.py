@@ -253,6 +253,28 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
     assert second.rows() == [{"n": 20, "day": 2}], "though the plan was made for day 1"
 
 
+@pytest.mark.parametrize("format", ["csv", "json"])
+@pytest.mark.parametrize("malformed", [None, "drop"])
+@pytest.mark.parametrize("schema", ["day INT, n LONG, word STRING", "n LONG, word STRING"])
+def test_the_columns_of_folders_are_where_they_are_declared(
+    engine: SparkEngine, tmp_path: Path, format: str, malformed: Any, schema: str
+) -> None:
+    for day in (1, 2):
+        folder = tmp_path / f"day={day}"
+        folder.mkdir()
+        text = f"{day * 10},a\n" if format == "csv" else f'{{"n": {day * 10}, "word": "a"}}\n'
+        (folder / f"part.{format}").write_text(text)
+    source = FileSource(str(tmp_path), format=format, schema=schema, malformed=malformed)
+    names = [column.split()[0] for column in schema.split(", ")]
+    expected = [
+        {name: {"n": day * 10, "word": "a", "day": day}[name] for name in names} for day in (1, 2)
+    ]
+    for function in (None, lambda df: df.where("n > 0")):
+        found = read(reader(engine, source, function), *paths_of(str(tmp_path)))
+        assert found == expected
+        assert list(found[0]) == names
+
+
 # What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
 # too.
 FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"

@@ -55,7 +55,16 @@ def read_files(
         reader = reader.option("mode", "DROPMALFORMED")
     if base and (base_path := partition_base(source, paths[0])):
         reader = reader.option("basePath", base_path)
-    return reader.options(**source.options).load(paths)
+    return _declared(reader.options(**source.options).load(paths), schema)
+
+
+def _declared(frame: DataFrame, schema: StructType | None) -> DataFrame:
+    """With the columns that are declared, in their order: Spark adds all that folders give, behind
+    those of the files.
+    """
+    if schema is None or frame.columns == schema.names:
+        return frame
+    return frame.select(*map(column, schema.names))
 
 
 def declared_schema(source: FileSource) -> StructType | None:
@@ -220,8 +229,9 @@ def read_all(
     reader = file_reader(session, source).schema(schema).options(**source.options)
     if base := partition_base(source, paths[0]):
         reader = reader.option("basePath", base)
-    return (
+    frame = (
         reader.option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", CORRUPT_RECORD)
         .load(paths)
     )
+    return _declared(frame, schema)
