@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import threading
@@ -50,9 +51,15 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     served = metrics_of(manager)
     assert re.search(r"^flink_jobmanager_taskSlotsTotal\S* 4(\.0)?$", served, re.M)
     assert re.search(r"^flink_jobmanager_numRegisteredTaskManagers\S* 2(\.0)?$", served, re.M)
-    assert any(
-        "flink_jobmanager_job_uptime" in metrics_of(p) for p in services(session, "jobmaster")
-    )
+
+    def job_is_up() -> bool:
+        for process in services(session, "jobmaster"):
+            with contextlib.suppress(AssertionError, psutil.Error):  # of a job that has ended
+                if "flink_jobmanager_job_uptime" in metrics_of(process):
+                    return True
+        return False
+
+    eventually(job_is_up, "the job's metrics")
 
     def of_tasks() -> str:
         return "\n".join(map(metrics_of, workers))
