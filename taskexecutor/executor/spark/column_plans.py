@@ -6,11 +6,12 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec, WatermarkSpec
 from taskexecutor.executor.spark.columns import rows
-from taskexecutor.executor.spark.columns.bundles import ColumnBundles
+from taskexecutor.executor.spark.columns.bundles import ColumnBundles, parts_of
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.kept_plan import (
@@ -23,10 +24,13 @@ from taskexecutor.executor.spark.kept_plan import (
 )
 from taskexecutor.executor.spark.plans import event_time_us
 from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+_TIME = pa.timestamp("us", "UTC")
 
 
 class ColumnPlans:
@@ -39,17 +43,22 @@ class ColumnPlans:
         specs: Sequence[Spec],
         watermarks: WatermarkSpec | None,
         meter: PlanMeter,
+        *,
+        readers_skip_rows: bool = False,
     ) -> None:
-        """The columns' names must be distinct."""
+        """The columns' names must be distinct. `readers_skip_rows`: Spark's own readers leave out
+        parts of a file by what it says of their values; there is no plan where they might.
+        """
         self._engine = engine
         self._schema = schema
         self._specs = tuple(specs)
         self._watermarks = watermarks
         self._meter = meter
+        self._readers_skip_rows = readers_skip_rows
         self._attempts = ATTEMPTS
-        self._plan: ColumnPlan | None = None
+        self._plan: ColumnPlan | ChosenColumns | None = None
 
-    def plan(self) -> ColumnPlan | None:
+    def plan(self) -> ColumnPlan | ChosenColumns | None:
         """None if there is no kept plan. Calls the functions of the program when it is made."""
         if self._plan is not None and self._plan.outdated:
             self.close()
@@ -64,7 +73,7 @@ class ColumnPlans:
         if plan is not None:
             plan.close()
 
-    def _made(self) -> ColumnPlan:
+    def _made(self) -> ColumnPlan | ChosenColumns:
         engine = self._engine
         if not ColumnSink.suits(engine, self._schema):
             raise NotKept("its columns do not go in and out of Spark as columns")
@@ -77,6 +86,14 @@ class ColumnPlans:
             raise NotKept("its results do not leave Spark as columns")
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
             raise NotKept("it asks for the file that a row is in")
+        chosen = rows.chosen(kept.physical)
+        if chosen is not None:
+            time = self._watermarks.column if self._watermarks is not None else None
+            if time is None or to_arrow(self._schema).field(time).type == _TIME:
+                return ChosenColumns(kept, chosen, time, self._meter)
+        if self._readers_skip_rows and rows.may_skip_rows(engine, kept.physical):
+            self._attempts = 0
+            raise NotKept("Spark's own reader may leave out rows that a condition does not want")
         return ColumnPlan(ColumnBundles(engine, kept, self._meter), kept, observer, self._meter)
 
 
@@ -118,3 +135,36 @@ class ColumnPlan:
 
     def close(self) -> None:
         self._bundles.close()
+
+
+class ChosenColumns:
+    """A plan that only chooses columns: they need not go through Spark."""
+
+    outdated = False
+
+    def __init__(
+        self, kept: KeptPlan, names: Sequence[str], time: str | None, meter: PlanMeter
+    ) -> None:
+        """`time`: the column of event times."""
+        self._names = list(names)
+        self._time = time
+        self._meter = meter
+        self.frame = kept.frame
+        self.columns = {*names, time} if time is not None else set(names)
+        self.latest_us: int | None = None  # of the last run: the latest event time, if there is any
+
+    def run(
+        self, table: pa.Table, schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The columns in batches of exactly `schema`. `table` has the plan's `columns`, and may
+        have others.
+        """
+        self.latest_us = None
+        if self._time is not None:
+            self.latest_us = pc.max(table.column(self._time)).cast(pa.int64()).as_py()
+        self._meter.ran_kept()
+        for batches in parts_of(table.select(self._names)):
+            for batch in batches:
+                yield conform(batch, schema)
+
+    def close(self) -> None: ...

@@ -40,6 +40,16 @@ class RowObserver:
         """Both are booleans and never null. The second one is evaluated and has no effect."""
         return self._called(frame, "malformed", is_malformed, evaluated)
 
+    @staticmethod
+    def is_call(condition: Any) -> bool:
+        """Whether the condition of a filter, an Expression, is an observer's."""
+        if condition.getClass().getSimpleName() != "Invoke":
+            return False
+        kind = condition.targetObject().dataType()
+        return bool(
+            kind.getClass().getSimpleName() == "ObjectType" and kind.cls().getSimpleName() == _CLASS
+        )
+
     def reset(self) -> None:
         self._rows.reset()
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from taskexecutor.executor.connectors.files.pieces import Differs, is_plain
+
 _LONGEST_DECIMAL = 38  # with a scale of as many digits it fits into Arrow's largest decimal
 _MOST_COLUMNS = 20_000  # Spark's limit is 20480
 BOM = b"\xef\xbb\xbf"  # at the beginning of its text Arrow skips it
@@ -44,10 +46,6 @@ _OPTIONS: dict[str, tuple[str, ...] | None] = {
     "ignoreleadingwhitespace": ("false",),
     "ignoretrailingwhitespace": ("false",),
 }
-
-
-class Differs(Exception):
-    """Spark may read it otherwise; the message says why."""
 
 
 class Lines(NamedTuple):
@@ -185,19 +183,6 @@ def _decimals(texts: pa.Array, field: pa.Field) -> pa.Array:
     if pc.max(pc.binary_length(texts)).as_py() > _LONGEST_DECIMAL:
         raise Differs(f"column {field.name!r} has long numbers")
     return pc.cast(pc.cast(texts, pa.decimal256(76, field.type.scale)), field.type)
-
-
-def is_plain(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_signed_integer(kind)
-        or pa.types.is_float32(kind)
-        or pa.types.is_float64(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_decimal128(kind)
-        or (pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC"))
-    )
 
 
 def _check_splits(text: bytes, start: int, end: int, separator: str) -> bool:

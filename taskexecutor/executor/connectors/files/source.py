@@ -24,13 +24,15 @@ from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.plan.specs import SourceSpec, Spec
-from taskexecutor.executor.connectors.files.csv_blocks import CsvBlocks, Piece
-from taskexecutor.executor.connectors.files.csv_columns import CsvFormat, Differs, is_plain
+from taskexecutor.executor.connectors.files.csv_blocks import CsvBlocks
+from taskexecutor.executor.connectors.files.csv_columns import CsvFormat
+from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
+from taskexecutor.executor.connectors.files.pieces import Differs, PartReader, Piece, is_plain
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark import observations
-from taskexecutor.executor.spark.column_plans import ColumnPlan, ColumnPlans
+from taskexecutor.executor.spark.column_plans import ChosenColumns, ColumnPlan, ColumnPlans
 from taskexecutor.executor.spark.file_parts import FileParts, check_header, check_read, unchanged
 from taskexecutor.executor.spark.file_plans import FilePlan, FilePlans, FileRows
 from taskexecutor.executor.spark.files import (
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 # Their schemas come with Spark, or are inferred; any other format's may be wrong for the files.
 _BUILT_IN_FORMATS = ("csv", "json", "parquet", "orc", "text")
+_ARROW_FORMATS = ("csv", "parquet")
 ARROW_COUNTER = "numRecordsReadByArrow"
 
 
@@ -94,7 +97,7 @@ class FileStage(SparkSourceStage):
         self._watermark_us: int | None = None
         self._plans: FilePlans | None = None
         # By the columns that the paths of files give; None: Spark reads all of them.
-        self._blocks: dict[tuple[str, ...], CsvBlocks | None] = {}
+        self._readers: dict[tuple[str, ...], PartReader | None] = {}
         self._column_plans: ColumnPlans | None = None
         self._ranges: FileRows | None = None
         self.idle_between_splits = source.watch_s is not None
@@ -111,49 +114,66 @@ class FileStage(SparkSourceStage):
             self._parts,
             self.context.plan_meter,
         )
-        if self._source.format == "csv":
+        if self._source.format in _ARROW_FORMATS:
             self._column_plans = ColumnPlans(
                 self._engine,
                 self._source_schema,
                 self._specs,
                 self._watermarks,
                 self.context.plan_meter,
+                readers_skip_rows=self._source.format == "parquet",
             )
 
-    def _blocks_of(self, columns: tuple[str, ...]) -> CsvBlocks | None:
+    def _reader_of(self, columns: tuple[str, ...]) -> PartReader | None:
         """For files whose paths give these columns; None if Spark reads all of them."""
-        if self._source.format != "csv":
+        if self._source.format not in _ARROW_FORMATS:
             return None
-        if columns not in self._blocks:
+        if columns not in self._readers:
             try:
-                blocks = self._blocks[columns] = self._made_blocks(columns)
-                assert blocks is not None
-                reader = blocks.reader
+                reader = self._readers[columns] = self._made_reader(columns)
+                assert reader is not None
+                shown = reader.reader
             except Differs as reason:
-                self._blocks[columns] = None
-                reader = f"Files are read by Spark: {reason}"
-            self.context.plan_meter.files_read_by(reader)
-        return self._blocks[columns]
+                self._readers[columns] = None
+                shown = f"Files are read by Spark: {reason}"
+            self.context.plan_meter.files_read_by(shown)
+        return self._readers[columns]
 
-    def _made_blocks(self, columns: tuple[str, ...]) -> CsvBlocks:
+    def _made_reader(self, columns: tuple[str, ...]) -> PartReader:
         """Raises Differs."""
-        settings = self._engine.session.conf
         if self._engine.cores > 1 or not self._engine.is_local:
             raise Differs("a job of Spark's uses more cores")
-        if str(settings.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY":
-            raise Differs("spark.sql.legacy.timeParserPolicy is LEGACY")
         schema = to_arrow(self._source_schema)
         if len({name.lower() for name in schema.names}) < len(schema):
             raise Differs("two columns have one name")
-        if settings.get("spark.sql.columnNameOfCorruptRecord") in schema.names:
-            raise Differs("rows that do not fit are in a column")
         for name in columns:
             if name not in schema.names or not is_plain(schema.field(name).type):
                 raise Differs(f"folders give the column {name}")
-        zone = str(settings.get("spark.sql.session.timeZone"))
         in_files = pa.schema([field for field in schema if field.name not in columns])
+        if self._source.format == "csv":
+            return self._csv_reader(in_files, schema)
+        return self._parquet_reader(in_files, schema)
+
+    def _csv_reader(self, in_files: pa.Schema, schema: pa.Schema) -> CsvBlocks:
+        if self._setting("spark.sql.legacy.timeParserPolicy").upper() == "LEGACY":
+            raise Differs("spark.sql.legacy.timeParserPolicy is LEGACY")
+        if self._setting("spark.sql.columnNameOfCorruptRecord") in schema.names:
+            raise Differs("rows that do not fit are in a column")
+        zone = self._setting("spark.sql.session.timeZone")
         format = CsvFormat.of(in_files, self._source.options, zone)
         return CsvBlocks(format, schema.names, self._parts)
+
+    def _parquet_reader(self, in_files: pa.Schema, schema: pa.Schema) -> ParquetGroups:
+        if self._setting("spark.sql.files.ignoreCorruptFiles").lower() == "true":
+            raise Differs("spark.sql.files.ignoreCorruptFiles leaves out what cannot be read")
+        rebase = self._setting("spark.sql.parquet.datetimeRebaseModeInRead")
+        corrected = rebase.upper() == "CORRECTED"
+        return ParquetGroups(
+            in_files, self._source.options, schema.names, self._parts, corrected=corrected
+        )
+
+    def _setting(self, name: str) -> str:
+        return str(self._engine.session.conf.get(name))
 
     def _read(self, split: Split) -> int:
         parts = [unchanged(part, self._source) for part in from_json(split)]
@@ -172,30 +192,30 @@ class FileStage(SparkSourceStage):
     def _read_group(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
         plan = None
         with self._on_spark():
-            blocks = self._blocks_of(columns)
-            if blocks is not None:
+            reader = self._reader_of(columns)
+            if reader is not None:
                 assert self._column_plans is not None
                 plan = self._column_plans.plan()
-        if blocks is None or plan is None:
+        if reader is None or plan is None:
             return self._read_by_spark(parts, columns)
         every = self._source.malformed is not None  # then all columns must fit the schema
         names = self._source_schema.names if every else plan.columns
         rows = 0
-        with closing(blocks.pieces(parts, names)) as pieces:
+        with closing(reader.pieces(parts, names)) as pieces:
             while (piece := self._next_of(pieces)) is not None:
                 if isinstance(piece, pa.Table):
                     self._run_columns(plan, piece)
                     rows += piece.num_rows
                 else:
                     rows += self._read_by_spark(piece, columns)
-        self.context.plan_meter.files_read_by(blocks.reader)
+        self.context.plan_meter.files_read_by(reader.reader)
         return rows
 
     def _next_of(self, pieces: Iterator[Piece]) -> Piece | None:
         with self.context.time("spark"), self.context.plan_meter.reading:
             return next(pieces, None)
 
-    def _run_columns(self, plan: ColumnPlan, table: pa.Table) -> None:
+    def _run_columns(self, plan: ColumnPlan | ChosenColumns, table: pa.Table) -> None:
         with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
             self._check_schema(plan.frame)
             assert self._output_schema is not None

@@ -41,7 +41,7 @@ class ColumnBundles:
     def run(
         self, table: pa.Table, schema: pa.Schema, group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        for part in _parts(table.select([n for n in table.schema.names if n in self._read])):
+        for part in parts_of(table.select([n for n in table.schema.names if n in self._read])):
             yield from self._run(part, schema, group)
 
     def _run(
@@ -66,7 +66,7 @@ class ColumnBundles:
         self._sink.close()
 
 
-def _parts(table: pa.Table) -> Generator[list[pa.RecordBatch], None, None]:
+def parts_of(table: pa.Table) -> Generator[list[pa.RecordBatch], None, None]:
     """Batches, few and large, that are handed over together."""
     rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
     for start in range(0, table.num_rows, rows):

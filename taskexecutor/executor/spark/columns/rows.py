@@ -23,6 +23,7 @@ from taskexecutor.executor.spark.columns import slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.kept_plan import NotKept
+from taskexecutor.executor.spark.row_observer import RowObserver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,6 +34,8 @@ _ROOM_BYTES = 2**31 - 2**20  # of a bundle: the JVM maps at most 2 GiB in one pi
 _KEPT_BYTES = 40 * MIB  # of memory, from one bundle to the next
 _ALIGNMENT = 64
 _NOWHERE = -(2**63)  # instead of the place of a buffer
+_TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
+_NEVER_SKIP = frozenset({"IsNotNull", "StringContains", "StringEndsWith"})
 
 
 def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
@@ -66,6 +69,68 @@ def columns_read(physical: Any) -> set[str]:
     if len(scans) != 1 or scans[0].getClass().getSimpleName() != "FiresteelScan":
         raise NotKept("it does not read its input, or something else, too")
     return set(scans[0].readSchema().fieldNames())
+
+
+def chosen(physical: Any) -> list[str] | None:
+    """The names of the columns that a plan over `frame` gives as they are, of all rows; None if it
+    does more than that. An observer of rows may look at them.
+    """
+    node = physical
+    wanted = [column.exprId().id() for column in _items(node.output())]
+    while _kind(node) != "BatchScanExec":
+        match _kind(node):
+            case "ProjectExec":
+                sources = {}
+                for column in _items(node.projectList()):
+                    source = column
+                    while _kind(source) == "Alias":
+                        source = source.child()
+                    if _kind(source) != "AttributeReference":
+                        return None
+                    sources[column.exprId().id()] = source.exprId().id()
+                wanted = [sources[each] for each in wanted]
+            case "FilterExec" if RowObserver.is_call(node.condition()):
+                pass
+            case kind if kind not in _TRANSPARENT:
+                return None
+        node = node.child()
+    names = {column.exprId().id(): str(column.name()) for column in _items(node.output())}
+    return [names[each] for each in wanted]
+
+
+def may_skip_rows(engine: SparkEngine, physical: Any) -> bool:
+    """Whether a plan over `frame` has conditions that let Spark's own readers leave out parts of a
+    file, by the least and the greatest values there.
+    """
+    session: Any = engine.session
+    strategy = singleton(
+        session._jvm, "org.apache.spark.sql.execution.datasources.DataSourceStrategy"
+    )
+
+    def among(node: Any, over_scan: list[Any]) -> bool:
+        if _kind(node) == "FilterExec":
+            over_scan = [node.condition()]
+        elif _kind(node) == "BatchScanExec":
+            return any(skips(condition) for condition in over_scan)
+        elif _kind(node) not in _TRANSPARENT:
+            over_scan = []
+        return any(among(child, over_scan) for child in _items(node.children()))
+
+    def skips(condition: Any) -> bool:
+        if _kind(condition) == "And":
+            return skips(condition.left()) or skips(condition.right())
+        found = strategy.translateFilter(condition, True)
+        return bool(found.isDefined() and _kind(found.get()) not in _NEVER_SKIP)
+
+    return among(physical, [])
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 class SharedRows:

@@ -1,0 +1,241 @@
+"""Parquet files by row groups: as Arrow's columns where it reads exactly what Spark would, and as
+ranges for Spark where it may not. What a file's footer says decides.
+
+A row group belongs to the range that has its middle, as Spark counts it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from firesteel.common.file_parts import FilePart
+from firesteel.common.units import MIB
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.files.pieces import Differs, Files, PartReader, is_plain
+
+_BATCH_ROWS = 16_384
+_BATCH_BYTES = 4 * MIB  # of a batch, on average
+_LARGEST_BATCH_BYTES = 64 * MIB  # of a batch of the longest text that a dictionary has
+_LARGEST_GROUP_BYTES = 512 * MIB  # of the columns that are read, without compression
+_READ_BYTES = MIB  # of a column at a time
+
+# They give a row group the size that Spark takes for it, and know no calendar but the usual one,
+# unless they say so.
+_WRITERS = re.compile(r"parquet-cpp-arrow version \d|parquet-mr version 1\.(1\d|[2-9]\d)\.")
+_CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
+_ENCODINGS = frozenset(
+    {
+        "PLAIN",
+        "PLAIN_DICTIONARY",
+        "RLE_DICTIONARY",
+        "RLE",
+        "BIT_PACKED",
+        "DELTA_BINARY_PACKED",
+        "DELTA_LENGTH_BYTE_ARRAY",
+        "DELTA_BYTE_ARRAY",
+    }
+)
+_SPARK_VERSION = b"org.apache.spark.version"
+_LEGACY_CALENDAR = b"org.apache.spark.legacyDateTime"
+_FIRST_CORRECTED = b"3.0.0"  # as a text, as Spark compares it
+_OPTIONS = frozenset({"basepath", "mergeschema", "recursivefilelookup"})  # not about reading
+
+
+class _Group(NamedTuple):
+    number: int
+    middle: int  # in the file
+
+
+class ParquetGroups(PartReader):
+    """Reads the files of one source."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        options: Collection[str],
+        names: Sequence[str],
+        files: Files,
+        *,
+        corrected: bool,
+    ) -> None:
+        """`schema`: of the columns in the files; `names`: of all columns, in order. `corrected`: a
+        file that does not say so has dates of the usual calendar. Raises Differs if Arrow may not
+        read such files.
+        """
+        super().__init__(names, files)
+        for option in options:
+            if option.lower() not in _OPTIONS:
+                raise Differs(f"the option {option}")
+        self._schema = schema
+        self._corrected = corrected
+
+    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[pa.Table | FilePart]:
+        fields = [field for field in self._schema if field.name in names]
+        end = part.start + part.length
+        start, begun = part.start, False  # nothing behind it has been handed over, or something
+        try:
+            with pa.OSFile(part.path) as stream:
+                file = _opened(stream)
+                places = self._checked(file, fields)
+                for group, middle in _groups(file.metadata, part.start, end):
+                    if begun:
+                        start, begun = middle, False
+                    rows = _batch_rows(stream, file, group, fields, places)
+                    for batch in file.iter_batches(rows, [group], list(places), use_threads=False):
+                        begun = True
+                        yield _table(batch, fields)
+        except (Differs, OSError, UnicodeError, pa.ArrowException) as reason:
+            if begun:
+                raise FiresteelError(
+                    f"{part.path}: a row group cannot be read to its end: {reason}"
+                ) from reason
+            self._for_spark = f"{part.path}: {reason}"
+            yield part._replace(start=start, length=end - start)
+
+    def _checked(self, file: pq.ParquetFile, fields: Sequence[pa.Field]) -> dict[str, int]:
+        """Where the file has these columns. Raises Differs unless both read the same values."""
+        metadata, found = file.metadata, file.schema_arrow
+        if not _WRITERS.match(metadata.created_by or ""):
+            raise Differs(f"it was written by {metadata.created_by or 'a program without a name'}")
+        if len({name.lower() for name in found.names}) < len(found):
+            raise Differs("two columns have one name")
+        columns = {metadata.schema.column(i).path: i for i in range(len(metadata.schema))}
+        places = {}
+        for field in fields:
+            name, kind = field.name, field.type
+            if name not in columns or "." in name:
+                raise Differs(f"the column {name!r} is not in it")
+            if not (is_plain(kind) or _is_text(kind)):
+                raise Differs(f"the column {name!r} is {kind}")
+            have = found.field(name).type
+            if not _reads_as(have, kind):
+                raise Differs(f"the column {name!r} is {have} in it")
+            if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+                self._check_calendar(metadata.metadata or {})
+            place = places[name] = columns[name]
+            if pa.types.is_timestamp(kind):
+                logical = json.loads(metadata.schema.column(place).logical_type.to_json())
+                if logical.get("isAdjustedToUTC") != (kind.tz is not None):
+                    raise Differs(f"the column {name!r} has times of another kind")
+        return places
+
+    def _check_calendar(self, keys: Mapping[bytes, bytes]) -> None:
+        version = keys.get(_SPARK_VERSION)
+        if version is None:
+            if not self._corrected:
+                raise Differs("its dates may be of another calendar")
+        elif version < _FIRST_CORRECTED or _LEGACY_CALENDAR in keys:
+            raise Differs("its dates are of another calendar")
+
+
+def _opened(stream: pa.NativeFile, **options: object) -> pq.ParquetFile:
+    """Reads a column's pages as they are needed, and no column as a whole."""
+    return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES, **options)
+
+
+def _reads_as(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether the two differ in their form in memory at most."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        kind == wanted
+        or (pa.types.is_large_string(kind) and pa.types.is_string(wanted))
+        or (pa.types.is_large_binary(kind) and pa.types.is_binary(wanted))
+        or (
+            pa.types.is_timestamp(kind)
+            and pa.types.is_timestamp(wanted)
+            and kind.unit == wanted.unit
+            and kind.tz is not None
+            and wanted.tz is not None
+        )
+    )
+
+
+def _groups(metadata: pq.FileMetaData, start: int, end: int) -> list[_Group]:
+    """Of these bytes, in order. Raises Differs if the file has them in another one."""
+    found = []
+    last = -1
+    for number in range(metadata.num_row_groups):
+        middle = _middle(metadata.row_group(number))
+        if middle <= last:
+            raise Differs("its row groups are not in order")
+        last = middle
+        if start <= middle < end and metadata.row_group(number).num_rows:
+            found.append(_Group(number, middle))
+    return found
+
+
+def _middle(group: pq.RowGroupMetaData) -> int:
+    first = group.column(0)
+    offset = first.data_page_offset
+    if first.has_dictionary_page:
+        offset = min(offset, first.dictionary_page_offset)
+    size = sum(group.column(place).total_compressed_size for place in range(group.num_columns))
+    return int(offset + size // 2)
+
+
+def _batch_rows(
+    stream: pa.NativeFile,
+    file: pq.ParquetFile,
+    number: int,
+    fields: Sequence[pa.Field],
+    places: Mapping[str, int],
+) -> int:
+    """How many rows of a row group make a batch of bounded size. Raises Differs if Arrow may not
+    read the columns' pages.
+    """
+    group = file.metadata.row_group(number)
+    size = 0
+    row_bytes = 1.0  # on average
+    repeated = {}  # the sizes of columns that may have long texts many times
+    for field in fields:
+        column = group.column(places[field.name])
+        if column.compression not in _CODECS or column.file_path:
+            raise Differs(f"the column {field.name!r} is compressed by {column.compression}")
+        if unknown := set(column.encodings) - _ENCODINGS:
+            raise Differs(f"the column {field.name!r} is encoded as {unknown.pop()}")
+        size += column.total_uncompressed_size
+        row_bytes += max(8, column.total_uncompressed_size / group.num_rows)
+        if column.has_dictionary_page and _is_text(field.type):
+            repeated[field.name] = column.total_uncompressed_size
+    if size > _LARGEST_GROUP_BYTES:
+        raise Differs(f"a row group has {size} bytes")
+    rows = min(group.num_rows, _BATCH_ROWS, max(1, int(_BATCH_BYTES / row_bytes)))
+    if rows * sum(repeated.values()) > _LARGEST_BATCH_BYTES:
+        longest = _longest(stream, file.metadata, number, list(repeated))
+        rows = min(rows, max(1, _LARGEST_BATCH_BYTES // max(1, longest)))
+    return int(rows)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _longest(
+    stream: pa.NativeFile, metadata: pq.FileMetaData, number: int, names: list[str]
+) -> int:
+    """The most bytes that a row has in these columns, of texts that are in their dictionaries."""
+    file = _opened(stream, metadata=metadata, read_dictionary=names)
+    # A batch has a dictionary as a whole, whatever its rows.
+    batch = next(file.iter_batches(1, [number], names, use_threads=False))
+    lengths = (pc.max(pc.binary_length(column.dictionary)).as_py() for column in batch.columns)
+    return sum(length or 0 for length in lengths)
+
+
+def _table(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.Table:
+    if not fields:
+        return pa.table({"": pa.nulls(batch.num_rows)})
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(
+            (batch.column(field.name) for field in fields), fields, strict=True
+        )
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))

@@ -1,0 +1,378 @@
+"""Parquet that Arrow reads: the rows are Spark's, whatever is in the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from firesteel import Environment, Watermarks
+from firesteel.connectors import FileSource
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.files import parquet_groups, pieces
+from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
+from taskexecutor.executor.spark.column_plans import ChosenColumns
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
+from tests.integration.file_splits import cut_split, parts_of
+from tests.integration.test_csv_by_arrow import by_arrow, by_spark
+from tests.integration.test_file_ranges import check
+from tests.integration.test_file_source import read, reader, source_of
+
+DDL = (
+    "b BYTE, h SHORT, i INT, n LONG, f FLOAT, d DOUBLE, o BOOLEAN, s STRING, x BINARY, day DATE,"
+    " t TIMESTAMP, l TIMESTAMP_NTZ, p DECIMAL(5,2), q DECIMAL(18,3), r DECIMAL(38,10)"
+)
+
+
+def _integers(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _decimals(digits: int, scale: int) -> st.SearchStrategy[Decimal]:
+    most = 10**digits - 1
+    return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale))
+
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "b": _integers(8),
+    "h": _integers(16),
+    "i": _integers(32),
+    "n": _integers(64),
+    "f": st.floats(width=32),
+    "d": st.floats(),
+    "o": st.booleans(),
+    "s": st.one_of(st.sampled_from(["", "a", "é\0", "a" * 90]), st.text(max_size=9)),
+    "x": st.binary(max_size=9),
+    "day": st.dates(),
+    "t": st.datetimes(timezones=st.just(UTC)),
+    "l": st.datetimes(),
+    "p": st.integers(-99999, 99999).map(lambda n: Decimal(n).scaleb(-2)),
+    "q": _decimals(18, 3),
+    "r": st.integers(-(10**27), 10**27).map(lambda n: Decimal(n).scaleb(-10)),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn, schema: pa.Schema) -> pa.Table:
+    """Few different values, so that there are dictionaries, and stretches of nulls."""
+    size = draw(st.integers(0, 60))
+    columns = []
+    for field in schema:
+        values = draw(st.lists(VALUES[field.name], min_size=1, max_size=6))
+        places = draw(
+            st.one_of(
+                st.just([None] * size),
+                st.just([at % len(values) for at in range(size)]),
+                st.lists(
+                    st.one_of(st.none(), st.integers(0, len(values) - 1)),
+                    min_size=size,
+                    max_size=size,
+                ),
+            )
+        )
+        columns.append(pa.array([None if p is None else values[p] for p in places], field.type))
+    return pa.table(columns, schema=schema)
+
+
+WRITING = st.fixed_dictionaries(
+    {
+        "row_group_size": st.integers(1, 80),
+        "compression": st.sampled_from(["none", "snappy", "gzip", "zstd"]),
+        "use_dictionary": st.booleans(),
+        "data_page_version": st.sampled_from(["1.0", "2.0"]),
+        "data_page_size": st.sampled_from([10, 2**20]),
+        "dictionary_pagesize_limit": st.sampled_from([16, 2**20]),
+        "store_schema": st.booleans(),
+        "store_decimal_as_integer": st.booleans(),
+        "write_page_index": st.booleans(),
+    }
+)
+FUNCTIONS: dict[str, Callable[[Any], Any] | None] = {
+    "nothing": None,
+    "choosing": lambda df: df.select("s", "n", "t", df.d.alias("e")),
+    "conditions": lambda df: df.where("n % 2 = 0 OR s IS NULL").withColumn("m", df.p + 1),
+    "none of the columns": lambda df: df.selectExpr("1 AS one"),
+}
+
+
+class Both:
+    """Two readers of one source; Spark reads all files of the second one."""
+
+    def __init__(
+        self, engine: SparkEngine, path: Path, function: Any = None, schema: str = DDL
+    ) -> None:
+        self.path = path
+        path.touch()
+        self.harnesses = []
+        for _ in range(2):
+            env = Environment(parallelism=1)
+            files = FileSource(str(path), format="parquet", schema=schema)
+            times = Watermarks.bounded("t", max_out_of_orderness="1 s")
+            stream = env.from_source(files, watermarks=times if " t TIME" in schema else None)
+            if function is not None:
+                stream = stream.transform(function)
+            stream.print()
+            self.harnesses.append(source_of(engine, env))
+        by_spark(self.harnesses[1])
+
+    def rows(self, *cuts: int) -> int:
+        """After a check that both read the same of the file: how many rows Arrow has read."""
+        split = cut_split(
+            self.path, *sorted({at for at in cuts if at < os.stat(self.path).st_size})
+        )
+        found, arrow = [], by_arrow(self.harnesses[0])
+        for harness in self.harnesses:
+            before = len(harness.batches)
+            check(harness, split)
+            rows = [row for batch in harness.batches[before:] for row in batch.to_pylist()]
+            read = harness.metrics.counters["numRecordsIn"].value
+            found.append((repr(rows), read, list(harness.watermarks_us)))
+        assert found[0] == found[1]
+        return by_arrow(self.harnesses[0]) - arrow
+
+    @property
+    def reader(self) -> str:
+        """As users are told."""
+        return self.harnesses[0].metrics.shown_plan
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_file_cut_anywhere_is_read_as_by_spark(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    both = Both(engine, tmp_path / "x.parquet", FUNCTIONS[name])
+    monkeypatch.setattr(parquet_groups, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(pieces, "BUNDLE_BYTES", 1000)
+    monkeypatch.setattr(parquet_groups, "_READ_BYTES", 64)
+    kinds = to_arrow(from_ddl(DDL))
+
+    @settings(
+        deadline=None,
+        max_examples=25,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(tables(kinds), WRITING, st.lists(st.integers(1, 9_000), max_size=4))
+    def compare(table: pa.Table, writing: dict[str, Any], cuts: list[int]) -> None:
+        pq.write_table(table, both.path, **writing)
+        assert both.rows(*cuts) == len(table)
+
+    compare()
+    plan = both.harnesses[0].operator._column_plans.plan()  # type: ignore[attr-defined]
+    assert isinstance(plan, ChosenColumns) == (name in ("nothing", "choosing"))
+
+
+def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Path) -> None:
+    """Of Spark's and of pandas'; Spark says in a file which calendar its dates are of."""
+    session = engine.session
+    both = Both(engine, tmp_path / "x.parquet", schema="n LONG, s STRING, day DATE, t TIMESTAMP")
+    rows = session.range(0, 1_000, 1, 1).selectExpr(
+        "id % 7 AS n",
+        "CASE WHEN id % 5 > 0 THEN concat('text ', id % 50) END AS s",
+        "date_add(DATE'1500-01-01', cast(id AS INT) * 300) AS day",
+        "timestamp_seconds(id * 10000000 - 14000000000) AS t",
+    )
+    for calendar, expected in (("CORRECTED", 1_000), ("LEGACY", 0)):
+        mode = "spark.sql.parquet.datetimeRebaseModeInWrite"
+        kind = "spark.sql.parquet.outputTimestampType"
+        before = session.conf.get(mode), session.conf.get(kind)
+        session.conf.set(mode, calendar)
+        session.conf.set(kind, "TIMESTAMP_MICROS")
+        try:
+            rows.write.mode("overwrite").parquet(str(tmp_path / calendar))
+        finally:
+            session.conf.set(mode, before[0])
+            session.conf.set(kind, before[1])
+        (written,) = (tmp_path / calendar).glob("*.parquet")
+        written.rename(both.path)
+        assert both.rows(600) == expected
+    assert "its dates are of another calendar" in both.reader
+    frame = pd.DataFrame(
+        {
+            "n": np.arange(1_000) % 7,
+            "s": pd.Series([None if i % 5 == 0 else f"text {i % 50}" for i in range(1_000)]),
+            "day": [date(1970, 1, 1) + timedelta(days=i) for i in range(1_000)],
+            "t": pd.Series(pd.date_range("2024-01-01", periods=1_000, tz="Asia/Tokyo")),
+        }
+    )
+    for texts in ("object", "category", "large_string"):
+        s = frame["s"].astype(pd.ArrowDtype(pa.large_string()) if "large" in texts else texts)
+        frame.assign(s=s).to_parquet(both.path, coerce_timestamps="us", row_group_size=300)
+        assert both.rows(5_000) == 1_000, texts
+
+
+def test_what_may_differ_is_read_by_spark(engine: SparkEngine, tmp_path: Path) -> None:
+    both = Both(engine, tmp_path / "x.parquet", schema="n LONG, s STRING, t TIMESTAMP_NTZ")
+    now = datetime(2024, 1, 1)
+    plain = pa.table(
+        {
+            "n": pa.array([1, None], pa.int64()),
+            "s": ["a", None],
+            "t": pa.array([now, None], pa.timestamp("us")),
+        }
+    )
+
+    def other(**columns: pa.Array) -> pa.Table:
+        table = plain
+        for name, column in columns.items():
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+        return table
+
+    cases: list[tuple[str, pa.Table, dict[str, Any]]] = [
+        ("", plain, {}),
+        ("", plain.append_column("nested.n", pa.array([[1], [2]])), {}),
+        ("", plain.select(["t", "n", "s"]), {"version": "1.0"}),
+        ("the column 'n' is int32 in it", other(n=pa.array([1, 2], pa.int32())), {}),
+        (
+            "the column 's' is binary in it",
+            other(s=pa.array([b"a", None])),
+            {"store_schema": False},
+        ),
+        ("the column 's' is not in it", plain.select(["n", "t"]), {}),
+        ("the column 's' is not in it", plain.rename_columns(["n", "S", "t"]), {}),
+        ("the column 't' is timestamp[ms] in", other(t=plain["t"].cast(pa.timestamp("ms"))), {}),
+        ("the column 't' is timestamp[ns] in", plain, {"use_deprecated_int96_timestamps": True}),
+        ("compressed by LZ4", plain, {"compression": "lz4"}),
+        (
+            "its dates are of another calendar",
+            plain.replace_schema_metadata({"org.apache.spark.version": "2.4.8"}),
+            {},
+        ),
+    ]
+    for reason, table, writing in cases:
+        pq.write_table(table, both.path, **writing)
+        assert both.rows() == (0 if reason else 2), reason
+        assert reason in both.reader
+    pq.write_table(plain, both.path)
+    content = both.path.read_bytes()
+    both.path.write_bytes(content.replace(b"parquet-cpp-arrow", b"parquet-xyz-arrow"))
+    assert both.rows() == 0
+    assert "it was written by parquet-xyz-arrow version" in both.reader
+    options = FileSource(
+        str(both.path), format="parquet", schema="n LONG", datetimeRebaseMode="LEGACY"
+    )
+    harness = reader(engine, options)
+    assert len(read(harness, both.path)) == 2
+    assert "read by Spark: the option datetimeRebaseMode" in harness.metrics.shown_plan
+
+
+def test_conditions_by_which_spark_leaves_out_row_groups_are_sparks(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"n": range(1_000), "s": ["a"] * 1_000}), path, row_group_size=100)
+    source = FileSource(str(path), format="parquet", schema="n LONG, s STRING")
+    for condition, expected in (
+        ("n > 900", 0),
+        ("n % 2 = 0 AND s = 'a'", 0),
+        ("n IS NOT NULL AND s LIKE '%a'", 1_000),
+        ("n % 2 = 1", 1_000),
+    ):
+        harness = reader(engine, source, lambda df, condition=condition: df.where(condition))
+        by_sql = engine.session.read.parquet(str(path)).where(condition).count()
+        assert len(read(harness, path)) == by_sql
+        assert by_arrow(harness) == expected, condition
+        assert harness.metrics.plan_counts.made == 1, "no plan is made that is not used"
+
+
+def test_folders_give_columns(engine: SparkEngine, tmp_path: Path) -> None:
+    """Those of the path hide those in the file."""
+    files = []
+    for day in ("2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"day={day}").mkdir()
+        files.append(tmp_path / f"day={day}" / "x.parquet")
+        pq.write_table(pa.table({"n": [1, 2], "day": ["x", "y"]}), files[-1])
+    source = FileSource(str(tmp_path), format="parquet", schema="n LONG, day DATE")
+    for columns, count in ((["*"], 4), (["day"], 4), (["input_file_name()", "n"], 0)):
+        harnesses = [
+            reader(engine, source, lambda df, columns=columns: df.selectExpr(*columns))
+            for _ in range(2)
+        ]
+        harnesses[1].operator._readers = {("day",): None}  # type: ignore[attr-defined]
+        found = [read(harness, *files) for harness in harnesses]
+        assert found[0] == found[1]
+        assert [by_arrow(harness) for harness in harnesses] == [count, 0]
+
+
+class NoFolders:
+    def compressed(self, path: str) -> bool:
+        return False
+
+    def values(self, path: str) -> dict[str, pa.Scalar]:
+        return {}
+
+
+def groups(schema: pa.Schema) -> ParquetGroups:
+    return ParquetGroups(schema, {}, schema.names, NoFolders(), corrected=True)
+
+
+def found_in(found: Sequence[pa.Table | list[Any]]) -> Iterator[pa.Table]:
+    for piece in found:
+        assert isinstance(piece, pa.Table)
+        yield piece
+
+
+def test_batches_of_long_texts_have_few_rows(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    texts = ["é" * 100_000, "b" * 150_000, None, ""]
+    table = pa.table({"s": pa.array([texts[i % 4] for i in range(400)]), "n": range(400)})
+    short = pa.table({"s": ["a" * (i % 20) for i in range(100_000)], "n": range(100_000)})
+    for rows, most in ((table, 64 * 2**20 // 200_000), (short, 16_384)):
+        pq.write_table(rows, path)
+        schema = rows.schema
+        batches = [
+            batch
+            for piece in found_in(list(groups(schema).pieces(parts_of(path), schema.names)))
+            for batch in piece.to_batches()
+        ]
+        assert pa.Table.from_batches(batches, schema) == rows
+        assert max(batch.num_rows for batch in batches) == most
+
+
+def test_a_file_that_breaks_is_named(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_groups, "_BATCH_ROWS", 100)
+    path = tmp_path / "x.parquet"
+    table = pa.table({"n": pc.random(1_000).cast(pa.float64())})
+    writing: dict[str, Any] = {
+        "use_dictionary": False,
+        "data_page_size": 400,
+        "write_batch_size": 50,
+        "store_schema": False,
+    }
+    pq.write_table(table, path, row_group_size=500, **writing)
+    content = path.read_bytes()
+    second = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    source = FileSource(str(path), format="parquet", schema="n DOUBLE")
+    kinds = table.schema
+    for at, rows in ((second, 500), (second + 3_000, 600)):
+        path.write_bytes(content[:at] + b"\xff" * 900 + content[at + 900 :])
+        found = groups(kinds).pieces(parts_of(path), ["n"])
+        if at == second:  # nothing of the row group has been read
+            piece, left = found
+            assert isinstance(piece, pa.Table)
+            assert piece.num_rows == rows
+            assert isinstance(left, list)
+            assert second < left[0].start < len(content)
+            assert left[0].start + left[0].length == len(content)
+        else:
+            with pytest.raises(FiresteelError, match=rf"{path}: a row group cannot be read to its"):
+                list(found)
+    for broken in (content[: second + 7], b"PAR1"):
+        path.write_bytes(broken)
+        with pytest.raises(Exception, match=r"x\.parquet"):
+            read(reader(engine, source), path)
