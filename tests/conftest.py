@@ -17,19 +17,18 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no reason to fail, nor are unlucky draws: no example has a time limit. Examples
-# share their test's fixtures, and clean up themselves.
-settings.register_profile(
-    "firesteel",
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.filter_too_much,
-        HealthCheck.function_scoped_fixture,
-    ],
-)
-settings.load_profile("firesteel")
+# A busy machine is no reason to fail, nor are unlucky draws: no example has a time limit, and each
+# run has the same ones, but for HYPOTHESIS_PROFILE=explore. Examples share their test's fixtures,
+# and clean up themselves.
+_HEALTH = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.function_scoped_fixture,
+]
+settings.register_profile("explore", deadline=None, suppress_health_check=_HEALTH)
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # The tests' JVMs live for seconds: what the quick compiler makes is good enough, and their starts
 # and first plans take half of the CPU time. All of its code must have room.
