@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.plan.specs import TransformSpec
-from taskexecutor.executor.spark.bundle_plans import BundlePlans
+from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.warm_up import start_warm

@@ -28,9 +28,9 @@ from firesteel._proto import (
     tasks_pb2,
 )
 from firesteel.common.ids import AllocationId, ExecutorId, IdSource, stable_id
-from firesteel.common.platform import SYSTEM
 from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.service.platform import SYSTEM
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands
 from jobmaster.core.settings import JobSettings

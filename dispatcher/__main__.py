@@ -9,8 +9,8 @@ import structlog
 
 from dispatcher.service import Dispatcher
 from firesteel.common.config import options
-from firesteel.common.platform import SYSTEM
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
+from firesteel.common.service.platform import SYSTEM
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from dispatcher.shell import Shell
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.metrics import Registry
-from firesteel.common.platform import SYSTEM, Platform
+from firesteel.common.service.platform import SYSTEM, Platform
 
 
 class Dispatcher:

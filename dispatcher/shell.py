@@ -51,14 +51,14 @@ from dispatcher.job_store import JobStore
 from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.config import Configuration, options
-from firesteel.common.core import Tick
-from firesteel.common.driver import Driver
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.metrics import Registry
-from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
+from firesteel.common.service.core import Tick
+from firesteel.common.service.driver import Driver
+from firesteel.common.service.platform import SYSTEM, Platform, Process
 from firesteel.common.states import JobStatus
 from firesteel.common.units import shortest_size
 

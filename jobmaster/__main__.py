@@ -9,8 +9,8 @@ import click
 import structlog
 
 from firesteel.common import logs
-from firesteel.common.platform import SYSTEM
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
+from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from jobmaster.service import JobMasterProcess
 from jobmaster.shell import RunningJob

@@ -16,7 +16,7 @@ import structlog
 import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.platform import Transport
+from firesteel.common.service.platform import Transport
 
 log = structlog.get_logger(__name__)
 

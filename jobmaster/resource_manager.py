@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from firesteel._proto import common_pb2, resource_manager_pb2, resource_manager_pb2_grpc
-from firesteel.common.platform import Transport
 from firesteel.common.rpc.link import Link
+from firesteel.common.service.platform import Transport
 from jobmaster import convert
 from jobmaster.core import events
 from jobmaster.core.settings import JobSettings

@@ -23,9 +23,9 @@ from firesteel._proto import (
 from firesteel.common import metrics
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import IdSource
-from firesteel.common.platform import Platform
 from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.link import Link
+from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from jobmaster.core import events
 from jobmaster.core.settings import settings_from

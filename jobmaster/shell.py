@@ -18,12 +18,12 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
-from firesteel.common.driver import Driver
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.metrics import Sample
-from firesteel.common.platform import Platform
 from firesteel.common.rpc.convert import job_graph_from_proto, state_number
+from firesteel.common.service.driver import Driver
+from firesteel.common.service.platform import Platform
 from jobmaster import convert, job_metrics
 from jobmaster.collected_rows import CollectedRows
 from jobmaster.core import commands, events

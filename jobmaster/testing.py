@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import (
     AllocationId,
     ExecutorId,
@@ -21,6 +20,7 @@ from firesteel.common.ids import (
 )
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events

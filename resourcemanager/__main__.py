@@ -8,8 +8,8 @@ import click
 import structlog
 
 from firesteel.common.config import options
-from firesteel.common.platform import SYSTEM
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
+from firesteel.common.service.platform import SYSTEM
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
 from resourcemanager.service import ResourceManager

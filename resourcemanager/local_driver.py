@@ -17,9 +17,9 @@ import psutil
 import structlog
 
 from firesteel.common.config import options
-from firesteel.common.platform import SYSTEM, Platform, Process
 from firesteel.common.process import StartFailed, exit_reason
 from firesteel.common.process.log_files import old, prune, slot_logs
+from firesteel.common.service.platform import SYSTEM, Platform, Process
 from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,

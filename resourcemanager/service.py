@@ -12,8 +12,8 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import IdSource
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.metrics import Sample
-from firesteel.common.platform import SYSTEM, Platform
 from firesteel.common.rpc import job_logs
+from firesteel.common.service.platform import SYSTEM, Platform
 from firesteel.common.slot_resources import slot_resources
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.settings import Settings

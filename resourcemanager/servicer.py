@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel._proto import resource_manager_pb2_grpc
-from firesteel.common.driver import MailboxFull
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.service.driver import MailboxFull
 from resourcemanager import convert
 from resourcemanager.core import events
 from resourcemanager.core.commands import ToPeer

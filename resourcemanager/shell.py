@@ -7,9 +7,9 @@ from typing import assert_never
 import grpc
 import structlog
 
-from firesteel.common.driver import Driver
 from firesteel.common.metrics import Sample
-from firesteel.common.platform import SYSTEM, Platform
+from firesteel.common.service.driver import Driver
+from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager

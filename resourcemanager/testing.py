@@ -7,9 +7,9 @@ from __future__ import annotations
 import itertools
 from typing import TypeVar
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
 from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
+from firesteel.common.service.core import Tick
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager

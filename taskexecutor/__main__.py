@@ -7,8 +7,8 @@ import os
 import click
 
 from firesteel.common.ids import TaskExecutorId, random_id
-from firesteel.common.platform import SYSTEM
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
+from firesteel.common.service.platform import SYSTEM
 from taskexecutor.configuration import settings_from
 from taskexecutor.shell import TaskExecutor
 

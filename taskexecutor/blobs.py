@@ -13,7 +13,7 @@ import xxhash
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.ids import is_id
 from firesteel.common.job_graph import Blob
-from firesteel.common.platform import Platform
+from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 
 DOWNLOAD_TIMEOUT_S = 300.0

@@ -18,9 +18,9 @@ import structlog
 import taskexecutor
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
-from firesteel.common.platform import Platform, Process
 from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
 from firesteel.common.process.log_files import slot_log
+from firesteel.common.service.platform import Platform, Process
 from taskexecutor.core import commands, events
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
 from taskexecutor.memory import resident_bytes

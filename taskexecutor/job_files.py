@@ -23,7 +23,7 @@ import structlog
 
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.job_graph import Blob, BlobKind
-from firesteel.common.platform import Platform
+from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 from taskexecutor.blobs import BlobCache
 from taskexecutor.core import commands, events

@@ -15,8 +15,8 @@ import structlog
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
-from firesteel.common.platform import Platform
 from firesteel.common.process import temporary
+from firesteel.common.service.platform import Platform
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 
 log = structlog.get_logger(__name__)

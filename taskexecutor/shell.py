@@ -15,14 +15,14 @@ import structlog
 
 from firesteel._proto import executor_pb2, job_logs_pb2, resource_manager_pb2
 from firesteel.common.config import Configuration, options
-from firesteel.common.driver import Driver
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.metrics import Registry, Sample
-from firesteel.common.platform import Platform
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.convert import profile_to_proto
+from firesteel.common.service.driver import Driver
+from firesteel.common.service.platform import Platform
 from taskexecutor import convert
 from taskexecutor.core import commands, events
 from taskexecutor.core.core import TaskExecutorCore

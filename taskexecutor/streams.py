@@ -19,8 +19,8 @@ from firesteel._proto import (
 )
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
-from firesteel.common.platform import Platform
 from firesteel.common.rpc.link import Link
+from firesteel.common.service.platform import Platform
 from taskexecutor import convert
 from taskexecutor.core import commands, events
 

@@ -1,7 +1,8 @@
 """What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, and how
 clients are answered.
 
-Owns the table of jobs and the table of JobMaster processes. Pure: see firesteel.common.core.
+Owns the table of jobs and the table of JobMaster processes. Pure: see
+firesteel.common.service.core.
 
 Rules (numbers are those of the invariants they keep):
 
@@ -54,8 +55,8 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
-from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import JobId
+from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import IllegalTransition, JobStatus
 
 REGISTER_TIMEOUT_S = 30.0  # from a process's start to its registration

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.service.core import Tick
 from firesteel.common.states import JobStatus
 
 

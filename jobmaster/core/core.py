@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Never, assert_never
 
-from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import AllocationId, AttemptId, IdSource, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events

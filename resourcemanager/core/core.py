@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import deque
 from typing import assert_never
 
-from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import AllocationId, IdSource, JobId, TaskExecutorId
 from firesteel.common.resources import SlotStatus
+from firesteel.common.service.core import Effects, Tick
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.events import Connection, Event, WorkerId

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile, SlotStatus
+from firesteel.common.service.core import Tick
 
 Connection = NewType("Connection", int)
 WorkerId = NewType("WorkerId", str)  # of a TaskExecutor, by its driver

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from firesteel.common.core import Effects, Tick
 from firesteel.common.ids import IdSource
+from firesteel.common.service.core import Effects, Tick
 from taskexecutor.core import (
     allocations,
     commands,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.resources import ResourceProfile
+from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from taskexecutor.core.process_shape import Environment
 

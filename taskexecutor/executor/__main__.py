@@ -16,7 +16,7 @@ import click
 from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
 from taskexecutor.executor import CONFIG_VARIABLE, garbage
 
 log = logs.get_logger(__name__)

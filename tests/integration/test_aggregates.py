@@ -35,10 +35,10 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.aggregation.merge_values import ranks
 from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
-from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundles import BundleLoader
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.transfer import BundleLoader
 
 TIME = pa.timestamp("us", "UTC")
 ROWS = pa.schema(
@@ -238,7 +238,7 @@ def partials(
     with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
         table(rows).to_batches()
     ) as frame:
-        made = plans.partial_window_aggregate(frame, spec, cores=1)
+        made = composed.partial_window_aggregate(frame, spec, cores=1)
         batches: list[pa.RecordBatch] = made.toArrow().cast(to_arrow(made.schema)).to_batches()
         return batches
 
@@ -380,7 +380,7 @@ def test_kept_rows_fire_again_with_what_is_late(
         window=TumblingSpec(size_us=10),
         time_column="at",
         aggregates=() if by_function else items,
-        function=(lambda df: plans.window_result(df, aggregated)) if by_function else None,
+        function=(lambda df: composed.window_result(df, aggregated)) if by_function else None,
         allowed_lateness_us=lateness,
         late_tag="late" if aside else "",
     )

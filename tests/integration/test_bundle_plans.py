@@ -25,15 +25,15 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundle_plans import BundlePlans
-from taskexecutor.executor.spark.bundles import BundleLoader, collect
+from taskexecutor.executor.spark.bundles.messages import MessageBundles
+from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.columns import rows, slabs
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import NotKept
-from taskexecutor.executor.spark.message_bundles import MessageBundles
+from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.kept import NotKept
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.spark.transfer import BundleLoader, collect
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.plan_meter import PlanMeter
@@ -83,7 +83,7 @@ def planned(
 ) -> tuple[pa.Schema, list[dict[str, Any]]]:
     """The oracle: by a plan of its own."""
     with BundleLoader(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
-        result = plans.apply(frame, specs, cores=engine.cores)
+        result = composed.apply(frame, specs, cores=engine.cores)
         schema = to_arrow(result.schema)
         return schema, [
             row

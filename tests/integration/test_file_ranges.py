@@ -17,7 +17,7 @@ from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.file_parts import check_header, check_read, unchanged
+from taskexecutor.executor.spark.files.parts import check_header, check_read, unchanged
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from tests.integration.file_splits import cut_split, parts_of, split_of
 from tests.integration.test_file_source import reader

@@ -15,9 +15,9 @@ from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.connectors.runtime import sink_runtime
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS, local_frame
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
+from taskexecutor.executor.spark.transfer import LOCAL_ROWS, local_frame
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
 

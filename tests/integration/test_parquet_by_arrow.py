@@ -23,7 +23,7 @@ from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.files import parquet_groups, pieces
 from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
-from taskexecutor.executor.spark.column_plans import ChosenColumns
+from taskexecutor.executor.spark.bundles.source_columns import ChosenColumns
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 from tests.integration.file_splits import cut_split, parts_of

@@ -23,7 +23,7 @@ from taskexecutor.executor.connectors.sequences.source import SequenceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import keep
+from taskexecutor.executor.spark.plans.kept import keep
 from tests.integration.conftest import Slot
 
 START, SPLIT, SPLITS = -500, 2_000, 4

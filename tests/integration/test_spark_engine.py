@@ -29,10 +29,10 @@ from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.heartbeat import await_silence
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.spark.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter

@@ -22,9 +22,9 @@ from firesteel.connectors import FileSource
 from firesteel.plan.specs import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.files.source import FileStage
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
+from taskexecutor.executor.spark.transfer import LOCAL_ROWS
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import split_of

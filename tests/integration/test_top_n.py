@@ -13,8 +13,8 @@ from pyspark.sql import functions as sql
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import PartialWindowAggregateSpec, TumblingSpec
 from taskexecutor.executor.operators.windows.top_contents import sorted_rows
-from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.plans import composed
 
 VALUES = {
     "x DOUBLE": [1.0, None, math.nan, -math.inf, 0.0, math.inf, math.nan, None, -2.5],
@@ -49,7 +49,7 @@ def test_no_rows_have_no_window(engine: SparkEngine) -> None:
         aggregates=parse_aggregates(["count(*) AS n_rows"]),
     )
     rows = engine.session.range(5)
-    partial = plans.partial_window_aggregate(rows, spec, cores=1)
+    partial = composed.partial_window_aggregate(rows, spec, cores=1)
     assert [row.asDict() for row in partial.collect()] == [{"_p0_count": 5, "_rows": 5}]
-    nothing = plans.partial_window_aggregate(rows.where("id > 9"), spec, cores=1)
+    nothing = composed.partial_window_aggregate(rows.where("id > 9"), spec, cores=1)
     assert nothing.collect() == []

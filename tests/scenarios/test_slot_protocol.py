@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.service.core import Tick
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.core import SlotManager

@@ -236,7 +236,7 @@ class Connection:
 
 
 class Transport:
-    """`firesteel.common.platform.Transport`."""
+    """`firesteel.common.service.platform.Transport`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 import structlog
 
 from firesteel.common.ids import IdSource
-from firesteel.common.platform import Platform
 from firesteel.common.process import StartFailed
+from firesteel.common.service.platform import Platform
 from tests.simulation.loop import CURRENT, OUTSIDE, START_S, ProcessState, VirtualLoop
 from tests.simulation.transport import Network, Transport
 
@@ -75,7 +75,7 @@ class SimulatedProcess(ProcessState):
             if not future.done():
                 future.set_result(None)
 
-    # ---- firesteel.common.platform.Processes
+    # ---- firesteel.common.service.platform.Processes
 
     async def spawn(
         self,
@@ -180,7 +180,7 @@ class SimulatedProcess(ProcessState):
 
 
 class Child:
-    """`firesteel.common.platform.Process`: a process as its parent holds it."""
+    """`firesteel.common.service.platform.Process`: a process as its parent holds it."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self.ready: dict[str, Any] = {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firesteel.common.core import Effects, Tick
-from firesteel.common.driver import Driver, MailboxFull
+from firesteel.common.service.core import Effects, Tick
+from firesteel.common.service.driver import Driver, MailboxFull
 
 
 @dataclass

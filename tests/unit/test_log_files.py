@@ -17,7 +17,7 @@ PATIENCE_S = 20.0
 SERVICE = """
 import asyncio, subprocess
 from firesteel.common import logs
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
 
 log = logs.get_logger(__name__)
 

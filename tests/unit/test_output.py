@@ -18,7 +18,7 @@ SERVICE = """
 import asyncio, logging, sys, traceback, warnings
 import click
 from firesteel.common import logs
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
 
 log = logs.get_logger(__name__)
 

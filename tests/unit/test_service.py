@@ -14,7 +14,7 @@ SERVICE = """
 import asyncio
 import click
 from firesteel.common.config import options
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
 
 @service_main("greeter", directory="temporary", port=options.RM_PORT)

@@ -12,7 +12,7 @@ from firesteel.client.cluster.directory import ClusterDirectory
 from firesteel.client.cluster.supervisor import Supervisor
 from firesteel.common.config import options
 from firesteel.common.process import StartFailed, announce_ready
-from firesteel.common.service import ServiceProcess, service_main
+from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firesteel.common.core import Tick
+from firesteel.common.service.core import Tick
 from firesteel.common.states import JobEvent, JobStatus
 from jobmaster.core import commands, events
 from jobmaster.core.job import Job

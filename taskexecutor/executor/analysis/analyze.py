@@ -32,8 +32,8 @@ from taskexecutor.executor.analysis.row_kinds import (
     updating,
 )
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
-from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import shown
 from taskexecutor.executor.spark.static_tables import schemas_only
 
@@ -120,7 +120,7 @@ class _Analysis:
         self.outputs[vertex.vertex_id].append(output)
         ends_plan = self._plan_of[vertex.vertex_id, index][-1] == index
         if output.frame is not None and ends_plan and not output.plan:
-            output.plan = plans.analyzed_plan(output.frame.frame, output.frame.leaf)
+            output.plan = composed.analyzed_plan(output.frame.frame, output.frame.leaf)
 
     @contextlib.contextmanager
     def _placed(self, operator: Operator) -> Iterator[None]:

@@ -21,7 +21,7 @@ from taskexecutor.executor.analysis.row_by_row import (
     kind_of,
 )
 from taskexecutor.executor.analysis.step import Frame
-from taskexecutor.executor.spark.plans import WINDOW_END, WINDOW_START
+from taskexecutor.executor.spark.plans.composed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

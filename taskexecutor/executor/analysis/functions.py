@@ -31,7 +31,7 @@ from taskexecutor.executor.analysis.checks import (
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
-from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import missing_column
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
 
     frame = step.frame()
     if spec.per_bundle:  # it may look at its rows
-        frame = frame.with_plan(plans.empty_frame(step.session, frame.frame.schema))
+        frame = frame.with_plan(composed.empty_frame(step.session, frame.frame.schema))
     method = spec.function if isinstance(spec.function, FrameMethod) else None
     try:
-        result = plans.transform(frame.frame, spec)
+        result = composed.transform(frame.frame, spec)
     except Exception as error:
         refuse_action(step.operator_name, error)
         if method is None or not isinstance(error, PySparkException):
@@ -59,9 +59,9 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
         _check_method(step.operator_name, method, frame.frame, result)
     check_transform(step, frame.frame, result)
     if spec.per_bundle:
-        following = frame.with_plan(plans.unread_frame(step.session, result.schema))
+        following = frame.with_plan(composed.unread_frame(step.session, result.schema))
         output = AnalyzedOutput.on_spark(following)
-        output.plan = plans.analyzed_plan(result, frame.leaf)
+        output.plan = composed.analyzed_plan(result, frame.leaf)
         return output
     check_row_by_row(step.operator_name, frame, result)
     return AnalyzedOutput.on_spark(frame.with_plan(result))

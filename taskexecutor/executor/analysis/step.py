@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.plans import unread_frame
+from taskexecutor.executor.spark.plans.composed import unread_frame
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 
 if TYPE_CHECKING:

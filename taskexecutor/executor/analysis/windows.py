@@ -25,14 +25,15 @@ from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.step import BUNDLE, AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.operators.windows.contents import RANK
 from taskexecutor.executor.operators.windows.top_contents import sorted_rows
-from taskexecutor.executor.spark import plans
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import missing_column, spark_name, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _WINDOW = tuple(
-    pa.field(name, pa.timestamp("us", "UTC")) for name in (plans.WINDOW_START, plans.WINDOW_END)
+    pa.field(name, pa.timestamp("us", "UTC"))
+    for name in (composed.WINDOW_START, composed.WINDOW_END)
 )
 
 
@@ -42,7 +43,7 @@ def analyze_partial_aggregate(
     frame = step.frame()
     _check_columns(step, spec, to_arrow(frame.frame.schema))
     try:
-        partial = plans.partial_window_aggregate(frame.frame, spec, cores=0)
+        partial = composed.partial_window_aggregate(frame.frame, spec, cores=0)
         final = _final_schema(frame.frame, spec)
     except Exception as error:
         _raise_for_expression(frame.frame, spec.aggregates)
@@ -72,9 +73,9 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
     _check_columns(step, spec, rows)
     window_columns = {field.name for field in _WINDOW}
     columns = [field for field in rows if field.name not in window_columns]
-    fired = plans.empty_frame(step.session, to_spark(pa.schema([*columns, *_WINDOW])))
+    fired = composed.empty_frame(step.session, to_spark(pa.schema([*columns, *_WINDOW])))
     try:
-        result = plans.window_result(fired, spec)
+        result = composed.window_result(fired, spec)
     except Exception as error:
         _raise_for_expression(frame, spec.aggregates)
         if spec.function is not None:
@@ -84,7 +85,7 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         ByKey(step.operator_name, Frame(fired, BUNDLE), spec).check(result)
     return AnalyzedOutput(
         schema=to_arrow(result.schema),
-        plan=plans.analyzed_plan(result, "Window"),
+        plan=composed.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
         retracting=step.operator_name if spec.retracts else "",
     )
@@ -138,7 +139,7 @@ def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Sche
     """Columns and types of the finished windows: those of Spark's aggregation without the split."""
     from pyspark.sql import functions as sql
 
-    whole = frame.groupBy(*(plans.column(key) for key in spec.key_columns)).agg(
+    whole = frame.groupBy(*(composed.column(key) for key in spec.key_columns)).agg(
         *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
     )
     fields = list(to_arrow(whole.schema))

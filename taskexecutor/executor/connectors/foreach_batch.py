@@ -14,9 +14,9 @@ from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.connectors.runtime import SinkRuntime
-from taskexecutor.executor.spark.bundles import BundleLoader
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.schemas import to_spark
+from taskexecutor.executor.spark.transfer import BundleLoader
 
 
 class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):

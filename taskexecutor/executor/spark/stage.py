@@ -11,10 +11,10 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
-from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundles import collect
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, engine_of
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
+from taskexecutor.executor.spark.transfer import collect
 from taskexecutor.executor.timing.missing_time import missing_time
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SparkStage(StreamOperator):
         """Applies the group to `frame`, runs the plan, emits its rows, and returns its frame."""
         meter = self.context.plan_meter
         with meter.planning:
-            frame = plans.apply(frame, self._specs, cores=self._engine.cores)
+            frame = composed.apply(frame, self._specs, cores=self._engine.cores)
             self._check_schema(frame)
         meter.made()
         assert self._output_schema is not None
@@ -67,7 +67,7 @@ class SparkStage(StreamOperator):
 
     def _show_plan(self, frame: DataFrame) -> None:
         if self.context.task.subtask == 0:  # one subtask is enough
-            self.context.show_plan(lambda: plans.optimized_plan(frame))
+            self.context.show_plan(lambda: composed.optimized_plan(frame))
 
     def _check_schema(self, frame: DataFrame) -> None:
         """A transform may build its plan from the data that it sees, but its columns must not
@@ -91,6 +91,6 @@ class SparkStage(StreamOperator):
         last = self._specs[-1] if self._specs else None
         if not isinstance(last, PartialWindowAggregateSpec) or not last.in_event_time:
             return
-        starts = batch.column(batch.schema.get_field_index(plans.WINDOW_START))
+        starts = batch.column(batch.schema.get_field_index(composed.WINDOW_START))
         if starts.null_count:
             raise FiresteelError(missing_time(last.time_column))

@@ -21,11 +21,11 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.units import shortest_size, size
 from firesteel.errors import FiresteelError
 from firesteel.static_table import StaticTable
-from taskexecutor.executor.spark.bundles import collect, local_frame
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import LOCAL_RELATION_LIMIT, temporary_conf
+from taskexecutor.executor.spark.plans.kept import LOCAL_RELATION_LIMIT, temporary_conf
+from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned_here
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
-from taskexecutor.executor.spark.table_versions import TableVersion, pinned_here
+from taskexecutor.executor.spark.transfer import collect, local_frame
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from taskexecutor.executor.timing.repeating import Repeating

@@ -15,9 +15,9 @@ import pyarrow as pa
 from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.spark.bundle_plans import BundlePlans
-from taskexecutor.executor.spark.bundles import BundleLoader
+from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.stage import SparkStage
+from taskexecutor.executor.spark.transfer import BundleLoader
 
 
 class SparkTransformStage(SparkStage):

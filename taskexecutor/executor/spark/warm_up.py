@@ -25,15 +25,15 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WatermarkSpec,
 )
-from taskexecutor.executor.spark import observations, plans
-from taskexecutor.executor.spark.bundle_plans import BundlePlans
-from taskexecutor.executor.spark.bundles import LOCAL_ROWS, BundleLoader, collect
-from taskexecutor.executor.spark.file_parts import FileParts
-from taskexecutor.executor.spark.file_plans import FilePlans
-from taskexecutor.executor.spark.files import declared_schema, read_files
+from taskexecutor.executor.spark.bundles.plans import BundlePlans
+from taskexecutor.executor.spark.files.frames import declared_schema, read_files
+from taskexecutor.executor.spark.files.parts import FileParts
+from taskexecutor.executor.spark.files.plans import FilePlans
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.plans import composed, observations
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 
@@ -173,7 +173,7 @@ def _with_number(frame: DataFrame) -> DataFrame:
 
 
 def _aggregated(frame: DataFrame, cores: int) -> DataFrame:
-    return plans.partial_window_aggregate(_with_number(frame), _AGGREGATE, cores=cores)
+    return composed.partial_window_aggregate(_with_number(frame), _AGGREGATE, cores=cores)
 
 
 def _run(frame: DataFrame) -> None:

@@ -44,8 +44,8 @@ from dispatcher.core.records import (
     JobForgotten,
     JobStatusChanged,
 )
-from firesteel.common.core import Tick
 from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.service.core import Tick
 from firesteel.common.states import IllegalTransition, JobStatus
 
 JOB = JobId("a" * 32)

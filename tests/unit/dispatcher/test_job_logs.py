@@ -34,10 +34,10 @@ from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.metrics import Registry
-from firesteel.common.platform import SYSTEM, Process
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 
 JOB, NEAR, FAR, GONE = JobId("a" * 32), "1" * 32, "2" * 32, "3" * 32

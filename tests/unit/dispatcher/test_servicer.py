@@ -25,9 +25,9 @@ from firesteel.client.client import Client
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.metrics import Registry
-from firesteel.common.platform import SYSTEM, Process
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc.server import aio_channel
+from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobNotFound
 

@@ -21,8 +21,8 @@ from firesteel._proto import job_graph_pb2
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
-from firesteel.common.platform import SYSTEM, Process
 from firesteel.common.process import StartFailed
+from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 
 JOB = JobId("a" * 32)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.platform import SYSTEM
+from firesteel.common.service.platform import SYSTEM
 from jobmaster.collected_rows import CollectedRows
 
 SINK = "0" * 32

@@ -13,11 +13,11 @@ from collections import Counter
 
 import pytest
 
-from firesteel.common.core import Tick
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested
+from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from firesteel.common.core import Tick
 from firesteel.common.ids import (
     AllocationId,
     AttemptId,
@@ -17,6 +16,7 @@ from firesteel.common.ids import (
     TaskExecutorId,
 )
 from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.core import TaskExecutorCore

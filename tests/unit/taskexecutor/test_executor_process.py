@@ -10,8 +10,8 @@ from pathlib import Path
 
 from firesteel.common.config import Configuration
 from firesteel.common.ids import ExecutorId
-from firesteel.common.platform import SYSTEM
 from firesteel.common.process import StartFailed
+from firesteel.common.service.platform import SYSTEM
 from firesteel.common.units import MIB
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment, ProcessShape

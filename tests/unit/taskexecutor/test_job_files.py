@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from firesteel.common.job_graph import Blob, BlobKind
-from firesteel.common.platform import SYSTEM
+from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from taskexecutor.core import commands, events
 from taskexecutor.executor.cleaning import forget_modules

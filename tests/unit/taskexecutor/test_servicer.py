@@ -11,8 +11,8 @@ import pytest
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
-from firesteel.common.platform import SYSTEM
 from firesteel.common.rpc.server import aio_channel
+from firesteel.common.service.platform import SYSTEM
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 from taskexecutor.servicer import ExecutorLinkServicer
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from firesteel._proto import resource_manager_pb2
-from firesteel.common.platform import SYSTEM
 from firesteel.common.rpc.link import FIRST_PAUSE_S
+from firesteel.common.service.platform import SYSTEM
 from taskexecutor.streams import ResourceManagerStream
 from tests.integration.task_executor_masters import Masters
 

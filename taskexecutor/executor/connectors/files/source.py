@@ -31,11 +31,12 @@ from taskexecutor.executor.connectors.files.pieces import Differs, PartReader, P
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.spark import observations
-from taskexecutor.executor.spark.column_plans import ChosenColumns, ColumnPlan, ColumnPlans
-from taskexecutor.executor.spark.file_parts import FileParts, check_header, check_read, unchanged
-from taskexecutor.executor.spark.file_plans import FilePlan, FilePlans, FileRows
-from taskexecutor.executor.spark.files import (
+from taskexecutor.executor.spark.bundles.source_columns import (
+    ChosenColumns,
+    ColumnPlan,
+    ColumnPlans,
+)
+from taskexecutor.executor.spark.files.frames import (
     DROPPED_COUNTER,
     MALFORMED_SCHEMA,
     CheckedRows,
@@ -46,6 +47,9 @@ from taskexecutor.executor.spark.files import (
     read_all,
     read_files,
 )
+from taskexecutor.executor.spark.files.parts import FileParts, check_header, check_read, unchanged
+from taskexecutor.executor.spark.files.plans import FilePlan, FilePlans, FileRows
+from taskexecutor.executor.spark.plans import observations
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.missing_time import IS_NULL
 

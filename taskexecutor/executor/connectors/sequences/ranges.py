@@ -1,5 +1,5 @@
 """Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is
-sound (taskexecutor.executor.spark.kept_plan).
+sound (taskexecutor.executor.spark.plans.kept).
 
 Spark's aggregation looks a row's group up in a small map first, then in a larger one, which takes
 several times as long. If the first rows alone have more groups than fit into the first map, it is
@@ -18,8 +18,8 @@ import pyarrow as pa
 from firesteel.connectors import SequenceSource
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
-from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.kept_plan import (
+from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
     ROW_BY_ROW,
     KeptPlan,
@@ -174,7 +174,7 @@ class RangePlans:
             return _MAP_BITS
         session: Any = self._session
         rows = session.range(begin, begin + many, 1, 1).withColumnRenamed("id", self._source.column)
-        if plans.apply(rows, self._specs, cores=1).count() <= 1 << _MAP_BITS:
+        if composed.apply(rows, self._specs, cores=1).count() <= 1 << _MAP_BITS:
             return _MAP_BITS
         group_bytes = 9 * len(self._schema) + 8
         groups = (

@@ -23,10 +23,10 @@ from taskexecutor.executor.operators.windows.contents import (
     as_timestamps,
 )
 from taskexecutor.executor.operators.windows.kept_rows import KeptRows
-from taskexecutor.executor.spark import plans
-from taskexecutor.executor.spark.bundles import BundleLoader, collect
 from taskexecutor.executor.spark.jvm.engine import engine_of
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.transfer import BundleLoader, collect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,7 +82,7 @@ class RowContents(KeptRows):
                 batches = table.combine_chunks().to_batches()
                 rows = loaded.enter_context(self._way.dataframe(batches))
             with meter.planning:
-                frame = plans.window_result(rows, self._spec, kind)
+                frame = composed.window_result(rows, self._spec, kind)
             meter.made()
             self._run(frame)
 

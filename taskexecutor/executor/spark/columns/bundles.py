@@ -14,7 +14,7 @@ from firesteel.operator import PlanMeter
 from taskexecutor.executor.spark.columns.rows import SharedRows, columns_read
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import KeptPlan
+from taskexecutor.executor.spark.plans.kept import KeptPlan
 from taskexecutor.executor.spark.schemas import conform
 
 _PART_BYTES = 32 * MIB  # of a bundle in shared memory at a time, unless a single row has more

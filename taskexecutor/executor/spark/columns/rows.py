@@ -22,8 +22,8 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.columns import slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
-from taskexecutor.executor.spark.kept_plan import NotKept
-from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.plans.kept import NotKept
+from taskexecutor.executor.spark.plans.row_observer import RowObserver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

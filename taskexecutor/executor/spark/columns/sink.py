@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.operator import PlanMeter
-from taskexecutor.executor.spark import kept_plan
 from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
+from taskexecutor.executor.spark.plans.kept import generated_anew
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ColumnSink:
     def fuse(self, plan: Any) -> Any:
         """The physical plan that puts its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
-        return kept_plan.generated_anew(self._session, plan, self.java.after)
+        return generated_anew(self._session, plan, self.java.after)
 
     def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
         """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in

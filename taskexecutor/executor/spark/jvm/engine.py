@@ -18,7 +18,6 @@ import structlog
 from firesteel.common.process import temporary
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.bundles import BundleStore
 from taskexecutor.executor.spark.jvm import archive, gateway, heartbeat, mllib
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
@@ -26,6 +25,7 @@ from taskexecutor.executor.spark.jvm.code import Code
 from taskexecutor.executor.spark.jvm.launch import Jvm, start_jvm
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.jvm.session import create_session, session_settings
+from taskexecutor.executor.spark.transfer import BundleStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

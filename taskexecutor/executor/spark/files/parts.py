@@ -16,7 +16,7 @@ import pyarrow as pa
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.files import partition_base
+from taskexecutor.executor.spark.files.frames import partition_base
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.schemas import to_arrow

@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
-from taskexecutor.executor.spark.bundles import local_frame, writing
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import (
+from taskexecutor.executor.spark.plans.kept import (
     LOCAL_RELATION_LIMIT,
     KeptPlan,
     NotKept,
     temporary_conf,
 )
 from taskexecutor.executor.spark.schemas import conform, to_arrow
+from taskexecutor.executor.spark.transfer import local_frame, writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

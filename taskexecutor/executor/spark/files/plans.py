@@ -19,11 +19,12 @@ from firesteel.connectors.file_source import LISTING_OPTIONS
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec, WatermarkSpec
 from taskexecutor.executor.spark.columns.sink import ColumnSink
-from taskexecutor.executor.spark.file_parts import FileParts
-from taskexecutor.executor.spark.files import CheckedRows, read_all, read_files
+from taskexecutor.executor.spark.files.frames import CheckedRows, read_all, read_files
+from taskexecutor.executor.spark.files.parts import FileParts
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
-from taskexecutor.executor.spark.kept_plan import (
+from taskexecutor.executor.spark.plans.composed import empty_frame, event_time_us
+from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
     ROW_BY_ROW,
     KeptPlan,
@@ -31,8 +32,7 @@ from taskexecutor.executor.spark.kept_plan import (
     attempted,
     keep,
 )
-from taskexecutor.executor.spark.plans import empty_frame, event_time_us
-from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What every core is made of; `firesteel.common.driver` runs one.
+"""What every core is made of; `firesteel.common.service.driver` runs one.
 
 A core is plain synchronous Python that decides; it does no I/O, reads no clock, draws no
 randomness:

@@ -28,9 +28,9 @@ import structlog
 from firesteel.common.error_report import summary_of
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
-from taskexecutor.executor.spark import plans
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
-from taskexecutor.executor.spark.table_versions import TableVersion, pinned
+from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -193,10 +193,10 @@ def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFra
     """
     last = specs[-1] if specs else None
     if not isinstance(last, PartialWindowAggregateSpec):
-        rows = plans.apply(leaf, specs, cores=0)
+        rows = composed.apply(leaf, specs, cores=0)
         return rows, rows
-    rows = plans.apply(leaf, specs[:-1], cores=0)
-    return rows, plans.partial_window_aggregate(rows, last, cores=0)
+    rows = composed.apply(leaf, specs[:-1], cores=0)
+    return rows, composed.partial_window_aggregate(rows, last, cores=0)
 
 
 def _children(plan: Any) -> list[Any]:

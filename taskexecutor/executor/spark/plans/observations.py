@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.plan.specs import WatermarkSpec
-from taskexecutor.executor.spark.plans import event_time_us
+from taskexecutor.executor.spark.plans.composed import event_time_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

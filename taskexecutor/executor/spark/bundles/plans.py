@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.spark import message_bundles
+from taskexecutor.executor.spark.bundles import messages
+from taskexecutor.executor.spark.bundles.messages import MessageBundles
 from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import ATTEMPTS, ROW_BY_ROW, attempted, keep
-from taskexecutor.executor.spark.message_bundles import MessageBundles
+from taskexecutor.executor.spark.plans.kept import ATTEMPTS, ROW_BY_ROW, attempted, keep
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -91,6 +91,6 @@ class BundlePlans:
             kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | rows.LEAF)
             if ColumnSink.suits(engine, kept.frame.schema):
                 return ColumnBundles(engine, kept, self._meter)
-        leaf = message_bundles.frame(engine, self._spark_schema)
-        kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | message_bundles.LEAF)
+        leaf = messages.frame(engine, self._spark_schema)
+        kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
         return MessageBundles(engine, kept, self._meter)

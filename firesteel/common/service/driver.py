@@ -23,7 +23,7 @@ from typing import Generic
 
 import structlog
 
-from firesteel.common.core import Command, Core, Event, Record, Tick
+from firesteel.common.service.core import Command, Core, Event, Record, Tick
 
 log = structlog.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from taskexecutor.executor.spark.bundles import collect
-from taskexecutor.executor.spark.observations import observed
-from taskexecutor.executor.spark.plans import column
-from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.plans.composed import column
+from taskexecutor.executor.spark.plans.observations import observed
+from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow, to_spark
+from taskexecutor.executor.spark.transfer import collect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession

@@ -14,7 +14,8 @@ from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles, parts_of
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.kept_plan import (
+from taskexecutor.executor.spark.plans.composed import event_time_us
+from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
     ROW_BY_ROW,
     KeptPlan,
@@ -22,8 +23,7 @@ from taskexecutor.executor.spark.kept_plan import (
     attempted,
     keep,
 )
-from taskexecutor.executor.spark.plans import event_time_us
-from taskexecutor.executor.spark.row_observer import RowObserver
+from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:

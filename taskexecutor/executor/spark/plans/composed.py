@@ -18,7 +18,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
 )
 from firesteel.row_kind import INSERT, ROW_KIND
-from taskexecutor.executor.spark.table_versions import pinned
+from taskexecutor.executor.spark.plans.table_versions import pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

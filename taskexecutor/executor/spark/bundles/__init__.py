@@ -1,0 +1,1 @@
+"""Bundles of rows that enter plans, by whichever way is the fastest for them."""

@@ -1,0 +1,1 @@
+"""Files that plans read: their frames, their parts, and plans kept over them."""

@@ -1,0 +1,1 @@
+"""Spark plans: of fused operators, observed, and kept for many runs."""
