@@ -5,7 +5,7 @@ loopback.
 from __future__ import annotations
 
 import os
-import socket
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -36,27 +36,33 @@ SCHEMA = pa.schema([("x", pa.int64())])
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("standalone")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    url = f"spark://127.0.0.1:{port}"
-    processes = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def daemon(kind: str, ready: str, *arguments: str) -> str:
+        """Its log once it is ready."""
+        log = folder / f"{kind}.log"
+        processes.append(started(log, kind, *arguments))
+        deadline = time.monotonic() + START_S
+        while ready not in (written := log.read_text()):
+            assert processes[-1].poll() is None and time.monotonic() < deadline, written
+            time.sleep(0.05)
+        return written
+
     try:
-        processes.append(
-            daemon(folder, "master.Master", "I have been elected leader", "--port", str(port))
-        )
-        more = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / "work"), url)
-        processes.append(
-            daemon(folder, "worker.Worker", "Successfully registered with master", *more)
-        )
-        yield url
+        # A port that it finds itself: nobody else can take it meanwhile.
+        log = daemon("master.Master", "I have been elected leader", "--port", "0")
+        found = re.search(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", log)
+        assert found is not None, log
+        more = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / "work"), found[1])
+        daemon("worker.Worker", "Successfully registered with master", *more)
+        yield found[1]
     finally:
         for process in reversed(processes):
             process.terminate()  # a worker ends its executors
             process.wait(START_S)
 
 
-def daemon(folder: Path, kind: str, ready: str, *arguments: str) -> subprocess.Popen[bytes]:
-    log = folder / f"{kind}.log"
+def started(log: Path, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
     # As Spark's scripts do; without the version, a worker looks for the folders of a build.
     environment = {
         **os.environ,
@@ -72,18 +78,13 @@ def daemon(folder: Path, kind: str, ready: str, *arguments: str) -> subprocess.P
         f"org.apache.spark.deploy.{kind}",
     ]
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            cwd=folder,
+            cwd=log.parent,
         )
-    deadline = time.monotonic() + START_S
-    while ready not in log.read_text():
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-    return process
 
 
 @pytest.fixture(scope="module")
