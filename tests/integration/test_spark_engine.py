@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -29,8 +30,8 @@ from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
+from taskexecutor.executor.spark.jvm import heartbeat
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
-from taskexecutor.executor.spark.jvm.heartbeat import await_silence
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -408,33 +409,51 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     assert session.sql("SELECT thrice(2)").first()[0] == 6, "Spark starts new Python workers"
 
 
-def test_a_stopped_jvm_is_silent_and_a_busy_one_is_not(engine: SparkEngine) -> None:
-    timeout_s = 4.0
+def test_a_busy_jvm_answers_and_a_stopped_one_is_silent(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jvm = psutil.Process(engine.jvm_pid)
+    context = engine.session.sparkContext
+    answered = threading.Semaphore(0)
     enough = threading.Event()
 
+    def pause(seconds: float) -> None:
+        """As await_silence pauses after each answer."""
+        answered.release()
+        if enough.is_set():
+            raise ConnectionError  # the end of the watch
+        time.sleep(seconds)
+
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(sleep=pause))
+
     def busy() -> None:
-        with engine.job_group("busy", "longer than the timeout", enough.is_set):
+        with engine.job_group("busy", "longer than all of this", enough.is_set):
             engine.session.range(10**15).selectExpr("sum(hash(id))").collect()
 
     with ThreadPoolExecutor() as pool:
-        gateway = engine.session.sparkContext._gateway
-        silent = pool.submit(await_silence, gateway, interval_s=0.5, timeout_s=timeout_s)
         working = pool.submit(busy)
-        begin = time.monotonic()
-        while time.monotonic() < begin + 1.5 * timeout_s:
-            engine.collect_garbage()
-        assert not silent.done() and not working.done()
-        enough.set()
-        assert "cancel" in str(working.exception(timeout=30)).lower()
-
-        jvm.suspend()
-        begin = time.monotonic()
+        while not context.statusTracker().getActiveJobsIds():
+            time.sleep(0.01)
+        watching = pool.submit(
+            heartbeat.await_silence, context._gateway, interval_s=0.1, timeout_s=60.0
+        )
         try:
-            assert silent.result(timeout=30)
+            for _ in range(5):
+                engine.collect_garbage()
+                assert answered.acquire(timeout=60)
+            assert not watching.done() and not working.done()
         finally:
-            jvm.resume()
-        assert time.monotonic() - begin > timeout_s - 1
+            enough.set()
+        assert "cancel" in str(working.exception(timeout=60)).lower()
+        assert not watching.result(timeout=60)
+
+    jvm.suspend()
+    begin = time.monotonic()
+    try:
+        assert heartbeat.await_silence(context._gateway, interval_s=0.5, timeout_s=2.0)
+    finally:
+        jvm.resume()
+    assert time.monotonic() - begin >= 1.5
     assert engine.session.range(3).count() == 3
 
 
