@@ -11,10 +11,21 @@ from py4j.protocol import Py4JNetworkError
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import Jvm
 
+ENDING = [sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(7)"]
+
+
+def test_a_jvm_may_end_a_while_after_it_was_killed() -> None:
+    with subprocess.Popen(ENDING) as process:
+        engine = SparkEngine()
+        engine._jvm = Jvm(process=process, gateway=None)
+        assert str(engine.lost()).endswith(
+            " is gone: it ended with code 7; the slot's log says why"
+        )
+        assert not engine.is_alive()
+
 
 def test_a_jvm_may_end_a_while_after_it_has_broken_its_connections() -> None:
-    ending = [sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(7)"]
-    with subprocess.Popen(ending) as process:
+    with subprocess.Popen(ENDING) as process:
         engine = SparkEngine()
         engine._jvm = Jvm(process=process, gateway=None)
         with (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_END_S = 5.0  # a JVM that has broken its connections has ended by then, also on a busy machine
+_END_S = 5.0  # a JVM that was killed, or has broken its connections, has ended by then
 _OUT_OF_MEMORY = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
 
 _ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
@@ -237,7 +237,7 @@ class SparkEngine:
         code = None
         if self._jvm is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._jvm.process.wait(1.0)  # another thread may be reaping it
+                code = self._jvm.process.wait(_END_S)  # another thread may be reaping it
         heap_mib = self.heap_bytes // MIB
         if self._context_stopped:
             reason = (
