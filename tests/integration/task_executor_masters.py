@@ -29,7 +29,7 @@ class Peer:
     def __init__(self) -> None:
         self.heard: list[Any] = []
         self.arrived: list[float] = []
-        self.outgoing: asyncio.Queue[Any] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[Any] = asyncio.Queue()  # of the latest stream
         self._changed = asyncio.Event()
         self._taken = 0
 
@@ -109,10 +109,8 @@ class Masters(
         ) -> AsyncIterator[Any]:
             masters = self.masters
             registered = resource_manager_pb2.Registered(resource_manager_epoch=masters.epoch)
-            masters.resource_manager.outgoing.put_nowait(
-                resource_manager_pb2.ResourceManagerToTaskExecutor(
-                    resource_manager_epoch=masters.epoch, registered=registered
-                )
+            yield resource_manager_pb2.ResourceManagerToTaskExecutor(
+                resource_manager_epoch=masters.epoch, registered=registered
             )
             async for message in _converse(masters.resource_manager, request_iterator):
                 yield message
@@ -155,17 +153,19 @@ class Masters(
 
 
 async def _converse(peer: Peer, incoming: Any) -> AsyncIterator[Any]:
+    outgoing = peer.outgoing = asyncio.Queue()  # an earlier stream, which ends, takes nothing of it
+
     async def read() -> None:
         async for message in incoming:
             peer.hear(message)
             beat = peer.beat(message)
             if beat is not None:
-                peer.outgoing.put_nowait(beat)
-        peer.outgoing.put_nowait(None)
+                outgoing.put_nowait(beat)
+        outgoing.put_nowait(None)
 
     reading = asyncio.create_task(read())
     try:
-        while (message := await peer.outgoing.get()) is not None:
+        while (message := await outgoing.get()) is not None:
             yield message
     finally:
         reading.cancel()

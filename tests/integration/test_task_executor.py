@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 
 from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
 from firesteel.common.process import Child, spawn, temporary
+from firesteel.common.process.log_files import slot_log
 from tests.integration.task_executor_masters import Masters
 
 JOB = "b" * 32
@@ -49,12 +50,12 @@ class Cluster:
         return psutil.Process(self.task_executor.pid).children(recursive=True)
 
     def named(self, name: str) -> psutil.Process:
-        return next(process for process in self.tree() if process.name().startswith(name))
+        return next(process for process in self.tree() if _is_named(process, name))
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with started(tmp_path) as cluster:
+async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+    async with started(tmp_path, *getattr(request, "param", ())) as cluster:
         yield cluster
 
 
@@ -67,7 +68,6 @@ async def started(tmp_path: Path, *more: str) -> AsyncIterator[Cluster]:
         "taskmanager.numberOfTaskSlots=1",
         "metrics.reporter.prom.port=0",
         "heartbeat.interval=1s",
-        "heartbeat.timeout=8s",
         *more,
     )
     arguments = [part for value in values for part in ("-D", value)]
@@ -84,11 +84,20 @@ async def started(tmp_path: Path, *more: str) -> AsyncIterator[Cluster]:
         ],
         log_path=tmp_path / "taskexecutor.log",
     )
-    await masters.resource_manager.next("register")
-    yield Cluster(masters, child, tmp_path)
-    child.kill()
-    await child.wait()
-    await masters.stop()
+    try:
+        await masters.resource_manager.next("register")
+        yield Cluster(masters, child, tmp_path)
+    finally:
+        child.kill()
+        await child.wait()
+        await masters.stop()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"after a minute still not: {what}"
+        await asyncio.sleep(0.02)
 
 
 async def gone(processes: list[psutil.Process], within_s: float = 60.0) -> bool:
@@ -98,6 +107,13 @@ async def gone(processes: list[psutil.Process], within_s: float = 60.0) -> bool:
             return True
         await asyncio.sleep(0.01)
     return False
+
+
+def _is_named(process: psutil.Process, name: str) -> bool:
+    try:
+        return process.name().startswith(name)
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -127,8 +143,11 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     assert "killed by SIGKILL" in lost.error.summary
     assert await gone([python, jvm])
     third = await cluster.take_slot("3")
-    assert not list(temporary.SHARED_MEMORY.glob(in_shared_memory))
-    assert not (cluster.directory / "tmp" / first.executor_id).exists()
+    await until(
+        lambda: not list(temporary.SHARED_MEMORY.glob(in_shared_memory)), "no shared memory is left"
+    )
+    files = cluster.directory / "tmp" / first.executor_id
+    await until(lambda: not files.exists(), "no files are left")
     assert third.executor_id != first.executor_id
 
     # kill -9 of its JVM: the process reports it before it ends.
@@ -139,13 +158,15 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     assert await gone([python])
 
     # kill -9 of the TaskExecutor, while a process starts: nothing is left.
-    while not any(process.name().startswith("java") for process in cluster.tree()):
-        await asyncio.sleep(0.05)
+    await until(
+        lambda: any(_is_named(process, "java") for process in cluster.tree()), "a JVM starts"
+    )
     everything = cluster.tree()
     os.kill(cluster.task_executor.pid, signal.SIGKILL)
     assert await gone(everything)
 
 
+@pytest.mark.parametrize("cluster", [("heartbeat.timeout=8s",)], indirect=True)
 async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
     """Its Python or its JVM is stopped, as by a debugger or a signal: nothing answers or ends. It
     has no task.
@@ -177,8 +198,9 @@ async def test_a_process_that_crashes_at_its_start_is_retried_ever_more_rarely(t
         first_line = report.slots[0].problem.splitlines()[0]
         assert first_line.endswith("could not start: exit code 3: no such thing")
         log = tmp_path / "log" / "slot-0.log"
-        while log.read_text().count("no such thing") < 3:  # at 0, 1 and 3 s
-            await asyncio.sleep(0.1)
+        await until(  # at 0, 1 and 3 s
+            lambda: log.read_text().count("no such thing") >= 3, "the third attempt"
+        )
         cluster.masters.request_slot("1" * 32, JOB, 0)
         refused = await cluster.masters.resource_manager.next("slot_request_result")
         assert not refused.accepted and first_line in refused.reason
@@ -275,8 +297,8 @@ async def test_a_process_in_which_a_thread_of_the_job_lives_on_is_replaced(clust
     masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})
     await cluster.until_free()
     assert await gone([python])
-    logs = "".join(path.read_text() for path in cluster.directory.rglob("*.log"))
-    assert "a thread of the job lives on" in logs
-    assert "abandoned writer" in logs and "in hang_here" in logs
+    logged = slot_log(cluster.directory, 0).read_text()
+    assert "a thread of the job lives on" in logged
+    assert "abandoned writer" in logged and "in hang_here" in logged
     again = await cluster.take_slot("2")
     assert again.executor_id != first.executor_id
