@@ -16,7 +16,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec, TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 
 BATCH_ROWS = 65_536

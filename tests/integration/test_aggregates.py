@@ -32,8 +32,8 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation.merge_values import ranks
-from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+from taskexecutor.executor.aggregation.merge_values import ranks
+from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed

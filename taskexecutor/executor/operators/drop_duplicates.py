@@ -12,8 +12,8 @@ from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import DropDuplicatesSpec
-from taskexecutor.executor.operators.aggregation.grouping import Ints
-from taskexecutor.executor.operators.aggregation.key_index import hashable
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.key_index import hashable
 from taskexecutor.executor.operators.windows.contents import event_times
 
 # Kept rows are forgotten in groups, so many for each stretch of `within`.

@@ -47,7 +47,7 @@ OPERATORS: dict[type[Spec], str] = {
     WindowApplySpec: "windows.window_operator:window_operator",
     WindowTopNSpec: "windows.window_operator:window_operator",
     DropDuplicatesSpec: "drop_duplicates:DropDuplicates",
-    RunningAggregateSpec: "aggregation.running_aggregate:RunningAggregate",
+    RunningAggregateSpec: "running_aggregate:RunningAggregate",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)
 

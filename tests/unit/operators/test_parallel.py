@@ -29,7 +29,7 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioning.routing import make_routing
-from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.task.chain import NodeTarget

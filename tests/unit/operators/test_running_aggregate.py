@@ -14,12 +14,12 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.aggregation import key_index, keyed_partials
-from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
-from taskexecutor.executor.operators.aggregation.grouping import group, members
-from taskexecutor.executor.operators.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.operators.aggregation.merging import merge_partials
-from taskexecutor.executor.operators.aggregation.running_aggregate import RunningAggregate
+from taskexecutor.executor.aggregation import key_index, keyed_partials
+from taskexecutor.executor.aggregation.dense_partials import DensePartials
+from taskexecutor.executor.aggregation.grouping import group, members
+from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
+from taskexecutor.executor.aggregation.merging import merge_partials
+from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
 

@@ -14,7 +14,7 @@ from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
-from taskexecutor.executor.operators.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.timing.missing_time import missing_time
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"

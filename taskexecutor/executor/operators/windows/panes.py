@@ -24,8 +24,8 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
-from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
-from taskexecutor.executor.operators.aggregation.grouping import Ints, members
+from taskexecutor.executor.aggregation.columns import as_array, as_table
+from taskexecutor.executor.aggregation.grouping import Ints, members
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import WindowAggregateSpec
 from firesteel.row_kind import INSERT, ROW_KIND
-from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
-from taskexecutor.executor.operators.aggregation.grouping import Ints
-from taskexecutor.executor.operators.aggregation.merging import ROWS, merge_partials, merges_of
-from taskexecutor.executor.operators.aggregation.results import aggregate_results
+from taskexecutor.executor.aggregation.dense_partials import DensePartials
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.merging import ROWS, merge_partials, merges_of
+from taskexecutor.executor.aggregation.results import aggregate_results
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,
     WINDOW_START,

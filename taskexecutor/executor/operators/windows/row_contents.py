@@ -14,7 +14,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import WindowApplySpec
 from firesteel.row_kind import INSERT
-from taskexecutor.executor.operators.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (
     TIME,
     WINDOW_END,

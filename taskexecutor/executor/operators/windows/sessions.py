@@ -17,8 +17,8 @@ from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
 from firesteel.row_kind import DELETE
-from taskexecutor.executor.operators.aggregation.columns import as_array, as_table
-from taskexecutor.executor.operators.aggregation.grouping import (
+from taskexecutor.executor.aggregation.columns import as_array, as_table
+from taskexecutor.executor.aggregation.grouping import (
     Ints,
     Sessions,
     group,

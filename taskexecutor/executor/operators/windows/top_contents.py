@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from firesteel.column_names import column_index
 from firesteel.plan.specs import WindowTopNSpec
 from firesteel.row_kind import INSERT, ROW_KIND
-from taskexecutor.executor.operators.aggregation.columns import as_array
-from taskexecutor.executor.operators.aggregation.grouping import Ints, group, one_group
+from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.grouping import Ints, group, one_group
 from taskexecutor.executor.operators.windows.contents import (
     RANK,
     TIME,

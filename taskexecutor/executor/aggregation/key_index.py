@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from taskexecutor.executor.operators.aggregation.dense_partials import (
+from taskexecutor.executor.aggregation.dense_partials import (
     SMALL_TABLE,
     SPARSE,
     as_keys,
 )
-from taskexecutor.executor.operators.aggregation.grouping import Ints, group, whole_numbers
+from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
 
 # A lookup of at least one key per this many known ones is worth a pass over all of them.
 _FEW = 8

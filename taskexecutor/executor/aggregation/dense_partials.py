@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from taskexecutor.executor.operators.aggregation.grouping import Ints, whole_numbers
+from taskexecutor.executor.aggregation.grouping import Ints, whole_numbers
 
 SPARSE = 16  # a table may have this many places per key
 SMALL_TABLE = 65_536  # places, however few keys there are

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from taskexecutor.executor.operators.aggregation.columns import as_array
-from taskexecutor.executor.operators.aggregation.grouping import Groups, Ints
-from taskexecutor.executor.operators.aggregation.key_index import KeyIndex
-from taskexecutor.executor.operators.aggregation.merging import merge_column, merge_partials
+from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.grouping import Groups, Ints
+from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.aggregation.merging import merge_column, merge_partials
 
 LOG_ROWS = 262_144  # the log may have this many outdated rows, or as many as there are keys
 _CHUNKS = 16  # of the log, before they are concatenated

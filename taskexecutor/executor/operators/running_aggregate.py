@@ -7,12 +7,12 @@ import pyarrow as pa
 from firesteel.elements import Watermark
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
-from taskexecutor.executor.operators.aggregation.columns import as_table
-from taskexecutor.executor.operators.aggregation.dense_partials import DensePartials
-from taskexecutor.executor.operators.aggregation.distinct_counts import DISTINCT, DistinctCounts
-from taskexecutor.executor.operators.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.operators.aggregation.merging import merges_of
-from taskexecutor.executor.operators.aggregation.results import aggregate_results
+from taskexecutor.executor.aggregation.columns import as_table
+from taskexecutor.executor.aggregation.dense_partials import DensePartials
+from taskexecutor.executor.aggregation.distinct_counts import DISTINCT, DistinctCounts
+from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
+from taskexecutor.executor.aggregation.merging import merges_of
+from taskexecutor.executor.aggregation.results import aggregate_results
 
 BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if that is more
 

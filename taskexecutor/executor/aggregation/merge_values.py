@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taskexecutor.executor.operators.aggregation.grouping import Groups, group, whole_numbers
+from taskexecutor.executor.aggregation.grouping import Groups, group, whole_numbers
 
 
 def merge_any(column: pa.Array, groups: Groups) -> pa.Array:

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import AggregateExpression
-from taskexecutor.executor.operators.aggregation import merge_numbers, merge_values
-from taskexecutor.executor.operators.aggregation.columns import as_array
-from taskexecutor.executor.operators.aggregation.grouping import Groups, group, one_group
+from taskexecutor.executor.aggregation import merge_numbers, merge_values
+from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.grouping import Groups, group, one_group
 
 ROWS = "_rows"  # the partial column that counts rows
 

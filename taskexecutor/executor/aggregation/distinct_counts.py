@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taskexecutor.executor.operators.aggregation.columns import as_array
-from taskexecutor.executor.operators.aggregation.grouping import Ints, group, whole_numbers
-from taskexecutor.executor.operators.aggregation.key_index import KeyIndex
-from taskexecutor.executor.operators.aggregation.pair_set import PairSet
+from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
+from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.aggregation.pair_set import PairSet
 
 DISTINCT = "distinct"  # how lists of distinct values merge whose number matters only
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.operators.aggregation.columns import as_array
-from taskexecutor.executor.operators.aggregation.grouping import Groups
-from taskexecutor.executor.operators.aggregation.merge_values import extreme_by_order
+from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.grouping import Groups
+from taskexecutor.executor.aggregation.merge_values import extreme_by_order
 
 
 def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:

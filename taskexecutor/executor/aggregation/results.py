@@ -9,7 +9,7 @@ import pyarrow as pa
 from firesteel.operator import RuntimeContext
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.specs import AggregateExpression
-from taskexecutor.executor.operators.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.columns import as_array
 
 
 def aggregate_results(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskexecutor.executor.operators.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.grouping import Ints
 
 _LEAST = 1024  # places of the table, which is at most half full
 

@@ -1,1 +1,0 @@
-"""Aggregation: partial results by key, how they merge, and the operator without windows."""
