@@ -17,12 +17,14 @@ class FileSink(Sink):
     """Writes part files below `path`; a file appears under its name when it is complete. `options`
     are the format's.
 
-    `format`: "parquet" (option compression), "csv" (header, sep) or "json" (one object per line;
-    decimals as texts and bytes in base64, as spark.read takes them). To read CSV with quotes or
-    line breaks in texts, give spark.read escape='"' and multiLine=True; with floats that are not
-    finite, nanValue="nan", positiveInf="inf" and negativeInf="-inf".
+    `format`: "parquet" (option compression, for all columns; by default, Snappy for those that it
+    shrinks), "csv" (header, sep) or "json" (one object per line; decimals as texts and bytes in
+    base64, as spark.read takes them). To read CSV with quotes or line breaks in texts, give
+    spark.read escape='"' and multiLine=True; with floats that are not finite, nanValue="nan",
+    positiveInf="inf" and negativeInf="-inf".
 
-    Without rolling, each subtask writes one file, complete when its input ends. `rolling_size`
+    Without rolling, each subtask writes one file, complete when its input ends; Parquet another one
+    where its rows begin to repeat, or to shrink, that did not do so before. `rolling_size`
     ("128m", or bytes): a file that has reached this size is completed and the next one begun; sizes
     are those on disk, and are checked after every few thousand rows. `rolling_interval` ("1 min",
     or a timedelta): so is a file that has been open for this long.

@@ -10,9 +10,9 @@ from typing import BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.files.parquet_writer import ParquetWriter
 from taskexecutor.executor.connectors.json_values import json_form
 
 _ONE_CHARACTER = "."
@@ -45,26 +45,27 @@ def check_format(format: str, options: Mapping[str, str], schema: pa.Schema | No
 
 
 class TableWriter(Protocol):
+    """Writes tables of one schema."""
+
+    def suits(self, table: pa.Table) -> bool:
+        """Whether the file is laid out for these rows; if not, they are better off in another."""
+
     def write_table(self, table: pa.Table) -> None: ...
 
     def close(self) -> None: ...
 
 
-def _parquet_writer(stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> TableWriter:
-    writer: TableWriter = pq.ParquetWriter(
-        stream, schema, compression=options.get("compression", "snappy")
-    )
-    return writer
-
-
 class _CsvWriter:
-    def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
+    def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
         written = pa_csv.WriteOptions(
             include_header=options.get("header", "true").lower() != "false",
             delimiter=options.get("sep", options.get("delimiter", ",")),
         )
-        self._schema = pa.schema([_csv_field(field) for field in schema])
+        self._schema = pa.schema([_csv_field(field) for field in first.schema])
         self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
+
+    def suits(self, table: pa.Table) -> bool:
+        return True
 
     def write_table(self, table: pa.Table) -> None:
         self._writer.write_table(
@@ -96,11 +97,16 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 class _JsonWriter:
     """One object per line, as Spark writes and reads it."""
 
-    def __init__(self, stream: BinaryIO, schema: pa.Schema, options: dict[str, str]) -> None:
+    def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
         self._stream = stream
         self._forms = {
-            field.name: form for field in schema if (form := json_form(field.type)) is not None
+            field.name: form
+            for field in first.schema
+            if (form := json_form(field.type)) is not None
         }
+
+    def suits(self, table: pa.Table) -> bool:
+        return True
 
     def write_table(self, table: pa.Table) -> None:
         for row in table.to_pylist():
@@ -112,8 +118,9 @@ class _JsonWriter:
     def close(self) -> None: ...
 
 
-WRITERS: dict[str, Callable[[BinaryIO, pa.Schema, dict[str, str]], TableWriter]] = {
-    "parquet": _parquet_writer,
+# By format: what makes a writer for a stream, the first table that it will write, and options.
+WRITERS: dict[str, Callable[[BinaryIO, pa.Table, Mapping[str, str]], TableWriter]] = {
+    "parquet": ParquetWriter,
     "csv": _CsvWriter,
     "json": _JsonWriter,
 }

@@ -111,7 +111,7 @@ class FileWriter(SinkWriter):
             return
         table = pa.Table.from_batches(self._gathered)
         self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
-        if self._file is not None and self._file.schema != table.schema:
+        if self._file is not None and not self._file.suits(table):
             self._complete_file()
         if self._file is None:
             name = f"{_committed_prefix(self._context)}{self._count}.{self._sink.format}"
@@ -120,7 +120,7 @@ class FileWriter(SinkWriter):
             self._file = _PartFile(
                 self._folder / f"{_UNFINISHED}{attempt}-{name}",
                 self._folder / name,
-                table.schema,
+                table,
                 self._sink,
             )
         self._file.write(table)
@@ -172,8 +172,9 @@ def _discard(file: CompleteFile) -> None:
 class _PartFile:
     """A file that is being written, under its in-progress name."""
 
-    def __init__(self, path: Path, final: Path, schema: pa.Schema, sink: FileSink) -> None:
-        self.schema = schema
+    def __init__(self, path: Path, final: Path, first: pa.Table, sink: FileSink) -> None:
+        """`first`: what is written first."""
+        self._schema = first.schema
         self._path = path
         self._final = final
         self._stream: BinaryIO | None = None
@@ -181,7 +182,7 @@ class _PartFile:
         try:
             with _explained(path):
                 self._stream = _create_locked(path)
-                self._writer = WRITERS[sink.format](self._stream, schema, sink.options)
+                self._writer = WRITERS[sink.format](self._stream, first, sink.options)
         except BaseException:
             self.discard()  # nothing else refers to it yet
             raise
@@ -190,6 +191,10 @@ class _PartFile:
     def size_bytes(self) -> int:
         """On disk, so far."""
         return self._stream.tell() if self._stream is not None else 0
+
+    def suits(self, table: pa.Table) -> bool:
+        assert self._writer is not None
+        return bool(table.schema == self._schema) and self._writer.suits(table)
 
     def write(self, table: pa.Table) -> None:
         assert self._writer is not None
