@@ -43,7 +43,7 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
 MARK = (
     "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
 )
-GRACE_S = 5.0  # what was told to end may take this long to be gone
+GRACE_S = 30.0  # what was told to end may take this long to be gone, on a busy machine
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,7 +46,7 @@ def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine
         target=lambda: counts.append(engine.session.range(0, 1000, 1, 2).count()), daemon=True
     )
     other.start()
-    other.join(30)
+    other.join(60)
     assert counts == [1000]
     assert scheduler.numTotalJobs() - jobs_before == 3, (
         "two partitions of the result, and the other's count"
