@@ -63,8 +63,7 @@ class JobSurroundings:
 
     def leave(self) -> None:
         sys.path[:] = [path for path in sys.path if path not in self._paths]
-        for path in [path for path in sys.path_importer_cache if path.startswith(self._roots)]:
-            del sys.path_importer_cache[path]
+        forget_folders(self._roots)
         forgotten = forget_modules(self._roots)
         if forgotten:
             log.info("forgot the job's modules", modules=len(forgotten))
@@ -77,6 +76,13 @@ class JobSurroundings:
         end_python_workers(self._jvm_pid)
         linecache.clearcache()
         gc.collect()
+
+
+def forget_folders(roots: tuple[str, ...]) -> None:
+    """Removes what imports know of folders below `roots`."""
+    for path in list(sys.path_importer_cache):  # other threads import meanwhile
+        if path.startswith(roots):
+            sys.path_importer_cache.pop(path, None)
 
 
 def forget_modules(roots: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from taskexecutor.core import commands, events
-from taskexecutor.executor.cleaning import forget_modules
+from taskexecutor.executor.cleaning import forget_folders, forget_modules
 from taskexecutor.job_files import JobFiles, lay_files, unpack
 
 
@@ -152,3 +152,15 @@ def test_a_jobs_modules_are_forgotten_and_nobody_elses(tmp_path, monkeypatch):
     assert forget_modules([str(tmp_path)]) == ["mine_of_this_job"]
     assert "json" in sys.modules
     assert "mine_of_this_job" not in sys.modules
+
+
+def test_folders_are_forgotten_while_other_threads_import(tmp_path, monkeypatch):
+    class Folder(str):
+        def startswith(self, prefixes):
+            sys.path_importer_cache[f"{self}/of another thread"] = None
+            return super().startswith(prefixes)
+
+    known = {Folder(tmp_path): None, "/elsewhere": None}
+    monkeypatch.setattr(sys, "path_importer_cache", known)
+    forget_folders((str(tmp_path),))
+    assert list(known) == ["/elsewhere", f"{tmp_path}/of another thread"]
