@@ -55,7 +55,7 @@ from firesteel.errors import (
 CONNECT_TIMEOUT_S = 2.0
 CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
 CALL_TIMEOUT_S = 30.0
-RECONNECT_TIMEOUT_S = 15.0  # a watch survives a Dispatcher's restart, if it takes no longer
+RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
 RECONNECT_PAUSE_S = 0.1
 _DISPATCHER = "firesteel.v1.Dispatcher"
 _START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
@@ -117,19 +117,19 @@ class Client:
 
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
         """The job's details: now, at every change, and every second until it has ended."""
-        last_heard = time.monotonic()
+        away_since: float | None = None
         while True:
             try:
                 for message in self._dispatcher.WatchJob(
                     job_master_pb2.JobDetailsRequest(job_id=job_id)
                 ):
-                    last_heard = time.monotonic()
+                    away_since = None
                     details = job_details(message)
                     yield details
                     if details.status.globally_terminal:
                         return
             except grpc.RpcError as error:
-                self._raise_unless_away(error, last_heard)
+                away_since = self._away_since(error, away_since)
             time.sleep(RECONNECT_PAUSE_S)
 
     def wait(self, job_id: str) -> JobDetails:
@@ -190,7 +190,7 @@ class Client:
         self, job_id: str, operator_id: str, offset: int
     ) -> Iterator[dispatcher_pb2.ResultChunk]:
         """Continues where it was after the Dispatcher was away."""
-        last_heard = time.monotonic()
+        away_since: float | None = None
         generation = 0
         while True:
             request = dispatcher_pb2.FetchResultsRequest(
@@ -198,12 +198,12 @@ class Client:
             )
             try:
                 for chunk in self._dispatcher.FetchResults(request):
-                    last_heard = time.monotonic()
+                    away_since = None
                     generation, offset = chunk.generation, chunk.index + 1
                     yield chunk
                 return
             except grpc.RpcError as error:
-                self._raise_unless_away(error, last_heard)
+                away_since = self._away_since(error, away_since)
                 time.sleep(RECONNECT_PAUSE_S)
 
     # ---- logs
@@ -227,11 +227,11 @@ class Client:
         if vertex is not None or subtask is not None:
             vertices = _vertices_meant(self.job_details(job_id), vertex, subtask)
             request.vertices.extend(vertices)
-        last_heard = time.monotonic()
+        away_since: float | None = None
         while True:
             try:
                 for message in self._dispatcher.FetchLogs(request):
-                    last_heard = time.monotonic()
+                    away_since = None
                     for line in message.lines:
                         request.after_us = max(request.after_us, line.time_us)
                         yield log_line(line)
@@ -239,7 +239,7 @@ class Client:
                         yield LogLine(text=notice, is_notice=True)
                 return
             except grpc.RpcError as error:
-                self._raise_unless_away(error, last_heard)
+                away_since = self._away_since(error, away_since)
             yield LogLine(
                 text="the Dispatcher was away for a moment; lines may come twice", is_notice=True
             )
@@ -317,13 +317,15 @@ class Client:
         except grpc.RpcError as error:
             raise self._error(error) from None
 
-    def _raise_unless_away(self, error: grpc.RpcError, last_heard: float) -> None:
-        """A stream goes on where it broke if the Dispatcher is back within RECONNECT_TIMEOUT_S."""
-        if (
-            error.code() is not grpc.StatusCode.UNAVAILABLE
-            or time.monotonic() - last_heard > RECONNECT_TIMEOUT_S
-        ):
-            raise self._error(error) from None
+    def _away_since(self, error: grpc.RpcError, since: float | None) -> float:
+        """A stream goes on where it broke if the Dispatcher is back within RECONNECT_TIMEOUT_S.
+        Raises if it is not, or `error` is another one; `since`: None if this is the first.
+        """
+        now = time.monotonic()
+        since = now if since is None else since
+        if error.code() is grpc.StatusCode.UNAVAILABLE and now - since <= RECONNECT_TIMEOUT_S:
+            return since
+        raise self._error(error) from None
 
     def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
         code, text = error.code(), error.details() or error.code().name
