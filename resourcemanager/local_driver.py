@@ -201,15 +201,19 @@ class LocalDriver:
 
 def _workers_in(directory: Path) -> dict[WorkerId, Signalled]:
     """The live workers whose folders are in `directory`, also those of other parents."""
-    found: dict[WorkerId, Signalled] = {}
+    found: dict[WorkerId, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             options = process.cmdline()
             given = dict(itertools.pairwise(options))
             worker_id = WorkerId(given.get("--worker-id", ""))
-            if worker_id and given.get("--dir") == str(directory / worker_id):
+            if not worker_id or given.get("--dir") != str(directory / worker_id):
+                continue
+            other = found.get(worker_id)
+            # A child has its parent's command line until it executes its own.
+            if other is None or process.create_time() < other.create_time():
                 found[worker_id] = process
-    return found
+    return dict(found)
 
 
 def _signal(process: Signalled, number: int) -> None:

@@ -22,6 +22,12 @@ STUB = (
     "import time; from firesteel.common.process import *;"
     " watch_lifeline(); announce_ready(); time.sleep(600)"
 )
+# As while it starts a slot's process: until a child executes its own program, it looks like its
+# parent.
+FORKING_STUB = (
+    "import os, time; from firesteel.common.process import *;"
+    " watch_lifeline(); os.fork() and announce_ready(); time.sleep(600)"
+)
 PATIENCE_S = 60.0
 
 
@@ -70,7 +76,7 @@ async def test_a_worker_that_does_not_start_tells_why(tmp_path: Path) -> None:
 async def test_workers_of_an_earlier_resource_manager_are_found_and_can_be_ended(
     tmp_path: Path, how: str
 ) -> None:
-    earlier, heard = driver(tmp_path / "here"), Heard()
+    earlier, heard = driver(tmp_path / "here", FORKING_STUB), Heard()
     earlier.start("rm:1", heard.post)
     one = WorkerId("worker-1")
     earlier.request_worker(one)
