@@ -31,7 +31,9 @@ TIMEOUT_S = 900.0
 GRACE_S = 30.0  # from the end of the timed run to that of its processes
 OUTPUT_LINES = 40  # of an engine's output that are kept
 PROTOCOL = re.compile(r"begin( \S+)?$|end \d+$|failed \S+ ")
+_CHUNK_BYTES = 65_536
 _ATTEMPTS = 10  # to read a tree of processes that changes
+_CHUNKS = 16  # to read at a time: a mebibyte, the most that a pipe may hold
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -170,10 +172,12 @@ class _Supervisor:
         raise self._failed(f"it did not end within {self._timeout_s:g} s")
 
     def _read(self, output: int) -> bool:
-        """Reads what has been written so far; False at the end."""
-        while True:
+        """Reads what has been written so far, but no more than a pipe holds: one that writes
+        faster than it is read has a deadline, too. False at the end.
+        """
+        for _ in range(_CHUNKS):
             try:
-                data = os.read(output, 65_536)
+                data = os.read(output, _CHUNK_BYTES)
             except BlockingIOError:
                 return True
             if not data:
@@ -181,6 +185,7 @@ class _Supervisor:
             *lines, self._unfinished = (self._unfinished + data).split(b"\n")
             for line in lines:
                 self._handle(line.decode(errors="replace"))
+        return True
 
     def _handle(self, line: str) -> None:
         self._lines.append(line)

@@ -55,7 +55,7 @@ def cpu_of(script: str) -> float:
 
 def test_rows_and_time_are_those_between_begin_and_end() -> None:
     measured = measure(
-        ["sh", "-c", "sleep 0.3; echo begin; echo working; sleep 0.5; echo end 500; sleep 0.3"],
+        ["sh", "-c", "sleep 0.3; echo begin; echo working; sleep 1; echo end 500; sleep 0.3"],
         timeout_s=LIMIT_S,
     )
     assert measured.rows == 500
@@ -82,7 +82,7 @@ def test_a_program_may_have_several_runs_some_of_which_fail() -> None:
 
 def test_a_silent_program_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    failed = shell(f"echo begin; sleep 600 & echo $$ $! > {pids}; wait", timeout_s=1.0)
+    failed = shell(f"sleep 600 & echo $$ $! > {pids}; echo begin; wait", timeout_s=1.0)
     assert str(failed) == "it did not end within 1 s"
     assert failed.output == "begin"
     assert not any(psutil.pid_exists(int(pid)) for pid in pids.read_text().split())
