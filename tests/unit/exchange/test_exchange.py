@@ -239,24 +239,27 @@ def test_a_producer_blocks_at_its_window_and_goes_on_with_credit(
     pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
+    emitting_ns: list[int] = []
 
     def task() -> None:
+        started_ns = time.perf_counter_ns()
         for n in range(100):
             partition.emit(numbers(n * 1000, 1000))
+        emitting_ns.append(time.perf_counter_ns() - started_ns)
         finish(partition)
 
     producer = in_thread(task)
-    assert wait_until(lambda: partition.bytes_out > 0.9 * WINDOW_BYTES)
-    emitted = partition.bytes_out
+    assert wait_until(lambda: partition.blocked and partition.bytes_out > 0.9 * WINDOW_BYTES)
+    emitted, blocked_ns = partition.bytes_out, partition.blocked_ns
     time.sleep(0.05)
     assert partition.bytes_out == emitted <= WINDOW_BYTES, "it must wait now"
     assert partition.blocked
-    assert partition.blocked_ns >= 40_000_000, "a wait that is not over counts too"
+    assert partition.blocked_ns >= blocked_ns + 50_000_000, "a wait that is not over counts too"
     assert rows(consumer.drain()) == list(range(100_000))
     assert producer.wait() is None
     assert not partition.blocked
     assert partition.blocked_ns >= 50_000_000
-    assert partition.write_ns < partition.blocked_ns * 10
+    assert partition.write_ns + partition.blocked_ns <= emitting_ns[0], "it counts once"
 
 
 def test_a_batch_larger_than_the_window_arrives(
@@ -312,7 +315,7 @@ def test_a_full_channel_does_not_hold_back_the_rest_of_a_batch(
     assert isinstance(producer.wait(), ExchangeClosed)
 
 
-def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers) -> None:
+def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers, wait_until: Any) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2}
     partitions = [pair.partition(p, **shape) for p in range(2)]
     consumer = pair.consumer(**shape)
@@ -323,9 +326,10 @@ def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers) -> None:
     partitions[1].emit(numbers(5, 1))
     assert consumer.next()[0] == 1
     assert consumer.gate.poll() is None
+    assert wait_until(lambda: consumer.gate.queued(0))
     consumer.arrived.clear()
     consumer.gate.unblock(0, BlockReason.BARRIER_ALIGNMENT)
-    assert consumer.arrived.is_set() == bool(consumer.gate.queued(0))
+    assert consumer.arrived.is_set()
     assert consumer.next() == (0, numbers(0, 1))
 
 
@@ -385,13 +389,13 @@ def test_a_producer_that_never_comes_is_a_clear_error(
 
 
 def test_an_address_without_a_process_is_a_clear_error(network: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(
-        PartitionFailed, match=f"at {address}: the connection to its process was lost"
-    ):
-        network.consumer(address=address).next()
+    with socket.socket() as taken:  # so that nobody else gets the port, at which nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(
+            PartitionFailed, match=f"at {address}: the connection to its process was lost"
+        ):
+            network.consumer(address=address).next()
 
 
 def test_a_wrong_consumer_or_a_second_one_is_refused(pair: Any) -> None:
@@ -438,7 +442,7 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     partition.emit(numbers(0, 1))
-    assert wait_until(lambda: consumer.gate.queued(0))
+    assert consumer.arrived.wait(60)  # which is set behind what arrives
     consumer.arrived.clear()
     partition.abort("its task failed: boom")
     assert consumer.arrived.wait(60)
@@ -467,7 +471,7 @@ def test_abort_unblocks_emit_and_finish_at_once(
     ended.abort()
     assert isinstance(emitting.wait(), ExchangeClosed)
     assert isinstance(finishing.wait(), ExchangeClosed)
-    assert time.monotonic() - started < 10.0, "far below the exchange's timeout"
+    assert time.monotonic() - started < 60.0, "far below the exchange's timeout"
 
 
 def test_a_closed_gate_raises_in_a_producer_that_waits(
@@ -544,7 +548,7 @@ def test_close_frees_the_port_and_notifies_the_peers(
         consumer.next()
     host, port = network.producing.address.split(":")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), timeout=1).close()
+        socket.create_connection((host, int(port)), timeout=60).close()
 
 
 def test_a_closing_consumer_process_abandons(
@@ -570,7 +574,7 @@ def test_garbage_on_the_port_does_not_hurt(network: Any, numbers: Numbers) -> No
         bytes(range(256)) * 100,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
     ):
-        connection = socket.create_connection((host, int(port)), timeout=5)
+        connection = socket.create_connection((host, int(port)), timeout=60)
         with connection, contextlib.suppress(OSError):  # it may hang up on us already
             connection.sendall(garbage)
             connection.shutdown(socket.SHUT_WR)

@@ -19,7 +19,7 @@ from taskexecutor.executor.exchange import Exchange, PartitionAbandoned, Partiti
 
 WINDOW_BYTES = 4 * 2**20
 BATCH_BYTES = 2**20  # 2**17 numbers
-AT_ONCE_S = 10.0  # on a busy machine; far below the exchange's timeout
+AT_ONCE_S = 60.0  # on a busy machine; far below the exchange's timeout
 
 NewExchange = Callable[..., Exchange]
 
