@@ -18,8 +18,10 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
         pytest.skip("needs the right to mount a small file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk: Path) -> Path:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from firesteel.client.client import Client
+from firesteel.client.cluster.supervisor import reserved_port
 from firesteel.common.process import Child, spawn
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -38,8 +39,16 @@ async def start(disk: Path, *options: str) -> Child:
 
 
 @pytest.fixture
-async def dispatcher(disk: Path) -> AsyncIterator[Child]:
-    child = await start(disk, "--port", "0")
+def port() -> Iterator[str]:
+    """Nobody else gets it, also while the Dispatcher is restarted."""
+    reserved, number = reserved_port("127.0.0.1")
+    with reserved:
+        yield str(number)
+
+
+@pytest.fixture
+async def dispatcher(disk: Path, port: str) -> AsyncIterator[Child]:
+    child = await start(disk, "--port", port)
     yield child
     await child.stop()
     for process in psutil.process_iter():  # its JobMasters: they would outlive it
@@ -84,15 +93,14 @@ async def test_a_job_is_cancelled_and_its_end_is_stored_later(
 
 
 async def test_a_dispatcher_starts_on_a_full_disk_and_cancels(
-    disk: Path, dispatcher: Child
+    disk: Path, dispatcher: Child, port: str
 ) -> None:
-    address = dispatcher.ready["address"]
-    with Client(address) as client:
+    with Client(dispatcher.ready["address"]) as client:
         job_id = submit(client)
         ballast = fill(disk)
         dispatcher.kill()
         await dispatcher.wait()
-        restarted = await start(disk, "--port", address.rpartition(":")[2])
+        restarted = await start(disk, "--port", port)
         eventually(
             lambda: "slot" in client.job_details(job_id).waiting_for, "its JobMaster is back"
         )
