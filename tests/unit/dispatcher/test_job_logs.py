@@ -41,7 +41,7 @@ from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 
 JOB, NEAR, FAR, GONE = JobId("a" * 32), "1" * 32, "2" * 32, "3" * 32
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 class NoProcesses:
@@ -189,7 +189,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_lines_of_all_processes_in_order_and_what_is_missing(
     here: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "SILENT_S", 0.3)
+    monkeypatch.setattr(cluster, "SILENT_S", 2.0)
     for number in range(3):
         here.write("logs/jobmaster-1-1.log", f"master-{number}")
         near = here.write("near.log", f"near-{number}")
@@ -204,7 +204,7 @@ async def test_lines_of_all_processes_in_order_and_what_is_missing(
         f"{process}-{number}" for number in range(3) for process in ("master", "near", "gone")
     ]
     assert sorted(text for text in told if " " in text) == [
-        f"TaskExecutor {FAR} has not answered for 0.3 s: lines are missing",
+        f"TaskExecutor {FAR} has not answered for 2 s: lines are missing",
         f"TaskExecutor {'4' * 32} at 127.0.0.1:1 does not hand out its logs (UNAVAILABLE):"
         " lines are missing",
         f"TaskExecutor {'5' * 32}, which ran tasks of the job, is gone, and its logs with it"

@@ -33,7 +33,7 @@ async def test_a_stream_that_is_closed_says_what_is_left_and_does_not_come_back(
     stream.link.send(resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report))
     # The server ends its side when we end ours: a stream that is wanted would connect again, and
     # register.
-    await stream.link.close(flush_s=4 * FIRST_PAUSE_S)
+    await stream.link.close(flush_s=60.0)
     await asyncio.sleep(2 * FIRST_PAUSE_S)
     heard = [message.WhichOneof("message") for message in masters.resource_manager.heard]
     await masters.stop()
