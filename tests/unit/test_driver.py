@@ -10,6 +10,8 @@ import pytest
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.service.driver import Driver, MailboxFull
 
+PATIENCE_S = 60.0  # for what certainly happens, only not at once
+
 
 @dataclass
 class Recorder:
@@ -61,7 +63,7 @@ async def run(
     for event in events:
         driver.post(event)
     try:
-        await asyncio.wait_for(driver.run(), 5)
+        await asyncio.wait_for(driver.run(), PATIENCE_S)
     except RuntimeError as error:
         done.append(f"raised {error}")
     return done
@@ -162,7 +164,7 @@ async def test_after_a_pause_mail_that_is_still_in_the_socket_is_handled_before_
     await asyncio.sleep(0)
     now = 25.0  # the process was paused for 20 s
     asyncio.get_running_loop().call_later(1.1, driver.post, "heartbeat")
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE_S)
     assert core.told == ["heartbeat", (Tick(), 25.0)]
 
 
@@ -184,7 +186,7 @@ async def test_an_idle_driver_stops_at_once_and_takes_nothing_more() -> None:
     running = asyncio.create_task(driver.run())
     await asyncio.sleep(0)
     driver.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE_S)
     driver.post("a")
     assert core.told == []
 

@@ -12,7 +12,7 @@ from firesteel.common.process import spawn
 from firesteel.common.process.log_files import IN_USE_S, prune
 
 MAX_BYTES = 20_000
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 # What it starts, like a slot its JVM, writes to the same file all the time.
 SERVICE = """
 import asyncio, subprocess

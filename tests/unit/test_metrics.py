@@ -16,6 +16,7 @@ from firesteel.common.metrics import Registry, add_process_metrics, parse_ports
 from firesteel.errors import FiresteelError
 
 HOST = "127.0.0.1"
+PATIENCE_S = 60.0  # for what certainly happens, only not at once
 TASK = {"host": "h", "tm_id": "t", "job_id": "j", "task_attempt_id": "a1"}
 
 
@@ -36,7 +37,7 @@ def exposed(registry: Registry) -> dict[str, tuple[str, dict[tuple[str, ...], fl
 
 
 def scrape(port: int, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=PATIENCE_S) as answer:
         return str(answer.read().decode())
 
 
@@ -191,7 +192,7 @@ def test_it_is_served_over_http(registry: Registry) -> None:
     port = registry.serve(HOST, "0")
     assert "flink_jobmanager_numRunningJobs 1.0" in scrape(port)
     assert scrape(port, "/") == scrape(port, "/metrics?x=y")
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE_S)
     connection.request("GET", "/../../etc/passwd")
     assert connection.getresponse().status == 404
     connection.close()
@@ -203,7 +204,7 @@ def test_closing_frees_the_port_and_ends_the_thread() -> None:
     registry.close()
     assert "metrics" not in {thread.name for thread in threading.enumerate() if thread.is_alive()}
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((HOST, port), timeout=5)
+        socket.create_connection((HOST, port), timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_closing_frees_the_port_and_ends_the_thread() -> None:
 def test_garbage_on_the_port_hurts_nobody(registry: Registry, garbage: bytes) -> None:
     registry.gauge("flink_x").set(1)
     port = registry.serve(HOST, "0")
-    with socket.create_connection((HOST, port), timeout=5) as peer:
+    with socket.create_connection((HOST, port), timeout=PATIENCE_S) as peer:
         try:
             peer.sendall(garbage)
         except OSError:  # it has hung up on us already
@@ -234,11 +235,11 @@ def test_connections_that_are_held_open_cost_a_bounded_number_of_threads(
     port = registry.serve(HOST, "0")
     before = threading.active_count()
     held = [
-        socket.create_connection((HOST, port), timeout=5)
+        socket.create_connection((HOST, port), timeout=PATIENCE_S)
         for _ in range(3 * metrics.MAX_CONNECTIONS)
     ]
     try:
-        held[-1].settimeout(5)
+        held[-1].settimeout(PATIENCE_S)
         assert held[-1].recv(1) == b""  # turned away, not kept
         assert threading.active_count() - before <= metrics.MAX_CONNECTIONS
     finally:

@@ -16,7 +16,7 @@ import pytest
 from firesteel.common.process import Child, StartFailed, announce_ready, spawn, watch_lifeline
 
 ROOT = Path(__file__).resolve().parents[2]
-SOON_S = 20.0  # on a busy machine; less than any child lives
+SOON_S = 60.0  # on a busy machine; less than any child lives
 
 SERVES = """
 from firesteel.common.process import announce_ready, watch_lifeline

@@ -71,7 +71,7 @@ async def test_a_given_directory_stays(tmp_path: Path) -> None:
         log_path=tmp_path / "log",
     )
     assert child.ready["directory"] == str(tmp_path / "new")
-    assert await child.stop() == 0
+    assert await child.stop(grace_s=60.0) == 0
     assert (tmp_path / "new").is_dir()
 
 

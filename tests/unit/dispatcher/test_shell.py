@@ -26,7 +26,7 @@ from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 
 JOB = JobId("a" * 32)
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from firesteel.common.service.platform import SYSTEM
 from jobmaster.collected_rows import CollectedRows
 
 SINK = "0" * 32
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):

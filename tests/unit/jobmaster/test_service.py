@@ -31,7 +31,7 @@ from firesteel.common.rpc.server import aio_channel, bind, new_server
 from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
 
 EPOCH = 7
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):

@@ -24,7 +24,7 @@ from resourcemanager.testing import SLOT
 
 EXECUTOR, JOB = "e" * 32, "1" * 32
 UNKNOWN = common_pb2.ResourceProfile(unknown=True)
-SOON_S = 5.0
+SOON_S = 60.0
 
 
 @pytest.fixture

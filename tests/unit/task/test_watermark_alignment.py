@@ -31,7 +31,7 @@ from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec, WatermarkAlig
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
-from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
 
 SPEC = WatermarkAlignmentSpec(group="g", max_drift_us=10_000, update_interval_us=1_000_000)
 
@@ -173,7 +173,7 @@ class Master:
 
     def next_report(self) -> int:
         with self._reported:
-            assert self._reported.wait_for(lambda: self._reports, 10), (
+            assert self._reported.wait_for(lambda: self._reports, PATIENCE_S), (
                 f"no report in state {self.run.states}"
             )
             return self._reports.pop(0)

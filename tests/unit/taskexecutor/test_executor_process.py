@@ -80,7 +80,7 @@ async def test_a_process_whose_folder_cannot_be_made_is_reported_dead(tmp_path: 
     (tmp_path / "tmp").touch()
     shape = ProcessShape(heap_bytes=512 * MIB, cores=1, environment=Environment())
     processes.run(commands.StartProcess(executor_id=ExecutorId("e"), slot_index=0, shape=shape))
-    died = await asyncio.wait_for(posted.get(), 10)
+    died = await asyncio.wait_for(posted.get(), 60)
     await processes.stop()
     assert isinstance(died, events.ProcessDied)
     assert "Not a directory" in died.cause
