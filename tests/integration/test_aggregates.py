@@ -351,6 +351,22 @@ def test_running_aggregates_equal_spark_at_every_step(engine: SparkEngine) -> No
     assert_same(list(latest.values()), by_spark(engine, seen, items, None))
 
 
+def test_a_partial_sum_with_too_many_digits_is_not_left_out(engine: SparkEngine) -> None:
+    """It is null to Spark without ANSI mode."""
+    items = parse_aggregates(["sum(price * 100000000000000000000000000BD) AS a", "avg(n) AS b"])
+    rows = [{**row, "price": Decimal(9) * 10**8} for row in some_rows(5, 2)]
+    rows[1]["key"] = rows[0]["key"]
+    rows[1]["part"] = rows[0]["part"]
+    setting = "spark.sql.ansi.enabled"
+    engine.session.conf.set(setting, "false")
+    try:
+        assert len(partials(engine, rows[:1], items, None)[0]) == 1
+        with pytest.raises(Exception, match="more digits than its type"):
+            partials(engine, rows, items, None)
+    finally:
+        engine.session.conf.unset(setting)
+
+
 FLOWS = st.lists(
     st.lists(
         st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30)), min_size=1, max_size=6

@@ -100,13 +100,18 @@ def _added(new: pa.Array, changed: Ints, old: pa.Array) -> pa.Array | None:
         return None
     sums = np.array(new.to_numpy(zero_copy_only=False))
     olds = old.to_numpy(zero_copy_only=False)
-    if pa.types.is_int64(new.type) and max(np.abs(sums).max(), np.abs(olds).max()) >= 2**62:
+    if pa.types.is_int64(new.type) and not (_small(sums) and _small(olds)):
         return None
     if len(changed) == len(sums):  # all rows, in order
         sums += olds
     else:
         sums[changed] += olds
     return pa.array(sums)
+
+
+def _small(sums: Ints) -> bool:
+    """Whether two of them add up to a BIGINT. (The absolute value of the least integer is none.)"""
+    return bool(sums.min() >= -(2**62) and sums.max() < 2**62)
 
 
 def _one_batch(log: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -17,6 +17,8 @@ from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Groups
 from taskexecutor.executor.aggregation.merge_values import extreme_by_order
 
+_DIGITS = 38  # of Spark's largest decimal
+
 
 def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:
     if pa.types.is_floating(column.type):
@@ -24,6 +26,8 @@ def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:
         return _masked(np.bincount(codes, weights=values, minlength=groups.count), column, groups)
     if pa.types.is_duration(column.type):
         return merge_sum(column.view(pa.int64()), groups).view(column.type)
+    if pa.types.is_decimal(column.type):
+        return _sum_of_decimals(column, groups)
     if not pa.types.is_signed_integer(column.type):
         return _by_arrow("sum", column, groups)
     values, codes = _valid(column, groups)
@@ -44,6 +48,22 @@ def _check_overflow(sums: np.ndarray[Any, Any], doubles: np.ndarray[Any, Any]) -
             "a sum is out of the range of BIGINT; sum decimals or doubles instead: "
             "sum(CAST(x AS DECIMAL(38, 0)))"
         )
+
+
+def _sum_of_decimals(column: pa.Array, groups: Groups) -> pa.Array:
+    """Arrow's sums of decimals wrap around silently, or have more digits than their type. So they
+    have room for all of their digits, which are counted in the end.
+    """
+    kind = column.type
+    if kind.precision + len(str(len(column))) > _DIGITS:
+        column = column.cast(pa.decimal256(2 * _DIGITS, kind.scale))
+    try:
+        return _by_arrow("sum", column, groups).cast(kind)
+    except pa.ArrowInvalid as error:
+        raise FiresteelError(
+            f"a sum is out of the range of DECIMAL({kind.precision}, {kind.scale}): {error}; sum "
+            "doubles instead: sum(CAST(x AS DOUBLE))"
+        ) from error
 
 
 def merge_min(column: pa.Array, groups: Groups) -> pa.Array:

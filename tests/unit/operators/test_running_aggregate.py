@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.aggregation.merging import merge_partials
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
+DIGITS_38 = pa.array([9 * Decimal(10) ** 37], pa.decimal128(38, 0))
 MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
 
 
@@ -262,3 +264,35 @@ def test_sums_beyond_bigint_fail_loudly() -> None:
         {"s": "sum", "_rows": "sum"},
     )
     assert whole.column("s").to_pylist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        (pa.array([-(2**63)]), pa.array([-1]), "out of the range of BIGINT"),
+        (pa.array([-1]), pa.array([-(2**63)]), "out of the range of BIGINT"),
+        (DIGITS_38, DIGITS_38, r"out of the range of DECIMAL\(38, 0\)"),
+        (
+            *(pa.array([Decimal(n)], pa.decimal128(3, 1)) for n in ("99.9", "0.1")),
+            r"DECIMAL\(3, 1\)",
+        ),
+    ],
+    ids=["least integer", "least integer last", "38 digits", "3 digits"],
+)
+def test_no_sum_wraps_around(first: pa.Array, second: pa.Array, error: str) -> None:
+    state = KeyedPartials(("k",), {"s": "sum"})
+    state.add(pa.table({"k": ["a"], "s": first}))
+    with pytest.raises(FiresteelError, match=error):
+        state.add(pa.table({"k": ["a"], "s": second}))
+    with pytest.raises(FiresteelError, match=error):
+        merge_partials(
+            pa.table({"k": ["a", "a"], "s": pa.concat_arrays([first, second])}), ["k"], {"s": "sum"}
+        )
+
+
+def test_sums_of_decimals_have_all_their_digits() -> None:
+    state = KeyedPartials(("k",), {"s": "sum"})
+    for sign in (1, 1, -1):
+        some = pa.array([sign * 4 * Decimal(10) ** 37, None], pa.decimal128(38, 0))
+        rows = state.add(pa.table({"k": ["a", "b"], "s": some}))
+    assert rows.column("s").to_pylist() == [4 * Decimal(10) ** 37, None]

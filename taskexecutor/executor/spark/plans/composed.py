@@ -30,6 +30,9 @@ WINDOW_END = "window_end"
 _START_US = "_window_start_us"
 _FIRST_US, _LAST_US = "_session_first_us", "_session_last_us"
 _ALL = "_all"
+_TOO_LARGE = (
+    "a sum of decimals has more digits than its type; sum doubles instead: sum(CAST(x AS DOUBLE))"
+)
 
 
 def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
@@ -128,7 +131,24 @@ def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> di
             for kind in kinds
             if isinstance(kind.dataType, DecimalType | DayTimeIntervalType)
         }
+    if str(frame.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "false":
+        sums = {name: text for name, text in partials.items() if text.startswith("sum(")}
+        kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in sums.items())).schema
+        partials |= {
+            kind.name: _sum_or_error(sums[kind.name])
+            for kind in kinds
+            if isinstance(kind.dataType, DecimalType)
+        }
     return partials
+
+
+def _sum_or_error(total: str) -> str:
+    """Without ANSI mode, Spark's sum is null if it has too many digits. Merged with others, it
+    would be no rows.
+    """
+    count = f"count{total.removeprefix('sum')}"
+    error = f"raise_error('{_TOO_LARGE}')"
+    return f"CASE WHEN {total} IS NULL AND {count} > 0 THEN {error} ELSE {total} END"
 
 
 def window_result(frame: DataFrame, spec: WindowApplySpec, kind: str = INSERT) -> DataFrame:
