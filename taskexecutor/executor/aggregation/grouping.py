@@ -116,6 +116,8 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < max(_DENSE * len(numbers), 1024):
             return (numbers - low if low else numbers), high - low + 1
+    if pa.types.is_floating(column.type):
+        column = _alike(column)
     try:
         encoded = column.dictionary_encode(null_encoding="encode")
         return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(
@@ -123,6 +125,14 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
         )
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return _codes_of_nested(column)
+
+
+def _alike(column: pa.Array) -> pa.Array:
+    """The numbers with one zero and one NaN, which are equal to Spark, whatever their bits."""
+    values = column.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan
+    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    return pa.array(values, column.type, mask=mask)
 
 
 def _codes_of_nested(column: pa.Array) -> tuple[Ints, int]:

@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -296,3 +297,11 @@ def test_sums_of_decimals_have_all_their_digits() -> None:
         some = pa.array([sign * 4 * Decimal(10) ** 37, None], pa.decimal128(38, 0))
         rows = state.add(pa.table({"k": ["a", "b"], "s": some}))
     assert rows.column("s").to_pylist() == [4 * Decimal(10) ** 37, None]
+
+
+def test_there_is_one_zero_and_one_nan() -> None:
+    """As for Spark, whatever their bits."""
+    bits = [0, 2**63, 0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000]
+    doubles = np.array(bits, np.uint64).view(np.float64)
+    assert group([pa.array(doubles)]).codes.tolist() == [0, 0, 1, 1, 1]
+    assert group([pa.array([0.0, None, -0.0, 1.5], pa.float32())]).codes.tolist() == [0, 1, 0, 2]
