@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.connectors import FileSink, ForeachBatchSink
+from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
+from taskexecutor.executor.spark.schemas import declared, from_ddl, to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import LOCAL_ROWS, local_frame
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
@@ -119,3 +120,14 @@ def test_spark_reads_written_parquet_as_if_it_had_written_it(
     ours, sparks = (engine.session.read.parquet(str(folder / each)) for each in ("ours", "sparks"))
     assert ours.schema == sparks.schema
     assert texts(ours.toArrow().to_pylist()) == texts(sparks.toArrow().to_pylist())
+
+
+def test_texts_of_a_collation_do_not_leave_spark(engine: SparkEngine) -> None:
+    for kind in (
+        "STRING COLLATE UTF8_LCASE",
+        "ARRAY<STRING COLLATE UNICODE_CI>",
+        "STRUCT<a: MAP<INT, STRING COLLATE UTF8_BINARY_RTRIM>>",
+    ):
+        with pytest.raises(FiresteelError, match=r"'k' is .*collate\(k, 'UTF8_BINARY'\)"):
+            to_arrow(from_ddl(f"n INT, k {kind}"))
+    assert to_arrow(from_ddl("k STRING COLLATE UTF8_BINARY")).field("k").type == pa.string()

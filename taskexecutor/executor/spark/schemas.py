@@ -14,7 +14,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
@@ -23,6 +23,12 @@ def to_arrow(schema: StructType) -> pa.Schema:
 
     fields = []
     for field in schema.fields:
+        if _is_collated(field.dataType):
+            raise FiresteelError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, and texts travel "
+                "between tasks without their collation, so equal ones would be different keys; "
+                f"give it the usual one: collate({field.name}, 'UTF8_BINARY')"
+            )
         try:
             fields.append(
                 pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), nullable=True)
@@ -33,6 +39,22 @@ def to_arrow(schema: StructType) -> pa.Schema:
                 "which cannot travel between tasks; cast or drop it"
             ) from error
     return pa.schema(fields)
+
+
+def _is_collated(kind: DataType) -> bool:
+    """Whether there are texts in it that are compared in another way than by their bytes."""
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    match kind:
+        case StringType():
+            return not kind.isUTF8BinaryCollation()
+        case ArrayType():
+            return _is_collated(kind.elementType)
+        case MapType():
+            return _is_collated(kind.keyType) or _is_collated(kind.valueType)
+        case StructType():
+            return any(_is_collated(field.dataType) for field in kind.fields)
+    return False
 
 
 def to_spark(schema: pa.Schema) -> StructType:
