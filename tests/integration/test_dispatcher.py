@@ -226,6 +226,7 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
         dispatcher.process.send_signal(signal.SIGKILL)
         dispatcher.process.wait(PATIENCE_S)
         dispatcher.start()
+        dispatcher.client().close()  # until it answers: streams do not wait as long for that
         assert until_running(client, job_id).vertices, "the watch goes on"
         assert master.is_running()
         client.cancel(job_id)

@@ -37,7 +37,7 @@ class Cluster:
         self.masters.request_slot(allocation * 32, JOB, 0)
         result = await self.masters.resource_manager.next("slot_request_result")
         assert result.accepted, result.reason
-        offers = await self.masters.job_master.next("offer_slots", timeout_s=90)
+        offers = await self.masters.job_master.next("offer_slots", timeout_s=180)
         self.masters.tell_task_executor(JOB, slots_answer={"accepted": [allocation * 32]})
         return offers.slots[0]
 
