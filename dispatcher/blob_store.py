@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -63,13 +64,12 @@ class BlobStore:
         """
         dropped = []
         for path in self._directory.iterdir():
-            if (
-                is_id(path.name)
-                and path.name not in needed
-                and path.stat().st_mtime < now - SUBMIT_WITHIN_S
-            ):
-                path.unlink(missing_ok=True)
-                dropped.append(path.name)
+            if not is_id(path.name) or path.name in needed:
+                continue
+            with suppress(FileNotFoundError):  # another call was faster
+                if path.stat().st_mtime < now - SUBMIT_WITHIN_S:
+                    path.unlink()
+                    dropped.append(path.name)
         return dropped
 
     def _keep(self, path: Path) -> bool:

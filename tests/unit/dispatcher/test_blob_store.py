@@ -106,3 +106,12 @@ def test_what_no_job_needs_is_dropped_once_it_cannot_be_about_to_be_named(
     assert store.missing([third]) == []  # somebody is about to submit a job with it
     assert store.drop_unneeded({HASH}, now) == [other]
     assert files(tmp_path) == sorted([HASH, third])
+
+
+def test_files_that_another_call_drops_at_the_same_time_are_its_own(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    upload(store, CONTENT, HASH)
+    os.utime(tmp_path / "blobs" / HASH, (1, 1))
+    (tmp_path / "blobs" / ("0" * 32)).symlink_to("nowhere")  # listed, and not there
+    assert store.drop_unneeded(set(), now=1e9) == [HASH]
