@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from firesteel.common.file_parts import ListedFile
+from firesteel.common.globs import is_hidden, matches_of
 
 MAX_FILES = 1_000_000
 
@@ -66,7 +67,7 @@ def _files_of(path: str) -> list[str]:
         )
     if os.path.isfile(local):  # also a name that looks like a glob
         return [os.path.abspath(local)]
-    matches = [local] if os.path.isdir(local) else glob.glob(local, recursive=True)
+    matches = [local] if os.path.isdir(local) else matches_of(local)
     files = []
     for match in matches:
         if os.path.isdir(match):
@@ -79,8 +80,8 @@ def _files_of(path: str) -> list[str]:
 def _files_below(directory: str) -> list[str]:
     found = []
     for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [os.path.join(folder, name) for name in names if not name.startswith((".", "_"))]
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
     return found
 
 

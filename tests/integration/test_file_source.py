@@ -275,6 +275,22 @@ def test_the_columns_of_folders_are_where_they_are_declared(
         assert list(found[0]) == names
 
 
+@pytest.mark.parametrize("options", [{}, {"malformed": "drop"}, {"basePath": None}], ids=str)
+def test_folders_whose_columns_nobody_asked_for_may_be_of_any_type(
+    engine: SparkEngine, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Spark takes the first one for an integer, and all together for texts."""
+    for number, folder in enumerate(["_k=1", "_k=9999999999", "_k=a%2Fb", "_k=1.5"]):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.csv").write_text(f"{number}\n")
+    if "basePath" in options:
+        options = {"basePath": str(tmp_path)}
+    source = FileSource(str(tmp_path), format="csv", schema="n LONG", **options)
+    for function in (None, lambda df: df.where("rand() < 2")):
+        harness = reader(engine, source, function)
+        assert sorted(row["n"] for row in read(harness, *paths_of(str(tmp_path)))) == [0, 1, 2, 3]
+
+
 # What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
 # too.
 FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"

@@ -302,6 +302,21 @@ def test_paths_are_listed_sorted_without_hidden_files(tmp_path: Path) -> None:
     assert paths_of([f"file://{tmp_path}/*.csv"]) == [str(tmp_path / n) for n in ("a.csv", "b.csv")]
 
 
+def test_what_spark_leaves_out_is_left_out(tmp_path: Path) -> None:
+    """Unless a glob names it. Folders of a column whose name begins with an underscore stay."""
+    names = ("_k=1/a", "b", "c._COPYING_", "_SUCCESS", "_temporary/0/d", "e2", "e3")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def listed(path: str) -> list[str]:
+        return [os.path.relpath(path, tmp_path) for path in paths_of([f"{tmp_path}/{path}"])]
+
+    assert listed("") == listed("*") == listed("**") == ["_k=1/a", "b", "e2", "e3"]
+    assert listed("_t*/*/*") == ["_temporary/0/d"]
+    assert listed("e[^2]") == listed("e[!2]") == ["e3"]
+
+
 def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(PathProblem, match=r"nothing/\*\.csv' matches no file"):
         list_files([str(tmp_path), f"{tmp_path}/nothing/*.csv"][1:])

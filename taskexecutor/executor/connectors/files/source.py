@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
 from firesteel.common.file_parts import FilePart, from_json
+from firesteel.common.globs import is_hidden, matches_of
 from firesteel.connectors.file_source import (
     CORRUPT_RECORD,
     LISTING_OPTIONS,
@@ -395,7 +395,7 @@ def _existing_paths(source: FileSource) -> list[str]:
     paths: list[str] = []
     for path in (path.removeprefix("file://") for path in source.paths):
         exists = "://" in path or os.path.exists(path)
-        files = [path] if exists else sorted(glob.glob(path, recursive=True))
+        files = [path] if exists else sorted(matches_of(path))
         if not files and source.watch_s is None:
             raise FiresteelError(f"FileSource: no such file: {path}")
         paths += files
@@ -409,5 +409,5 @@ def _existing_paths(source: FileSource) -> list[str]:
 
 def _has_files(path: str) -> bool:
     return not os.path.isdir(path) or any(
-        not name.startswith((".", "_")) for _, _, names in os.walk(path) for name in names
+        not is_hidden(name) for _, _, names in os.walk(path) for name in names
     )

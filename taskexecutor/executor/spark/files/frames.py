@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -47,7 +48,7 @@ def read_files(
     if schema is None:
         schema = declared_schema(source)
     if schema is not None:
-        reader = reader.schema(schema)
+        reader = reader.schema(_with_folders(source, schema, paths[0]) if base else schema)
     elif source.format == "csv":
         reader = reader.option("inferSchema", "true")
     elif source.format == "json" and source.malformed is not None:
@@ -103,6 +104,28 @@ def partition_base(source: FileSource, path: str) -> str:
         if folder.startswith(root + os.sep) and "=" in folder[len(root) :]:
             return root
     return ""
+
+
+def declared_base(source: FileSource) -> str:
+    """The option basePath, or ""."""
+    for key, value in source.options.items():
+        if key.lower() == "basepath":
+            return value.removeprefix("file://")
+    return ""
+
+
+def _with_folders(source: FileSource, schema: StructType, path: str) -> StructType:
+    """And the columns that folders give and nobody asked for, as texts. By the type that Spark
+    finds for one folder, it could not read the values of others.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    base = partition_base(source, path) or declared_base(source)
+    folders = os.path.relpath(os.path.dirname(path), base).split(os.sep) if base else []
+    given = [unquote(folder.split("=")[0]) for folder in folders if "=" in folder]
+    declared = {name.lower() for name in schema.names}
+    others = [StructField(name, StringType()) for name in given if name.lower() not in declared]
+    return StructType([*schema.fields, *others])
 
 
 def _fixed_part(path: str) -> str:
@@ -226,7 +249,8 @@ def read_all(
 
     fields = [field for field in schema.fields if field.name != CORRUPT_RECORD]
     schema = StructType([*fields, StructField(CORRUPT_RECORD, StringType(), True)])
-    reader = file_reader(session, source).schema(schema).options(**source.options)
+    reader = file_reader(session, source).schema(_with_folders(source, schema, paths[0]))
+    reader = reader.options(**source.options)
     if base := partition_base(source, paths[0]):
         reader = reader.option("basePath", base)
     frame = (

@@ -16,7 +16,7 @@ import pyarrow as pa
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.files.frames import partition_base
+from taskexecutor.executor.spark.files.frames import declared_base, partition_base
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.schemas import to_arrow
@@ -125,7 +125,7 @@ class FileParts:
 
     def _parsed(self, name: str, path: str) -> Folder:
         """As Spark does when it lists the folder."""
-        base = partition_base(self._source, path) or self._base_path(name)
+        base = partition_base(self._source, path) or ("=" in name and declared_base(self._source))
         jvm = self._session._jvm
         nothing = jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
         options = {key.lower(): value for key, value in self._source.options.items()}
@@ -140,7 +140,7 @@ class FileParts:
             jvm, "org.apache.spark.sql.execution.datasources.PartitioningUtils"
         ).parsePartitions(
             jvm.PythonUtils.toSeq(paths),
-            conf.partitionColumnTypeInferenceEnabled(),
+            False,  # a column that is not in the schema is a text, which nobody asks for
             jvm.PythonUtils.toSeq(bases).toSet(),
             jvm.scala.Some(self._java_schema),
             conf.caseSensitiveAnalysis(),
@@ -153,13 +153,6 @@ class FileParts:
         return Folder(
             tuple(spec.partitionColumns().fieldNames()), spec.partitions().head().values()
         )
-
-    def _base_path(self, name: str) -> str:
-        """The option basePath, for a folder below it."""
-        for key, value in self._source.options.items():
-            if key.lower() == "basepath" and "=" in name:
-                return str(value).removeprefix("file://")
-        return ""
 
 
 def unchanged(part: FilePart, source: FileSource) -> FilePart:
