@@ -173,6 +173,8 @@ def test_a_csv_file_with_its_columns_in_other_places_is_refused(tmp_path: Path) 
     assert refused("b,a", "a INT, b INT", names)
     assert refused("a,new,b", "a INT, b INT", names)
     assert refused("a,c", None, names), "it was inferred from other files"
+    assert refused("b::a", "a INT, b INT", names, sep="::")
+    assert refused('"b"\ta', "a INT, b INT", names, sep="\\t")
     assert refused("\n#x\n'b';a", "a INT, b INT", names, sep=";", quote="'", comment="#")
     for header, schema, options in (
         ("A, b", "a INT, b INT", {}),
@@ -182,7 +184,7 @@ def test_a_csv_file_with_its_columns_in_other_places_is_refused(tmp_path: Path) 
         ("b,a", "a INT, b INT", {"enforceSchema": True}),
         ("a,a", None, {}),
         ('b,"a', "a INT, b INT", {"multiLine": True}),
-        ("b::a", "a INT, b INT", {"sep": "::"}),
+        ('"b"::a', "a INT, b INT", {"sep": "::"}),
     ):
         assert not refused(header, schema, names, **options), header
     path.write_text("")

@@ -228,9 +228,9 @@ def check_header(path: str, source: FileSource, names: Sequence[str]) -> None:
 def _header(path: str, options: Mapping[str, str]) -> list[str] | None:
     """The header's names in lower case; None if there is none, or only Spark can read it."""
     encoding = options.get("encoding", options.get("charset", "utf-8"))
-    separator = options.get("sep", options.get("delimiter", ","))
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     quote, comment = options.get("quote", '"'), options.get("comment")
-    if len(separator) != 1 or len(quote) > 1:
+    if not separator or len(quote) > 1:
         return None
     try:
         with pa.input_stream(path) as stream:
@@ -246,8 +246,10 @@ def _header(path: str, options: Mapping[str, str]) -> list[str] | None:
             continue
         if quote and line.count(quote) % 2:
             return None  # it may go on in the next line
-        if not quote:
+        if not quote or quote not in line:
             row = line.split(separator)
+        elif len(separator) > 1:
+            return None
         else:
             row = next(csv.reader([line], delimiter=separator, quotechar=quote))
         return [name.strip().lower() for name in row]
