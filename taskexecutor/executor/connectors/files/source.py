@@ -326,7 +326,9 @@ class FileStage(SparkSourceStage):
         self, parts: list[FilePart], columns: tuple[str, ...]
     ) -> tuple[DataFrame, int | None]:
         """The rows of the parts, and the id of their RDD; without an RDD, of one whole file."""
-        if len(parts) > 1 or not parts[0].whole:
+        # Spark leaves out a file with a hidden name even if it is asked for that one.
+        hidden = is_hidden(os.path.basename(parts[0].path))
+        if len(parts) > 1 or not parts[0].whole or hidden:
             if self._ranges is None:
                 self._ranges = FileRows(
                     self._engine, self._source, self._source_schema, self._parts
