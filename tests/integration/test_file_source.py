@@ -291,6 +291,37 @@ def test_folders_whose_columns_nobody_asked_for_may_be_of_any_type(
         assert sorted(row["n"] for row in read(harness, *paths_of(str(tmp_path)))) == [0, 1, 2, 3]
 
 
+def test_a_hidden_file_that_is_asked_for_is_read(engine: SparkEngine, tmp_path: Path) -> None:
+    """Spark itself would leave it out without a word."""
+    path = tmp_path / "_x.csv"
+    path.write_text("1\n2\n")
+    for pattern in (str(path), f"{tmp_path}/_*.csv"):
+        source = FileSource(pattern, format="csv", schema="n LONG")
+        for function in (None, lambda df: df.where("true"), lambda df: df.where("rand() < 2")):
+            found = read(reader(engine, source, function), *paths_of(pattern))
+            assert [row["n"] for row in found] == [1, 2]
+
+
+def test_every_row_of_a_csv_file_with_one_column_is_there_to_spark(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    """Also nulls, alone in their lines."""
+    for number, kind in enumerate(("LONG", "STRING", "DATE", "TIMESTAMP", "DOUBLE")):
+        schema = to_arrow(from_ddl(f"a {kind}"))
+        path = tmp_path / str(number)
+        harness = OperatorHarness(
+            sink_runtime(FileSink(str(path), format="csv")).operator(), [schema]
+        ).open()
+        for values in ([1], [None, 2, None], [3]):
+            column = pa.array(values, pa.int32())
+            column = column.cast(pa.int64()) if kind.startswith("TIME") else column
+            harness.process(pa.record_batch([column.cast(schema.field("a").type)], schema=schema))
+        harness.end()
+        read = engine.session.read.csv(str(path), header=True, schema=f"a {kind}").toArrow()
+        valid = [row["a"] not in (None, "") for row in read.to_pylist()]
+        assert valid == [True, False, True, False, True], kind
+
+
 # What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
 # too.
 FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"

@@ -57,6 +57,7 @@ class TableWriter(Protocol):
 
 class _CsvWriter:
     def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
+        self._stream = stream
         written = pa_csv.WriteOptions(
             include_header=options.get("header", "true").lower() != "false",
             delimiter=options.get("sep", options.get("delimiter", ",")),
@@ -68,9 +69,22 @@ class _CsvWriter:
         return True
 
     def write_table(self, table: pa.Table) -> None:
-        self._writer.write_table(
-            pa.table([_csv_column(c) for c in table.columns], schema=self._schema)
-        )
+        columns = [_csv_column(column) for column in table.columns]
+        if len(columns) == 1 and columns[0].null_count:
+            self._write_lines(columns[0])
+        else:
+            self._writer.write_table(pa.table(columns, schema=self._schema))
+
+    def _write_lines(self, column: pa.ChunkedArray) -> None:
+        """The values of the only column. A line without a character would be none to a reader, so
+        null is quotes around nothing, as Spark writes it.
+        """
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            some = column.fill_null(pa.scalar("").cast(column.type))
+            self._writer.write_table(pa.table([some], schema=self._schema))
+        else:
+            texts = column.cast(pa.string()).fill_null('""').to_pylist()
+            self._stream.write("".join(f"{text}\n" for text in texts).encode())
 
     def close(self) -> None:
         self._writer.close()
