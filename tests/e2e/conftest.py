@@ -19,7 +19,7 @@ from firesteel import Environment
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.execution_context import ExecutionContext, active
-from firesteel.client.job_details import JobDetails
+from firesteel.client.job_details import ClusterOverview, JobDetails
 from firesteel.common.config import Configuration
 from firesteel.errors import FiresteelError
 from firesteel.program import Program
@@ -27,6 +27,7 @@ from firesteel.program import Program
 ROOT = Path(__file__).parents[2]
 SLOTS = 4
 PATIENCE_S = 60.0  # for what certainly happens, only not at once
+WARM_S = 600.0  # the same for what waits for the JVMs of a cluster, which start together
 
 
 def eventually(
@@ -67,6 +68,17 @@ class Session:
             f"job {job_id} ended {details.status.name} before it was so: {details.exceptions}"
         )
 
+    def overview(self) -> ClusterOverview:
+        """Of a ResourceManager that answers, which it may do late."""
+        overview: list[ClusterOverview] = []
+
+        def answered() -> bool:
+            overview[:] = [self.client.cluster_overview()]
+            return not overview[0].resource_manager_problem
+
+        eventually(answered, "the ResourceManager answers")
+        return overview[0]
+
     def free_slots(self) -> int:
         return self.client.cluster_overview().slots_free
 
@@ -86,10 +98,33 @@ class Session:
 
 
 def command(process: psutil.Process) -> str:
+    """Empty if the process has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
+
+
+def name(process: psutil.Process) -> str:
+    """Empty if the process has ended."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Unlike with `Path.rglob`, others may delete some meanwhile."""
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent, name) for name in names)
+
+
+def logs_below(folder: Path, pattern: str = "*.log") -> Iterator[str]:
+    """What is in each log, but for those that are deleted meanwhile."""
+    for path in files_below(folder):
+        if path.match(pattern):
+            with contextlib.suppress(FileNotFoundError):
+                yield path.read_text(errors="replace")
 
 
 def services(session: Session, module: str) -> list[psutil.Process]:
@@ -97,12 +132,12 @@ def services(session: Session, module: str) -> list[psutil.Process]:
     meanwhile.
     """
     marks = (str(session.cluster.directory), session.address)
-    lines = [(p, command(p)) for p in psutil.process_iter()]
-    found = {
-        p.pid: p
-        for p, line in lines
-        if f"-m {module} " in line and any(mark in line for mark in marks)
-    }
+    return processes(lambda line: f"-m {module} " in line and any(mark in line for mark in marks))
+
+
+def processes(wanted: Callable[[str], bool]) -> list[psutil.Process]:
+    """Those with such a command line."""
+    found = {p.pid: p for p in psutil.process_iter() if wanted(command(p))}
     # A child has its parent's command line until it executes its own.
     return [p for p in found.values() if parent(p) not in found]
 
@@ -121,7 +156,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session
     )
     directory = tmp_path_factory.mktemp("cluster")
     with LocalCluster(conf, task_executors=2, slots=2, directory=directory) as cluster:
-        cluster.wait_for_slots()
+        cluster.wait_for_slots(timeout_s=WARM_S)
         yield Session(cluster)
 
 
@@ -142,7 +177,7 @@ def in_session(session: Session) -> Iterator[None]:
 
 
 def firesteel(
-    *arguments: str, cwd: Path = ROOT, timeout_s: float = 120.0
+    *arguments: str, cwd: Path = ROOT, timeout_s: float = WARM_S
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command as a user would."""
     return subprocess.run(

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import PATIENCE_S, ROOT, command, eventually, firesteel
+from .conftest import PATIENCE_S, ROOT, WARM_S, command, eventually, firesteel, logs_below
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
@@ -91,9 +91,7 @@ def test_a_cluster_is_started_once_used_and_stopped(
         assert f"job.py runs on the cluster at {address[0]} (running in {tmp_path})" in done.stdout
         assert "nine (FINISHED)" in firesteel("list", "-a").stdout
         assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", done.stdout)
-        assert any("n=" in path.read_text(errors="replace") for path in tmp_path.rglob("*.log")), (
-            "printed rows are in a slot's log"
-        )
+        assert any("n=" in log for log in logs_below(tmp_path)), "printed rows are in a slot's log"
     finally:
         stopped = firesteel("cluster", "stop", "--dir", str(tmp_path))
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
@@ -226,7 +224,7 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=WARM_S,
             check=False,
         )
         assert failed.returncode == 1

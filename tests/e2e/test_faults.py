@@ -22,7 +22,18 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 
-from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, services
+from .conftest import (
+    PATIENCE_S,
+    SLOTS,
+    WARM_S,
+    Session,
+    command,
+    eventually,
+    logs_below,
+    name,
+    processes,
+    services,
+)
 from .jobs import endless, nothing_left
 
 MIB = 2**20
@@ -33,20 +44,16 @@ def all_running(details: JobDetails) -> bool:
 
 
 def supervisor_of(directory: Path) -> psutil.Process:
-    return next(
-        p
-        for p in psutil.process_iter()
-        if "firesteel.client.cluster" in (line := command(p)) and str(directory) in line
+    (supervisor,) = processes(
+        lambda line: "firesteel.client.cluster" in line and str(directory) in line
     )
+    return supervisor
 
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:
-    logs = (
-        path.read_text() for path in (session.cluster.directory / "logs").glob("jobmaster-*.log")
-    )
     (pid,) = {
         pid
-        for log in logs
+        for log in logs_below(session.cluster.directory, "jobmaster-*.log")
         if job_id in log
         for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
     }
@@ -69,7 +76,7 @@ def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails
     assert current is not None
     worker = next(
         t
-        for t in session.client.cluster_overview().task_executors
+        for t in session.overview().task_executors
         if t.task_executor_id == current.task_executor_id
     )
     executors = [
@@ -95,7 +102,7 @@ def test_the_death_of_a_slots_process_fails_its_job_and_is_mended(session: Sessi
 
 
 def jvm_of(slot: psutil.Process) -> psutil.Process:
-    (jvm,) = [p for p in slot.children(recursive=True) if p.name() == "java"]
+    (jvm,) = [p for p in slot.children(recursive=True) if name(p) == "java"]
     return jvm
 
 
@@ -179,8 +186,7 @@ def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(
 ) -> None:
     job_id = session.submit(endless(SLOTS))
     details = session.wait_until(job_id, all_running)
-    overview = session.client.cluster_overview()
-    victim = psutil.Process(overview.task_executors[0].pid)
+    victim = psutil.Process(session.overview().task_executors[0].pid)
     family = victim.children(recursive=True)
     assert len(family) >= 4, "two Pythons and two JVMs"
     victim.kill()
@@ -217,7 +223,7 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
     job_id = session.submit(endless(1))
     session.wait_until(job_id, all_running)
     (victim,) = services(session, "resourcemanager")
-    before = {t.task_executor_id for t in session.client.cluster_overview().task_executors}
+    before = {t.task_executor_id for t in session.overview().task_executors}
     victim.kill()
     eventually(
         lambda: services(session, "resourcemanager") not in ([], [victim]), "a new ResourceManager"
@@ -226,8 +232,7 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
         lambda: session.client.cluster_overview().slots_total == SLOTS,
         "every TaskExecutor registered again",
     )
-    overview = session.client.cluster_overview()
-    assert {t.task_executor_id for t in overview.task_executors} == before
+    assert {t.task_executor_id for t in session.overview().task_executors} == before
     eventually(lambda: session.free_slots() == SLOTS - 1, "the job's slot is taken")
     assert session.client.job_details(job_id).status is JobStatus.RUNNING
     log = (session.cluster.directory / "logs" / "resourcemanager.log").read_text()
@@ -277,21 +282,21 @@ def test_nothing_outlives_its_cluster(tmp_path: Path, number: int) -> None:
     conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
     with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path):
         supervisor = supervisor_of(tmp_path)
-        eventually(
-            lambda: "java" in {p.name() for p in supervisor.children(recursive=True)},
-            "the slot's JVM",
-        )
-        family = supervisor.children(recursive=True)
-        names = " ".join(map(command, family))
-        for module in (
+        modules = (
             "dispatcher",
             "resourcemanager",
             "jobmaster",
             "taskexecutor",
             "taskexecutor.executor",
-        ):
-            assert f"-m {module}" in names
-        assert "java" in {p.name() for p in family}
+        )
+        family: list[psutil.Process] = []
+
+        def complete() -> bool:
+            family[:] = supervisor.children(recursive=True)
+            lines = " ".join(map(command, family))
+            return "java" in map(name, family) and all(f"-m {m} " in lines for m in modules)
+
+        eventually(complete, "all kinds of processes, with the slot's JVM")
         os.kill(supervisor.pid, number)
         _, alive = psutil.wait_procs([supervisor, *family], timeout=PATIENCE_S)
         assert alive == []
@@ -307,13 +312,13 @@ def test_task_executors_come_on_demand_and_go_when_idle(tmp_path: Path) -> None:
     )
     with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path) as cluster:
         own = Session(cluster)
-        cluster.wait_for_slots()
+        cluster.wait_for_slots(timeout_s=WARM_S)
         job_id = own.submit(endless(2))
         own.wait_until(job_id, all_running)
-        assert len(own.client.cluster_overview().task_executors) == 2
+        assert len(own.overview().task_executors) == 2
         own.client.cancel(job_id)
         eventually(
-            lambda: len(own.client.cluster_overview().task_executors) == 1,
+            lambda: len(own.overview().task_executors) == 1,
             "the idle TaskExecutor gone",
         )
         with pytest.raises(JobFailed, match="1 .*slot"):

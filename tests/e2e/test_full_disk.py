@@ -13,7 +13,7 @@ from firesteel import Environment
 from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
-from tests.e2e.conftest import Session, eventually, firesteel
+from tests.e2e.conftest import WARM_S, Session, eventually, firesteel
 from tests.e2e.jobs import unbounded
 from tests.small_disk import fill, small_disk
 
@@ -33,7 +33,7 @@ def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_a_job_is_cancelled_and_its_slot_is_free_again(disk: Path) -> None:
     conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
     with LocalCluster(conf, task_executors=1, slots=1, directory=disk) as cluster:
-        cluster.wait_for_slots()
+        cluster.wait_for_slots(timeout_s=WARM_S)
         session = Session(cluster)
         env = Environment()
         unbounded(env).map_in_arrow(talking).print()

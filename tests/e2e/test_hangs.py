@@ -15,7 +15,7 @@ from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobFailed
 
-from .conftest import PATIENCE_S, Session, eventually
+from .conftest import PATIENCE_S, WARM_S, Session, eventually
 from .jobs import nothing_left, unbounded
 from .test_faults import busy_slot, jvm_of
 
@@ -35,7 +35,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     )
     directory = tmp_path_factory.mktemp("impatient")
     with LocalCluster(conf, task_executors=1, slots=2, directory=directory) as cluster:
-        cluster.wait_for_slots()
+        cluster.wait_for_slots(timeout_s=WARM_S)
         yield Session(cluster)
 
 

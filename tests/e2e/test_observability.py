@@ -20,7 +20,7 @@ from firesteel.client.job_details import JobDetails, LogLine
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
 
-from .conftest import PATIENCE_S, SLOTS, Session, eventually, firesteel, services
+from .conftest import PATIENCE_S, SLOTS, Session, eventually, firesteel, logs_below, services
 from .jobs import ArrowFunction, endless, nothing_left, unbounded
 
 
@@ -31,7 +31,7 @@ def metrics_of(process: psutil.Process) -> str:
             continue
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{connection.laddr.port}/metrics", timeout=2
+                f"http://127.0.0.1:{connection.laddr.port}/metrics", timeout=PATIENCE_S
             ) as answer:
                 return answer.read().decode()
         except OSError:
@@ -64,34 +64,40 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     def of_tasks() -> str:
         return "\n".join(map(metrics_of, workers))
 
-    eventually(
-        lambda: "flink_taskmanager_job_task_numRecordsIn{" in of_tasks(), "the tasks' metrics"
-    )
-    served = of_tasks()
-    for name in (
-        "numRecordsOut",
-        "numBytesInPerSecond",
-        *(
-            f"{kind}TimeMsPerSecond"
-            for kind in ("busy", "idle", "backPressured", "spark", "python", "exchange")
-        ),
-        *(
-            f"accumulate{kind}TimeMs"
-            for kind in ("Busy", "Idle", "BackPressured", "Spark", "Python", "Exchange")
-        ),
-        "isBackPressured",
-        "currentInputWatermark",
-    ):
-        assert f"flink_taskmanager_job_task_{name}{{" in served
+    wanted = [
+        f"flink_taskmanager_job_task_{name}{{"
+        for name in (
+            "numRecordsIn",
+            "numRecordsOut",
+            "numBytesInPerSecond",
+            *(
+                f"{kind}TimeMsPerSecond"
+                for kind in ("busy", "idle", "backPressured", "spark", "python", "exchange")
+            ),
+            *(
+                f"accumulate{kind}TimeMs"
+                for kind in ("Busy", "Idle", "BackPressured", "Spark", "Python", "Exchange")
+            ),
+            "isBackPressured",
+            "currentInputWatermark",
+        )
+    ]
+    served = ""
+
+    def missing() -> list[str]:
+        """Of the metrics of this job's tasks; those of an earlier one's may be there, too."""
+        nonlocal served
+        served = of_tasks()
+        lines = [line for line in served.splitlines() if f'job_id="{job_id}"' in line]
+        return [name for name in wanted if not any(line.startswith(name) for line in lines)]
+
+    eventually(lambda: not missing(), f"all metrics of the tasks: {wanted}")
     line = next(
-        li
-        for li in served.splitlines()
-        if li.startswith("flink_taskmanager_job_task_numRecordsIn{")
+        li for li in served.splitlines() if li.startswith(wanted[0]) and f'job_id="{job_id}"' in li
     )
     for label in (
         "host=",
         "tm_id=",
-        f'job_id="{job_id}"',
         'job_name="measured"',
         "task_name=",
         "subtask_index=",
@@ -99,7 +105,9 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     ):
         assert label in line
     assert "# TYPE flink_taskmanager_job_task_numRecordsIn gauge" in served
-    assert "flink_taskmanager_Status_JVM_Memory_Heap_Used" in served
+    eventually(
+        lambda: "flink_taskmanager_Status_JVM_Memory_Heap_Used" in of_tasks(), "of the slots' JVMs"
+    )
     session.client.cancel(job_id)
 
 
@@ -127,8 +135,16 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
             "isnotnull" in operator.plan for operator in details.vertices[0].operators
         )  # as Catalyst optimised it
         why = any("Planned for each" in operator.plan for operator in details.vertices[1].operators)
+        all_work = all(
+            subtask.current is not None and subtask.current.metrics.spark_ms
+            for vertex in details.vertices
+            for subtask in vertex.subtasks
+        )
         return (
-            has_run and why and all(m.bundles and m.python_ms and m.exchange_ms for m in subtasks)
+            has_run
+            and why
+            and all_work
+            and all(m.bundles and m.python_ms and m.exchange_ms for m in subtasks)
         )
 
     session.wait_until(job_id, has_worked)
@@ -174,12 +190,12 @@ def test_health_and_reflection(session: Session) -> None:
     ):
         with grpc.insecure_channel(address) as channel:
             health = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=service), timeout=5
+                health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S
             )
             assert health.status == health_pb2.HealthCheckResponse.SERVING
             ask = reflection_pb2.ServerReflectionRequest(list_services="")
             (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
-                iter([ask]), timeout=5
+                iter([ask]), timeout=PATIENCE_S
             )
             assert service in {s.name for s in answer.list_services_response.service}
 
@@ -190,11 +206,7 @@ def test_logs_carry_job_vertex_subtask_and_attempt(session: Session) -> None:
     session.client.cancel(job_id)
 
     def logged() -> bool:
-        lines = [
-            line
-            for path in session.cluster.directory.rglob("*.log")
-            for line in path.read_text(errors="replace").splitlines()
-        ]
+        lines = [line for log in logs_below(session.cluster.directory) for line in log.splitlines()]
         return any(
             all(f"{key}=" in line for key in ("job_id", "vertex", "subtask", "attempt"))
             and job_id in line
@@ -254,8 +266,11 @@ def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Ses
         assert times == sorted(times)
         slots = {(line.task_executor_id, line.process) for line in told[job_id]}
         assert len({of for of, process in slots if process.startswith("slot-")}) == 2
-    of_tasks = {line.text for line in told[first] if " subtask=" in line.text}
-    assert {line.text for line in lines} >= of_tasks
+    end_us = session.client.job_details(first).end_ms * 1000
+    of_tasks = {
+        line.text for line in told[first] if " subtask=" in line.text and line.time_us <= end_us
+    }
+    assert {line.text for line in lines} >= of_tasks, "all until its end"
 
     shown = firesteel("logs", "-m", session.address, "--vertex", "Say", "--subtask", "2", first)
     assert shown.returncode == 0, shown.stderr

@@ -17,7 +17,7 @@ from firesteel.common.states import JobStatus
 from firesteel.errors import JobCanceled, JobFailed
 
 from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel
-from .test_faults import busy_slot
+from .test_faults import busy_slot, jvm_of
 
 JOB = """
 from firesteel import Environment
@@ -102,7 +102,7 @@ def kill_slot(session: Session, slot: psutil.Process, job_id: str) -> None:
 
 
 def kill_jvm(session: Session, slot: psutil.Process, job_id: str) -> None:
-    next(p for p in slot.children(recursive=True) if p.name() == "java").kill()
+    jvm_of(slot).kill()
 
 
 def cancel(session: Session, slot: psutil.Process, job_id: str) -> None:

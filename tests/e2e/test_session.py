@@ -19,7 +19,7 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.connectors import CollectSink, DiscardSink, SequenceSource
 from firesteel.errors import JobCanceled, JobFailed, JobNotFound
 
-from .conftest import SLOTS, Session, firesteel
+from .conftest import SLOTS, Session, eventually, firesteel
 from .jobs import endless, failing, nothing_left
 
 
@@ -35,7 +35,7 @@ def test_a_job_takes_as_many_slots_as_its_highest_parallelism(session: Session) 
     ).set_parallelism(2).print()
     job_id = session.submit(env)
     details = session.wait_until(job_id, all_running)
-    assert session.free_slots() == SLOTS - 3
+    eventually(lambda: session.free_slots() == SLOTS - 3, "the free slots are known")
     slots = {
         (s.current.task_executor_id, s.current.slot_index)
         for v in details.vertices
@@ -118,7 +118,7 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_slot_not_with_its_ta
                 time.sleep(0.1)
         yield from ()
 
-    before = {t.task_executor_id for t in session.client.cluster_overview().task_executors}
+    before = {t.task_executor_id for t in session.overview().task_executors}
     env = Environment()
     env.from_sequence(0, 1_000).rebalance().map_in_arrow(deaf, name="Deaf").print()
     job_id = session.submit(env)
@@ -128,7 +128,7 @@ def test_a_task_that_ignores_its_cancellation_ends_with_its_slot_not_with_its_ta
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)
-    assert {t.task_executor_id for t in session.client.cluster_overview().task_executors} == before
+    assert {t.task_executor_id for t in session.overview().task_executors} == before
 
 
 def test_the_commands_of_a_session(session: Session) -> None:
