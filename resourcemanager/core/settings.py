@@ -25,7 +25,7 @@ class Settings:
     requirements_delay_s: float = 0.0
     idle_timeout_s: float = 30.0
     initial_workers: int = 0
-    recovery_timeout_s: float = 3.0  # for workers of an earlier ResourceManager to register
+    recovery_timeout_s: float = 10.0  # for workers of an earlier ResourceManager to register
     max_slots: int = 0  # of all TaskExecutors together; 0: the initial workers and no more
     worker: WorkerSpec | None = None  # None: no driver
 

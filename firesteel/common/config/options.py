@@ -266,7 +266,7 @@ TM_IDLE_TIMEOUT = _cluster.option(
 PREVIOUS_WORKER_TIMEOUT = _cluster.option(
     "resourcemanager.previous-worker.recovery.timeout",
     "duration",
-    3.0,
+    10.0,
     "How long a restarted ResourceManager waits for the TaskExecutors of its predecessor "
     "before it matches slots or starts others.",
 )
