@@ -22,6 +22,7 @@ SOURCES = (
     "FiresteelFiles",
     "FiresteelFileRDD",
     "FiresteelRowObserver",
+    "FiresteelOnce",
 )
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
 _FOLDER = files("taskexecutor.executor.spark.jvm") / "java"

@@ -30,6 +30,7 @@ from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.once import evaluated_once
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def _kept(
         raise NotKept("it contains the current time")
     if not analyzed.sameResult(again._jdf.queryExecution().analyzed()):
         raise NotKept("it differs from call to call, as with random numbers")
+    if (once := evaluated_once(session, rows)) is not rows:
+        rows, frame = once, once if frame is rows else _aggregated(once, specs)
     held = frozenset(version.rdd_id for version in tables.values())
     _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
     plan = frame._jdf.queryExecution().executedPlan()
@@ -191,12 +194,17 @@ def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFra
     """The frame after the functions, and the frame after the whole group, which is the same if
     nothing is aggregated.
     """
-    last = specs[-1] if specs else None
-    if not isinstance(last, PartialWindowAggregateSpec):
+    if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
         rows = composed.apply(leaf, specs, cores=0)
         return rows, rows
     rows = composed.apply(leaf, specs[:-1], cores=0)
-    return rows, composed.partial_window_aggregate(rows, last, cores=0)
+    return rows, _aggregated(rows, specs)
+
+
+def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
+    last = specs[-1]
+    assert isinstance(last, PartialWindowAggregateSpec)
+    return composed.partial_window_aggregate(rows, last, cores=0)
 
 
 def _children(plan: Any) -> list[Any]:
