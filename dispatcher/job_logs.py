@@ -140,8 +140,11 @@ class _Collection:
         self._read_from(RESOURCE_MANAGER, self._shell.resource_manager)
         stub: Any = ResourceManagerStub(self._shell.channel(self._shell.resource_manager))  # type: ignore[no-untyped-call]
         request = resource_manager_pb2.ResourceOverviewRequest()
+        follow = self._request.follow  # then it is asked again, and others have lines meanwhile
         try:
-            overview = await stub.GetOverview(request, timeout=CALL_TIMEOUT_S)
+            overview = await stub.GetOverview(
+                request, timeout=CALL_TIMEOUT_S if follow else SILENT_S
+            )
         except grpc.aio.AioRpcError:
             return  # that it does not answer is said where it is read
         for executor in overview.task_executors:

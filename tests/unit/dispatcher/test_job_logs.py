@@ -61,8 +61,10 @@ class ResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
 
     def __init__(self) -> None:
         self.task_executors: dict[str, str] = {}  # their addresses
+        self.answers_after_s = 0.0
 
     async def GetOverview(self, request: Any, context: Any) -> Any:
+        await asyncio.sleep(self.answers_after_s)
         return resource_manager_pb2.ResourceOverview(
             task_executors=[
                 resource_manager_pb2.TaskExecutorInfo(task_executor_id=name, address=address)
@@ -210,6 +212,17 @@ async def test_lines_of_all_processes_in_order_and_what_is_missing(
         f"TaskExecutor {'5' * 32}, which ran tasks of the job, is gone, and its logs with it"
         " (env.log.max)",
     ]
+
+
+async def test_a_busy_resource_manager_may_be_late_to_tell_the_task_executors(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "CALL_TIMEOUT_S", 0.05)
+    here.resource_manager.answers_after_s = 0.3
+    await here.task_executor(NEAR, here.write("near.log", "near"))
+    here.end_job(ran_on=[NEAR])
+    async with here.logs() as found:
+        assert [text async for text in found] == ["near"]
 
 
 async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
