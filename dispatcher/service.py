@@ -70,6 +70,7 @@ class Dispatcher:
 
     async def start(self) -> None:
         """From now on it answers."""
+        await self.shell.prepare()
         await self._server.start()
 
     async def run(self) -> None:

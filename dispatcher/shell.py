@@ -148,13 +148,16 @@ class Shell:
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
         )
 
-    async def run(self) -> None:
-        """Until `stop`. Raises Fenced once another Dispatcher has taken over the job store."""
-        self._log_directory.mkdir(parents=True, exist_ok=True)
+    async def prepare(self) -> None:
+        """Before anything is asked of it: graphs without a job are then of former submissions."""
         try:
             await self._in_store(self._store.drop_unused_graphs)
         except sa.exc.OperationalError as error:  # a full disk; the next Dispatcher drops them
             log.warning("unused graphs stay in the job store", reason=str(error.orig))
+
+    async def run(self) -> None:
+        """Until `stop`. Raises Fenced once another Dispatcher has taken over the job store."""
+        self._log_directory.mkdir(parents=True, exist_ok=True)
         self._start_task(self._drop_blobs())
         self._start_task(self._keep_results_short())
         self.post(Tick())  # has the spares started

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,21 +66,25 @@ async def dispatcher(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
         ]
     )
     store.close()
-    conf = Configuration.load(overrides=getattr(request, "param", {}))
-    dispatcher = Dispatcher(
-        conf,
-        host="127.0.0.1",
-        port=0,
-        directory=tmp_path,
-        resource_manager="127.0.0.1:1",
-        registry=Registry.from_configuration(conf),
-        platform=replace(SYSTEM, processes=NoProcesses()),
-    )
+    dispatcher = dispatcher_in(tmp_path, getattr(request, "param", {}))
     await dispatcher.start()
     running = asyncio.create_task(dispatcher.run())
     yield dispatcher
     dispatcher.stop()
     await running
+
+
+def dispatcher_in(directory: Path, values: Mapping[str, str]) -> Dispatcher:
+    conf = Configuration.load(overrides=dict(values))
+    return Dispatcher(
+        conf,
+        host="127.0.0.1",
+        port=0,
+        directory=directory,
+        resource_manager="127.0.0.1:1",
+        registry=Registry.from_configuration(conf),
+        platform=replace(SYSTEM, processes=NoProcesses()),
+    )
 
 
 class JobMaster:
@@ -235,3 +239,23 @@ async def test_a_removed_job_has_no_rows_and_says_why(client: Client) -> None:
             await asyncio.to_thread(lambda read=read: list(read(ENDED, SINK)))
     with pytest.raises(JobNotFound, match=f"logs of job {ENDED} are gone: it was removed"):
         await asyncio.to_thread(lambda: list(client.logs(ENDED)))
+
+
+async def test_the_first_submission_after_a_start_keeps_its_graph(tmp_path: Path) -> None:
+    """Graphs of former submissions, which were never accepted, are gone before it can come."""
+    store = JobStore(JobStore.sqlite_url(tmp_path))
+    former = store.put_graph(b"never accepted")
+    store.close()
+    dispatcher = dispatcher_in(tmp_path, {})
+    await dispatcher.start()
+    first = dispatcher.store.put_graph(b"about to be accepted")
+    running = asyncio.create_task(dispatcher.run())
+    await asyncio.sleep(0)
+    dispatcher.stop()
+    await running
+    store = JobStore(JobStore.sqlite_url(tmp_path))
+    assert [store.graph(graph_id) for graph_id in (former, first)] == [
+        None,
+        b"about to be accepted",
+    ]
+    store.close()
