@@ -291,6 +291,26 @@ def test_folders_whose_columns_nobody_asked_for_may_be_of_any_type(
         assert sorted(row["n"] for row in read(harness, *paths_of(str(tmp_path)))) == [0, 1, 2, 3]
 
 
+def test_a_schema_that_would_not_be_read_as_it_is_declared_is_refused(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_text("1,1\n")
+    days = FileSource(str(tmp_path), format="csv", schema="n LONG, d INTERVAL DAY")
+    with pytest.raises(FiresteelError, match=r"'d' is interval day.* read as interval day to sec"):
+        reader(engine, days)
+    by_number = StructType([StructField("n", LongType(), True, {"parquet.field.id": 1})])
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "x.parquet")
+    numbered = FileSource(str(tmp_path / "x.parquet"), format="parquet", schema=by_number)
+    assert len(read(reader(engine, numbered), tmp_path / "x.parquet")) == 1
+    setting = "spark.sql.parquet.fieldId.read.enabled"
+    engine.session.conf.set(setting, "true")
+    try:
+        with pytest.raises(FiresteelError, match=f"{setting} is set, but columns are read by"):
+            reader(engine, numbered)
+    finally:
+        engine.session.conf.unset(setting)
+
+
 def test_a_hidden_file_that_is_asked_for_is_read(engine: SparkEngine, tmp_path: Path) -> None:
     """Spark itself would leave it out without a word."""
     path = tmp_path / "_x.csv"

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 # Their schemas come with Spark, or are inferred; any other format's may be wrong for the files.
 _BUILT_IN_FORMATS = ("csv", "json", "parquet", "orc", "text")
+_TEXT_FORMATS = ("csv", "json", "xml")  # whose values are read by their types
+_FIELD_ID = "parquet.field.id"
 _ARROW_FORMATS = ("csv", "parquet")
 ARROW_COUNTER = "numRecordsReadByArrow"
 
@@ -372,7 +374,30 @@ def _schema_of(session: SparkSession, source: FileSource) -> StructType:
         raise FiresteelError(f"FileSource {named} as {source.format}: {summary}") from error
     if not schema.fields:
         raise FiresteelError(f"FileSource {named}: the files have no columns")
+    _check_read_as_declared(session, source, schema)
     return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _check_read_as_declared(session: SparkSession, source: FileSource, schema: StructType) -> None:
+    """Raises FiresteelError if the schema says more than an Arrow schema, and that more decides
+    which values are read.
+    """
+    by_number = "spark.sql.parquet.fieldId.read.enabled"
+    if _FIELD_ID in schema.json() and str(session.conf.get(by_number)).lower() == "true":
+        raise FiresteelError(
+            f"FileSource {', '.join(source.paths)}: the schema has {_FIELD_ID}, and {by_number} is "
+            "set, but columns are read by their names; leave that setting out"
+        )
+    if source.format.lower() not in _TEXT_FORMATS:
+        return
+    for field, read in zip(schema.fields, to_spark(to_arrow(schema)).fields, strict=True):
+        name, kind = read.dataType.simpleString(), field.dataType.simpleString()
+        if kind != name:
+            raise FiresteelError(
+                f"FileSource {', '.join(source.paths)}: column {field.name!r} is {kind}, and would "
+                f"be read as {name}; declare it so if its texts are, else as STRING, and cast it "
+                "in a transform"
+            )
 
 
 def _declared_or_inferred(
