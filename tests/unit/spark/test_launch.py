@@ -14,18 +14,19 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.jvm import launch
 from taskexecutor.executor.spark.jvm.launch import GatewayServer, await_gateway
 
-# Names a thread as the JVM does, waits until its priority is lowered, and writes the gateway's file
-# when it is asked to.
+# Names a thread as the JVM does. When it is asked to, it tells that thread's priority and writes the
+# gateway's file.
 _JVM = """
-import os, pathlib, struct, sys, threading, time
+import os, pathlib, struct, sys, threading
 path = pathlib.Path(sys.argv[1])
 def compile():
     pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("C2 CompilerThre")
-    while os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == 0:
-        time.sleep(0.001)
-    print("lowered", flush=True)
+    asked.wait()
+    print(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), flush=True)
+asked = threading.Event()
 threading.Thread(target=compile).start()
 sys.stdin.readline()
+asked.set()
 secret = b"secret"
 path.with_suffix(".tmp").write_bytes(struct.pack(">ii", 4711, len(secret)) + secret)
 path.with_suffix(".tmp").rename(path)
@@ -68,7 +69,7 @@ def test_the_compiler_is_looked_for_until_it_is_found(
     assert found.count(True) == 1
     assert found[-1]
     assert jvm.stdout is not None
-    assert jvm.stdout.readline() == b"lowered\n"
+    assert int(jvm.stdout.readline()) == launch._COMPILER_NICENESS
 
 
 def test_other_processes_have_no_compiler() -> None:
