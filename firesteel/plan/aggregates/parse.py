@@ -107,6 +107,7 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
         merge=split.merge,
         final=final,
         exact=split.exact,
+        of_row=split.of_row,
         whole=whole,
     )
 

@@ -21,6 +21,7 @@ from sqlglot import exp
 
 from firesteel.plan.aggregates.calls import Call, calls_of
 from firesteel.plan.aggregates.spark_functions import AGGREGATES
+from firesteel.plan.specs import RowPartial
 
 # What final halves may call besides arithmetic (firesteel.plan.aggregates.finals).
 MEAN = "firesteel_mean"  # (sum, count)
@@ -77,6 +78,8 @@ _MERGES = {
 }
 _MERGES |= {"bit_and": "bit_and", "bit_or": "bit_or", "bit_xor": "bit_xor", "any_value": "any"}
 _MERGES |= {"collect_list": "list", "collect_set": "set"}
+# Aggregates of which a row's value is the partial result of that row.
+_OF_ROW = frozenset({"sum", "min", "max", "bool_and", "bool_or", "collect_set"})
 _SPREADS = {
     "stddev_samp": (DEVIATION, 1),
     "stddev_pop": (DEVIATION, 0),
@@ -110,6 +113,7 @@ class Split:
         self.partial: dict[str, str] = {}
         self.merge: dict[str, str] = {}
         self.exact: dict[str, str] = {}
+        self.of_row: dict[str, RowPartial] = {}
 
     def final_of(self, tree: exp.Expression) -> exp.Expression:
         """The final half; `tree` is the parsed text."""
@@ -149,13 +153,15 @@ class Split:
                 return exp.Anonymous(
                     this=SIZE,
                     expressions=[
-                        self._partial("set", f"collect_set({value})", "distinct", condition)
+                        self._partial(
+                            "set", f"collect_set({value})", "distinct", condition, of_row=value
+                        )
                     ],
                 )
             case ("count", ["*"]):
                 return self._counted("1", condition)
             case ("count", values) if values:
-                return self._counted(", ".join(values), condition)
+                return self._counted(values[0], condition, *values[1:])
             case ("avg", [value]):
                 return exp.Anonymous(
                     this=MEAN,
@@ -168,19 +174,27 @@ class Split:
             case (_, [value]) if name in _SPREADS:
                 return self._spread(value, condition, *_SPREADS[name])
             case (_, [value]) if name in _MERGES:
-                return self._partial(name, f"{name}({value})", _MERGES[name], condition)
+                of_row = value if name in _OF_ROW else ""
+                text = f"{name}({value})"
+                return self._partial(name, text, _MERGES[name], condition, of_row=of_row)
             case _:
                 raise NotSplittable
 
-    def _counted(self, value: str, condition: str) -> exp.Expression:
-        return self._partial("count", f"count({value})", "sum", condition)
+    def _counted(self, value: str, condition: str, *others: str) -> exp.Expression:
+        values = [value, *others]
+        count = self._partial("count", f"count({', '.join(values)})", "sum", condition)
+        conditions = [f"({each}) IS NOT NULL" for each in values if each != "1"]
+        conditions += [f"({condition})"] if condition else []
+        self.of_row[count.name] = RowPartial("1L", " AND ".join(conditions), otherwise="0L")
+        return count
 
     def _total(self, value: str, condition: str) -> exp.Expression:
         """The sum that an average divides. Like Spark, it adds doubles, which do not overflow, but
         decimals and intervals exactly.
         """
-        total = self._partial("sum", f"sum(double({value}))", "sum", condition)
-        self.exact[total.name] = self.partial[total.name].replace(f"double({value})", value, 1)
+        as_double = f"double({value})"
+        total = self._partial("sum", f"sum({as_double})", "sum", condition, of_row=as_double)
+        self.exact[total.name] = self.partial[total.name].replace(as_double, value, 1)
         return total
 
     def _spread(self, value: str, condition: str, function: str, subtrahend: int) -> exp.Expression:
@@ -201,7 +215,11 @@ class Split:
     def _by(self, name: str, value: str, order: str, condition: str) -> exp.Expression:
         least = name == "min_by"
         ordering = self._partial(
-            "order", f"{'min' if least else 'max'}({order})", "min" if least else "max", condition
+            "order",
+            f"{'min' if least else 'max'}({order})",
+            "min" if least else "max",
+            condition,
+            of_row=order,
         )
         return self._partial(
             name,
@@ -209,6 +227,7 @@ class Split:
             f"{'first' if least else 'last'}:{ordering.name}",
             condition,
             key=ordering.name,
+            of_row=value,
         )
 
     def _distinct(self, value: str, condition: str) -> exp.Expression:
@@ -227,7 +246,14 @@ class Split:
         )
 
     def _partial(
-        self, kind: str, text: str, merge: str, condition: str, key: str = ""
+        self,
+        kind: str,
+        text: str,
+        merge: str,
+        condition: str,
+        key: str = "",
+        *,
+        of_row: str = "",
     ) -> exp.Expression:
         if condition:
             text = f"{text} FILTER (WHERE {condition})"
@@ -239,6 +265,8 @@ class Split:
             name = f"{self._prefix}_{kind}" + (str(same + 1) if same else "")
             self.partial[name] = text
             self.merge[name] = merge
+            if of_row:
+                self.of_row[name] = RowPartial(of_row, condition)
         return exp.column(name)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from firesteel.plan.specs.aggregates import (
     AggregateExpression,
     PartialWindowAggregateSpec,
+    RowPartial,
     RunningAggregateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
@@ -47,6 +48,7 @@ __all__ = [
     "MapInPandasSpec",
     "MapRowsSpec",
     "PartialWindowAggregateSpec",
+    "RowPartial",
     "RunningAggregateSpec",
     "SessionSpec",
     "SinkSpec",

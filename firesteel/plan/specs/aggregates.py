@@ -14,6 +14,15 @@ from typing import Any
 from firesteel.plan.specs.windows import SessionSpec, WindowSpec
 
 
+@dataclass(frozen=True, slots=True)
+class RowPartial:
+    """What a single row gives to a partial column: null if it does not count."""
+
+    value: str  # Spark SQL; of a list, the element
+    condition: str = ""  # Spark SQL; empty if every row counts
+    otherwise: str = "NULL"  # Spark SQL: what a row gives that does not meet the condition
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateExpression:
     """One item of `aggregate(...)`, parsed and split by firesteel.plan.aggregates."""
@@ -30,6 +39,8 @@ class AggregateExpression:
     final: str
     # Average columns are sums of doubles. These are the exact sums, for decimals and intervals.
     exact: dict[str, str] = field(default_factory=dict)
+    # Partial column -> the same of a single row. Some have none.
+    of_row: dict[str, RowPartial] = field(default_factory=dict)
     # Spark SQL over the rows, for what is not split: `sql` without its alias; first and last by
     # time are min_by and max_by.
     whole: str = ""

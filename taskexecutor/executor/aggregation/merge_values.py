@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taskexecutor.executor.aggregation.grouping import Groups, group, whole_numbers
+from taskexecutor.executor.aggregation.grouping import Groups, Ints, group, whole_numbers
 
 
 def merge_any(column: pa.Array, groups: Groups) -> pa.Array:
@@ -25,42 +25,76 @@ def merge_last(column: pa.Array, groups: Groups, order: pa.Array) -> pa.Array:
 
 
 def extreme_by_order(column: pa.Array, groups: Groups, order: pa.Array, *, least: bool) -> pa.Array:
-    """Per group, the value in the row whose `order` is least or greatest; rows without an order do
-    not count, and a group of only such rows has null.
+    """Per group, the value in the row whose `order` is least or greatest, of several the first;
+    rows without an order do not count, and a group of only such rows has null.
     """
     rows = np.flatnonzero(pc.is_valid(order).to_numpy(zero_copy_only=False))
-    order_ranks = ranks(order.take(pa.array(rows)))
-    codes = groups.codes[rows]
-    sorted_rows = np.lexsort((order_ranks if least else -order_ranks, codes))
-    sorted_codes = codes[sorted_rows]
-    heads = (
-        np.flatnonzero(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])))
-        if len(rows)
-        else sorted_rows
-    )
+    if len(rows) < len(order):
+        order = order.take(pa.array(rows))
+    rows = _extremes(order, groups, rows, least=least)[::-1]
     chosen = np.zeros(groups.count, np.int64)
     none = np.ones(groups.count, np.bool_)
-    chosen[sorted_codes[heads]] = rows[sorted_rows[heads]]
-    none[sorted_codes[heads]] = False
-    return column.take(pa.array(chosen, mask=none))
+    codes = groups.codes[rows]
+    chosen[codes] = rows  # of several, the last one stays, which is the first row
+    none[codes] = False
+    return column.take(pa.array(chosen, mask=none if none.any() else None))
 
 
-def ranks(order: pa.Array) -> np.ndarray[Any, Any]:
-    """Numbers in the order of the values. None of them is the least integer, whose negative would
-    overflow.
+def _extremes(order: pa.Array, groups: Groups, rows: Ints, *, least: bool) -> Ints:
+    """Those of `rows` whose order is the least or the greatest one of their group, in order.
+    `order` is that of `rows`, and none of it is null.
     """
+    if not pa.types.is_struct(order.type) or not order.type.num_fields:
+        return rows[_of_extremes(ranks(order), groups, rows, least=least)]
+    kept = np.arange(len(rows))
+    for index in range(order.type.num_fields):  # few rows are left after the first field
+        field = order.field(index)
+        if len(kept) < len(field):
+            field = field.take(pa.array(kept))
+        kept = kept[_of_extremes(_field_ranks(field), groups, rows[kept], least=least)]
+    return rows[kept]
+
+
+def _of_extremes(ranked: Ints, groups: Groups, rows: Ints, *, least: bool) -> Ints:
+    """The places among `rows` of those with the least or the greatest rank of their group."""
+    codes = groups.codes[rows]
+    limits = np.iinfo(np.int64)
+    best = np.full(groups.count, limits.max if least else limits.min)
+    (np.minimum if least else np.maximum).at(best, codes, ranked)
+    return np.flatnonzero(ranked == best[codes])
+
+
+def _field_ranks(field: pa.Array) -> Ints:
+    """Of a struct: null is the least value."""
+    if not field.null_count:
+        return ranks(field)
+    valid = np.flatnonzero(pc.is_valid(field).to_numpy(zero_copy_only=False))
+    ranked = np.zeros(len(field), np.int64)
+    present = field.drop_null()
+    found = _nested_ranks(present) if pa.types.is_nested(field.type) else _dense_ranks(present)
+    ranked[valid] = found + 1
+    return ranked
+
+
+def ranks(order: pa.Array) -> Ints:
+    """Numbers in the order of the values, none of which is null."""
     if pa.types.is_nested(order.type):
         return _nested_ranks(order)
     numbers = whole_numbers(order)
-    if numbers is not None and (not len(numbers) or numbers.min() > np.iinfo(np.int64).min):
-        return numbers
+    return numbers if numbers is not None else _dense_ranks(order)
+
+
+def _dense_ranks(order: pa.Array) -> Ints:
+    """From 0 on."""
+    if pa.types.is_floating(order.type):  # NaN is last, and the two zeros are equal
+        return np.unique(order.to_numpy(zero_copy_only=False), return_inverse=True)[1]
     ranked: np.ndarray[Any, Any] = pc.rank(
-        order, sort_keys="ascending", null_placement="at_end", tiebreaker="dense"
+        order, sort_keys="ascending", tiebreaker="dense"
     ).to_numpy()
-    return ranked.astype(np.int64)
+    return ranked.astype(np.int64) - 1
 
 
-def _nested_ranks(order: pa.Array) -> np.ndarray[Any, Any]:
+def _nested_ranks(order: pa.Array) -> Ints:
     """Arrays and structs in Spark's order: element by element, null first, NaN last, a prefix
     before the longer value.
     """

@@ -4,6 +4,7 @@ without a plan of their own. See docs/decisions/0009 and 0015.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -88,8 +89,10 @@ class BundlePlans:
         names = [name.lower() for name in self._schema.names]
         if len(set(names)) == len(names) and ColumnSink.suits(engine, self._spark_schema):
             leaf = rows.frame(engine, self._spark_schema)
-            kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | rows.LEAF)
-            if ColumnSink.suits(engine, kept.frame.schema):
+            in_columns = functools.partial(ColumnSink.suits, engine)
+            allowed = ROW_BY_ROW | rows.LEAF
+            kept = keep(engine.session, leaf, leaf, self._specs, allowed, in_columns=in_columns)
+            if ColumnSink.suits(engine, kept.rows.schema):
                 return ColumnBundles(engine, kept, self._meter)
         leaf = messages.frame(engine, self._spark_schema)
         kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -81,12 +82,14 @@ class ColumnPlans:
         observer = RowObserver(engine)
         if self._watermarks is not None:
             leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
-        kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | rows.LEAF)
-        if not ColumnSink.suits(engine, kept.frame.schema):
+        in_columns = functools.partial(ColumnSink.suits, engine)
+        allowed = ROW_BY_ROW | rows.LEAF
+        kept = keep(engine.session, leaf, leaf, self._specs, allowed, in_columns=in_columns)
+        if not ColumnSink.suits(engine, kept.rows.schema):
             raise NotKept("its results do not leave Spark as columns")
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
             raise NotKept("it asks for the file that a row is in")
-        chosen = rows.chosen(kept.physical)
+        chosen = rows.chosen(kept.physical) if kept.grouping is None else None
         if chosen is not None:
             time = self._watermarks.column if self._watermarks is not None else None
             if time is None or to_arrow(self._schema).field(time).type == _TIME:

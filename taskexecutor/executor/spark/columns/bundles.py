@@ -28,7 +28,7 @@ class ColumnBundles:
         self.kept = plan
         self._meter = meter
         self._read = columns_read(plan.physical)
-        self._sink = ColumnSink(engine, plan.frame.schema, meter=meter)
+        self._sink = ColumnSink(engine, plan.rows.schema, meter=meter, grouping=plan.grouping)
         self._rows = SharedRows()
         self._java = engine.code.type("FiresteelBundles")(
             self._sink.fuse(plan.physical).execute(),

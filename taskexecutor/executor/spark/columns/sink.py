@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.operator import PlanMeter
+from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 65_536  # at most
+_GROUPED_ROWS = 262_144  # where rows are grouped: the more, the fewer results
 _TEXT_BYTES = 8 * 2**20  # of a batch: the row that exceeds it is its last one
 _FIXED_BYTES = 32 * 2**20  # the same for numbers
 _LEAST_ROWS = 1024
@@ -51,9 +53,11 @@ class ColumnSink:
         batch_rows: int = BATCH_ROWS,
         limit_bytes: int | None = None,
         meter: PlanMeter | None = None,
+        grouping: RowPartials | None = None,
     ) -> None:
         """`limit_bytes`: of the memory of a batch, the size of the JVM's heap by default. A batch
-        has `batch_rows`, and more only if one input row becomes more.
+        has `batch_rows`, and more only if one input row becomes more. `grouping`: what becomes of
+        each batch; it is larger then.
         """
         engine.code.load("FiresteelSink")
         self._session: Any = engine.session
@@ -62,6 +66,8 @@ class ColumnSink:
         )
         self.schema = to_arrow(schema)
         widths = [_width(kind) for kind in self.schema.types]
+        self._grouping = grouping
+        batch_rows = batch_rows if grouping is None else _GROUPED_ROWS
         rows = min(batch_rows, max(_LEAST_ROWS, _FIXED_BYTES // (sum(widths) + 1)))
         texts = max(1, widths.count(0))
         self.java = engine.code.type("FiresteelSink")(
@@ -101,6 +107,11 @@ class ColumnSink:
                     batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
             finally:
                 del lease  # the batch has it; an error, whose traceback has this frame, must not
+            if self._grouping is not None:
+                with self._converting:
+                    batch = self._grouping.grouped(batch)
+                yield batch
+                continue
             for start in range(0, rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS) if rows > BATCH_ROWS else batch
             del batch

@@ -7,6 +7,7 @@ thread in the JVM) for a partition with other files than those that it was made 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,8 @@ class FilePlans:
         if self._watermarks is not None:
             leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
         empty = empty_frame(session, self._schema)
-        run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED))
+        in_columns = functools.partial(ColumnSink.suits, self._engine)
+        run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED, in_columns=in_columns))
         return FilePlan(run, malformed, observer)
 
     def _run_of(self, kept: KeptPlan) -> _Run:
@@ -252,8 +254,10 @@ class _Run:
         self._engine = engine
         self._parts = parts
         self._properties = engine.session_properties()
-        if ColumnSink.suits(engine, kept.frame.schema):
-            self._sink: ColumnSink | None = ColumnSink(engine, kept.frame.schema)
+        if ColumnSink.suits(engine, kept.rows.schema):
+            self._sink: ColumnSink | None = ColumnSink(
+                engine, kept.rows.schema, grouping=kept.grouping
+            )
             self._rdd = self._sink.fuse(kept.physical).execute()
         else:
             self._sink = None

@@ -90,11 +90,8 @@ def partial_window_aggregate(
     times: list[str] = []
     match spec.window:
         case TumblingSpec() | SlidingSpec() if spec.in_event_time:
-            size_us, offset_us = spec.window.pane_us, spec.window.offset_us
-            time_us = event_time_us(spec.time_column, spec.time_shift_us)
-            grouping.append(
-                sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)").alias(_START_US)
-            )
+            size_us = spec.window.pane_us
+            grouping.append(pane_start(spec).alias(_START_US))
             times = [
                 f"timestamp_micros({_START_US}) AS {WINDOW_START}",
                 f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
@@ -115,6 +112,16 @@ def partial_window_aggregate(
     if not grouping:  # without one, no rows would be a group, too
         grouping.append(sql.lit(0).alias(_ALL))
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
+
+
+def pane_start(spec: PartialWindowAggregateSpec) -> Column:
+    """In microseconds since the epoch."""
+    from pyspark.sql import functions as sql
+
+    assert isinstance(spec.window, TumblingSpec | SlidingSpec)
+    size_us, offset_us = spec.window.pane_us, spec.window.offset_us
+    time_us = event_time_us(spec.time_column, spec.time_shift_us)
+    return sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)")
 
 
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:

@@ -28,13 +28,16 @@ import structlog
 from firesteel.common.error_report import summary_of
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.once import evaluated_once
+from taskexecutor.executor.spark.plans.row_partials import row_partials
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
 _Plan = TypeVar("_Plan")
@@ -94,9 +97,11 @@ class NotKept(Exception):
 
 
 class KeptPlan(NamedTuple):
-    frame: DataFrame
+    frame: DataFrame  # of the results
+    rows: DataFrame  # of what the plan gives: `frame`, unless its rows are grouped later
     physical: Any  # the SparkPlan, without an exchange
     tables: tuple[TableVersion, ...]  # the static tables that the plan holds
+    grouping: RowPartials | None  # what makes the results of the plan's rows
 
     @property
     def outdated(self) -> bool:
@@ -105,16 +110,23 @@ class KeptPlan(NamedTuple):
 
 
 def keep(
-    session: Any, leaf: DataFrame, empty: DataFrame, specs: Sequence[Spec], allowed: frozenset[str]
+    session: Any,
+    leaf: DataFrame,
+    empty: DataFrame,
+    specs: Sequence[Spec],
+    allowed: frozenset[str],
+    *,
+    in_columns: Callable[[StructType], bool] = lambda _: False,
 ) -> KeptPlan:
     """The group's plan over `leaf`. Raises NotKept. Calls the functions of the program, first on
     `empty`, a leaf without rows.
 
     `allowed`: the classes of nodes that the physical plan may have, except those of the partial
-    aggregate.
+    aggregate. `in_columns`: whether rows of a schema leave the plan as columns, which can be
+    grouped behind it.
     """
     with pinned() as tables:
-        return _kept(session, leaf, empty, specs, allowed, tables)
+        return _kept(session, leaf, empty, specs, allowed, tables, in_columns)
 
 
 def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
@@ -141,6 +153,7 @@ def _kept(
     specs: Sequence[Spec],
     allowed: frozenset[str],
     tables: Mapping[str, TableVersion],
+    in_columns: Callable[[StructType], bool],
 ) -> KeptPlan:
     if _runs_jobs(session, empty, specs) and not (
         tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
@@ -157,6 +170,14 @@ def _kept(
     if (once := evaluated_once(session, rows)) is not rows:
         rows, frame = once, once if frame is rows else _aggregated(once, specs)
     held = frozenset(version.rdd_id for version in tables.values())
+    if frame is not rows:
+        assert isinstance(specs[-1], PartialWindowAggregateSpec)
+        given = row_partials(rows, specs[-1], frame)
+        if given is not None and in_columns(given[0].schema):
+            rows, grouping = given
+            physical = rows._jdf.queryExecution().executedPlan()
+            _check(physical, allowed, held)
+            return KeptPlan(frame, rows, physical, tuple(tables.values()), grouping)
     _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
     plan = frame._jdf.queryExecution().executedPlan()
     if frame is not rows:
@@ -164,7 +185,7 @@ def _kept(
         # Of this thread; new nodes ask for it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
-    return KeptPlan(frame, plan, tuple(tables.values()))
+    return KeptPlan(frame, frame, plan, tuple(tables.values()), None)
 
 
 def _runs_jobs(session: Any, empty: DataFrame, specs: Sequence[Spec]) -> bool:

@@ -1,0 +1,124 @@
+"""Groups rows, each of which gives what it adds to the partial results of its key and pane.
+
+A row's value is a partial result like any, so partial results merge here as they do later. Lists of
+distinct values are made here: pairs of a group and a value are looked up once, however many lists
+of different conditions the value is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from taskexecutor.executor.aggregation.grouping import (
+    Groups,
+    Ints,
+    group,
+    one_group,
+    whole_numbers,
+)
+from taskexecutor.executor.aggregation.merging import merge_column
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values of which lists are made."""
+
+    column: int  # its place; null in rows that do not count
+    lists: tuple[tuple[str, int], ...]  # their names, and the bit of each one's condition
+    bits: int | None  # the place of the column of bits; None: all values count for all lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPartials:
+    """The rows' columns: keys, start of the pane if there is one, those of `plain`, `values`."""
+
+    schema: pa.Schema  # of the result: keys, start and end of the pane, partial columns, row count
+    keys: int  # how many key columns
+    pane_us: int  # 0 without panes
+    merges: Mapping[str, str]  # of the partial columns but the row count
+    plain: tuple[str, ...]  # partial columns that the rows give; of others, each row counts 1
+    values: tuple[Values, ...]
+
+    def grouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """One row per key and pane."""
+        by = rows.columns[: self.keys + bool(self.pane_us)]
+        groups = group(by) if by else one_group(rows.num_rows)
+        first = pa.array(groups.first_rows())
+        result = [column.take(first) for column in by]
+        if self.pane_us:
+            start = result.pop()  # null where the event time is
+            result += [start, pc.add(start, self.pane_us)]
+        names = self.schema.names[len(result) :]
+        columns = dict(zip(self.plain, rows.columns[len(by) :], strict=False))
+        lists = {name: made for each in self.values for name, made in _lists(rows, each, groups)}
+        counts = pa.array(np.bincount(groups.codes, minlength=groups.count))
+        for name in names:
+            if name in lists:
+                result.append(lists[name])
+            elif name in columns:
+                result.append(merge_column(self.merges[name], columns[name], groups, columns))
+            else:
+                result.append(counts)
+        arrays = [
+            _of_type(array, kind) for array, kind in zip(result, self.schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)
+
+
+def _lists(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[str, pa.Array]]:
+    """The distinct values of each group, once per list."""
+    column = rows.column(values.column)
+    codes = groups.codes
+    bits = rows.column(values.bits).to_numpy() if values.bits is not None else None
+    if column.null_count:
+        valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        column, codes = column.drop_null(), codes[valid]
+        bits = bits[valid] if bits is not None else None
+    pairs = _pairs(codes, groups.count, column)
+    first = pairs.first_rows()
+    order = np.argsort(codes[first], kind="stable")
+    first = first[order]
+    of_group = codes[first]
+    found = column.take(pa.array(first))
+    if bits is not None:
+        met = np.zeros(pairs.count, bits.dtype)
+        np.bitwise_or.at(met, pairs.codes, bits)
+        met = met[order]
+    made: dict[int, pa.Array] = {}
+    for _, bit in values.lists:
+        if bit not in made:
+            chosen = None if bits is None else np.flatnonzero(met & (1 << bit))
+            if chosen is None or len(chosen) == len(found):
+                made[bit] = _list(of_group, groups.count, found)
+            else:
+                made[bit] = _list(of_group[chosen], groups.count, found.take(pa.array(chosen)))
+    return [(name, made[bit]) for name, bit in values.lists]
+
+
+def _pairs(codes: Ints, count: int, values: pa.Array) -> Groups:
+    """Groups of pairs of a code and a value."""
+    if not len(values) or count == 1:
+        return group([values]) if len(values) else Groups(np.empty(0, np.int64), 0)
+    numbers = whole_numbers(values)
+    if numbers is not None:
+        low = int(numbers.min())
+        span = int(numbers.max()) - low + 1
+        if count * span < 2**62:  # one number per pair
+            return group([pa.array(codes * span + (numbers - low))])
+    return group([pa.array(codes), values])
+
+
+def _list(of_group: Ints, count: int, values: pa.Array) -> pa.Array:
+    sizes = np.bincount(of_group, minlength=count)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), values)

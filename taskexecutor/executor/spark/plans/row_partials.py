@@ -1,0 +1,152 @@
+"""The partial half of an aggregation over rows that Spark only computes: Arrow's columns are
+grouped instead.
+
+Spark's hash table of numbers is part of its generated loop, and nothing is faster. Sets, texts and
+structs are no numbers: they are objects of a slower table, one by one, a set for each condition of
+a `count(DISTINCT x) FILTER (WHERE ...)`. For those, the plan ends with the keys, the pane and what
+each row gives to the partial results; rows leave as columns, and `aggregation.row_partials` groups
+them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from firesteel.plan.specs import PartialWindowAggregateSpec, RowPartial, SessionSpec
+from taskexecutor.executor.aggregation.row_partials import RowPartials, Values
+from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.schemas import to_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+_LISTS = frozenset({"set", "distinct"})
+_EXTREMES = frozenset({"min", "max"})
+_BIT_COUNT = 31  # of an integer of Spark's, without the sign
+
+
+def row_partials(
+    rows: DataFrame, spec: PartialWindowAggregateSpec, aggregated: DataFrame
+) -> tuple[DataFrame, RowPartials] | None:
+    """What each of `rows` gives, and how these are grouped to what `aggregated` has; None if Spark
+    groups the rows as fast, or in another way than Arrow.
+    """
+    kinds = {field.name: field.dataType for field in aggregated.schema.fields}
+    schema = to_arrow(aggregated.schema)
+    merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
+    of_row = {name: each for item in spec.aggregates for name, each in item.of_row.items()}
+    if (
+        len(kinds) < len(schema)
+        or isinstance(spec.window, SessionSpec)
+        or all(_is_number(schema.field(name).type) for name in merges)
+        or not all(_is_key(kinds[name]) for name in schema.names[: len(spec.key_columns)])
+        or not all(
+            name in of_row and _merges(how, kinds[name], schema.field(name).type)
+            for name, how in merges.items()
+        )
+    ):
+        return None
+    columns = _Columns(rows)
+    for name in spec.key_columns:
+        columns.add(composed.column(name))
+    size_us = 0
+    if spec.window is not None and spec.in_event_time:
+        size_us = spec.window.pane_us
+        columns.add(composed.pane_start(spec))
+    plain: list[str] = []
+    lists: dict[str, list[tuple[str, str]]] = {}  # by value: name, condition
+    for name, how in merges.items():
+        each = of_row[name]
+        if how in _LISTS:
+            lists.setdefault(each.value, []).append((name, each.condition))
+        elif each != RowPartial("1L", otherwise="0L"):
+            columns.add(_given(each).cast(kinds[name]))
+            plain.append(name)
+    values = []
+    for value, wanted in lists.items():
+        if len({condition for _, condition in wanted}) > _BIT_COUNT:
+            return None
+        values.append(columns.values(value, wanted))
+    return columns.frame(), RowPartials(
+        schema=schema,
+        keys=len(spec.key_columns),
+        pane_us=size_us,
+        merges=merges,
+        plain=tuple(plain),
+        values=tuple(values),
+    )
+
+
+class _Columns:
+    """What the rows give, in order."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows = rows
+        self._columns: list[Column] = []
+        self._bits: dict[tuple[str, ...], int] = {}  # the places of columns of conditions
+
+    def add(self, column: Column) -> int:
+        """Returns its place."""
+        self._columns.append(column.alias(f"_{len(self._columns)}"))
+        return len(self._columns) - 1
+
+    def values(self, value: str, wanted: list[tuple[str, str]]) -> Values:
+        """`wanted`: the names of the columns with lists of these values, and the conditions."""
+        from pyspark.sql import functions as sql
+
+        conditions = list(dict.fromkeys(condition for _, condition in wanted))
+        counts = "" if "" in conditions else " OR ".join(f"({each})" for each in conditions)
+        place = self.add(_given(RowPartial(value, counts)))
+        lists = tuple((name, conditions.index(condition)) for name, condition in wanted)
+        if len(conditions) == 1:
+            return Values(place, lists, None)
+        met = tuple(each or "true" for each in conditions)
+        if met not in self._bits:
+            bits = (f"IF({each}, {1 << bit}, 0)" for bit, each in enumerate(met))
+            self._bits[met] = self.add(sql.expr(" | ".join(bits)))
+        return Values(place, lists, self._bits[met])
+
+    def frame(self) -> DataFrame:
+        return self._rows.select(*self._columns)
+
+
+def _given(each: RowPartial) -> Column:
+    from pyspark.sql import functions as sql
+
+    if not each.condition:
+        return sql.expr(each.value)
+    return sql.expr(f"IF({each.condition}, {each.value}, {each.otherwise})")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Whether Spark's generated loop has a place for it."""
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+
+
+def _is_key(kind: DataType) -> bool:
+    """Whether values are equal to Arrow if they are to Spark: not so for numbers with two zeros, or
+    texts of some collations.
+    """
+    return kind.simpleString() in (
+        "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz",
+        "string",
+    )  # fmt: skip
+
+
+def _merges(how: str, kind: DataType, arrow: pa.DataType) -> bool:
+    """Whether rows' values can be merged like partial results, exactly as Spark does."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    if how in _LISTS:
+        return isinstance(kind, ArrayType) and _is_key(kind.elementType)
+    if how == "sum":
+        return bool(pa.types.is_int64(arrow) or pa.types.is_float64(arrow))
+    if how in _EXTREMES and isinstance(kind, StructType):
+        return all(_is_key(field.dataType) for field in kind.fields)
+    if how in _EXTREMES:
+        return _is_key(kind) or bool(pa.types.is_floating(arrow))
+    order, _, _ = how.partition(":")
+    return order in ("first", "last")

@@ -1,0 +1,152 @@
+"""Partial results grouped by Arrow equal those grouped by Spark, for aggregates whose values are no
+numbers.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from firesteel.plan.aggregates.parse import parse_aggregates
+from firesteel.plan.specs import (
+    PartialWindowAggregateSpec,
+    SessionSpec,
+    SlidingSpec,
+    TransformSpec,
+    TumblingSpec,
+    WindowSpec,
+)
+from taskexecutor.executor.spark.bundles.plans import BundlePlans
+from taskexecutor.executor.spark.columns.bundles import ColumnBundles
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.row_partials import row_partials
+from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.spark.transfer import BundleLoader
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.plan_meter import PlanMeter
+from tests.integration.test_aggregates import ROWS, assert_same, some_rows, table
+
+GROUPED = [
+    "count(*) AS a1",
+    "count(n, ratio) AS a2",
+    "count(word) FILTER (WHERE n > 100) AS a3",
+    "count(*) FILTER (WHERE flag) AS a4",
+    "sum(n) FILTER (WHERE small <> 0 AND 100 / small > 20) AS b1",
+    "sum(100 / small) FILTER (WHERE small <> 0) AS b2",
+    "avg(small) AS b3",
+    "min(word) AS c1",
+    "max(word) FILTER (WHERE flag) AS c2",
+    "max(ratio) AS c3",
+    "min(single) AS c4",
+    "max(at) AS c5",
+    "min(day) FILTER (WHERE n IS NULL) AS c6",
+    "bool_or(flag) AS c7",
+    "min(flag) AS c8",
+    "max(struct(small, word, n)) AS d1",
+    "min(struct(small, day, word)) AS d2",
+    "max(struct(word, n)) FILTER (WHERE flag) AS d3",
+    "max(IF(flag, struct(n), NULL)) AS d4",
+    "count(DISTINCT n) AS e1",
+    "count(DISTINCT n) FILTER (WHERE flag) AS e2",
+    "count(DISTINCT n) FILTER (WHERE NOT flag OR n > 7) AS e3",
+    "count(DISTINCT word) FILTER (WHERE flag) AS e4",
+    "count(DISTINCT 100 div small) FILTER (WHERE small <> 0) AS e5",
+    "count(DISTINCT 100 div small) FILTER (WHERE small > 0 AND flag) AS e6",
+    "collect_set(day) AS e7",
+    "collect_set(word) FILTER (WHERE n < 0) AS e8",
+    "count(DISTINCT small) AS e9",
+    "min_by(word, at) AS f1",
+    "max_by(price, struct(at)) FILTER (WHERE flag) AS f2",
+    "last(raw) AS f3",
+]
+BY_SPARK = [
+    "count(DISTINCT ratio) AS a",  # two zeros, and NaN
+    "collect_list(n) AS a",
+    "min(struct(ratio, word)) AS a",
+    "max(raw) AS a",
+    "approx_count_distinct(word) AS a",
+    "any_value(word) FILTER (WHERE flag) AS a",
+]
+
+
+def aggregate_spec(
+    keys: tuple[str, ...], window: WindowSpec | None, aggregates: list[str]
+) -> PartialWindowAggregateSpec:
+    return PartialWindowAggregateSpec(
+        key_columns=keys,
+        window=window,
+        time_column="at" if window else "",
+        aggregates=parse_aggregates(aggregates, time_column="at"),
+    )
+
+
+def kept_plan(
+    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None, aggregates: list[str]
+) -> tuple[BundlePlans, PartialWindowAggregateSpec, ColumnBundles]:
+    spec = aggregate_spec(keys, window, aggregates)
+    doubled = TransformSpec(function=lambda df: df.withColumn("small", df.small + df.small))
+    plans = BundlePlans(engine, ROWS, [doubled, spec], PlanMeter(TaskClock()))
+    plans.make()
+    assert isinstance(plans._plan, ColumnBundles)
+    return plans, spec, plans._plan
+
+
+@pytest.mark.parametrize(
+    ("keys", "window"),
+    [
+        (("key", "part"), None),
+        (("part", "day", "flag"), TumblingSpec(size_us=10_000_000)),
+        ((), SlidingSpec(size_us=12_000_000, slide_us=8_000_000, offset_us=7)),
+    ],
+    ids=str,
+)
+def test_rows_grouped_by_arrow_equal_rows_grouped_by_spark(
+    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
+) -> None:
+    kept, spec, plan = kept_plan(engine, keys, window, GROUPED)
+    assert plan.kept.grouping is not None
+    for rows in (some_rows(1), some_rows(2, 3), some_rows(3, 1)):
+        with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
+            table(rows).to_batches()
+        ) as frame:
+            small = frame.withColumn("small", frame.small + frame.small)
+            right = composed.partial_window_aggregate(small, spec, cores=1)
+            schema = to_arrow(right.schema)
+            expected = right.toArrow().cast(schema).to_pylist()
+        (found,) = kept.run(table(rows).to_batches(), schema, "test")
+        assert found.schema == schema
+        order = [*keys, "window_start"]
+        assert_same(ordered(found.to_pylist(), order), ordered(expected, order))
+    kept.close()
+
+
+def ordered(rows: list[dict[str, object]], by: list[str]) -> list[dict[str, object]]:
+    """`assert_same` leaves rows in order that differ in none of its keys."""
+    return sorted(rows, key=lambda row: repr([row.get(name) for name in by]))
+
+
+def test_a_row_without_event_time_has_a_pane_without_start(engine: SparkEngine) -> None:
+    window = TumblingSpec(size_us=3_000_000)
+    kept, _, plan = kept_plan(engine, ("key",), window, ["max(word) AS word"])
+    assert plan.kept.grouping is not None
+    rows = pa.Table.from_pylist([{"key": "a", "word": "b"}], schema=ROWS)
+    (found,) = kept.run(rows.to_batches(), to_arrow(plan.kept.frame.schema), "test")
+    (row,) = found.to_pylist()
+    assert (row["window_start"], row["window_end"], row["_p0_max"]) == (None, None, "b")
+    kept.close()
+
+
+def test_what_arrow_would_group_in_another_way_spark_groups(engine: SparkEngine) -> None:
+    rows = composed.empty_frame(engine.session, to_spark(ROWS))
+
+    def given(keys: tuple[str, ...], window: WindowSpec | None, *aggregates: str) -> object:
+        spec = aggregate_spec(keys, window, [*aggregates])
+        return row_partials(rows, spec, composed.partial_window_aggregate(rows, spec, cores=0))
+
+    assert given(("key",), None, "max(word) AS a") is not None
+    assert given(("key",), None, "sum(n) AS a", "max(day) AS b") is None, "numbers"
+    assert given(("ratio",), None, "max(word) AS a") is None, "a key with two zeros"
+    assert given(("key",), SessionSpec(gap_us=5), "max(word) AS a") is None
+    for aggregate in BY_SPARK:
+        assert given(("key",), None, "max(word) AS word", aggregate) is None, aggregate
