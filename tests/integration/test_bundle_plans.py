@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as sql
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
@@ -361,3 +363,28 @@ def test_tasks_at_once(engine: SparkEngine) -> None:
     for plan in plans:
         plan.close()
     assert found == {number: [sum(range(number, 300, 3))] * 10 for number in range(3)}
+
+
+def test_dates_are_formatted_once_per_second(engine: SparkEngine) -> None:
+    """In a zone whose distance from UTC once had seconds."""
+    chance = random.Random(1)
+    boundaries = [chance.randrange(-4_000_000_000, 4_000_000_000) * 1_000_000 for _ in range(100)]
+    times = [at + off for at in boundaries for off in (-1, 0, 1, 999_999)] * 2
+    chance.shuffle(times)
+    table: list[dict[str, Any]] = [{"k": "a", "x": 1, "t": at} for at in times]
+    table.append({"k": "a", "x": 1, "t": None})
+    by_second = {
+        "yyyy-MM-dd": True,
+        "HH:mm": True,
+        "EEE d MMM yyyy, h 'h' mm:ss a z XXX": True,
+        "HH:mm:ss.SSS": False,
+    }
+    for pattern, expected in by_second.items():
+        specs = transforms(lambda df, p=pattern: df.select(sql.date_format("t", p).alias("s")))
+        schema, right = planned(engine, specs, table)
+        kept = made(engine, specs)
+        assert run(kept, table, schema) == right, pattern
+        assert isinstance(kept._plan, ColumnBundles)
+        plan = engine.code.type("FiresteelDates").bySecond(kept._plan.kept.physical)
+        assert ("FiresteelDates" in plan.toString()) == expected, pattern
+        kept.close()

@@ -60,6 +60,8 @@ class ColumnSink:
         each batch; it is larger then.
         """
         engine.code.load("FiresteelSink")
+        engine.code.load("FiresteelDates")
+        self._dates = engine.code.type("FiresteelDates")
         self._session: Any = engine.session
         self._converting: AbstractContextManager[Any] = (
             meter.converting if meter is not None else nullcontext()
@@ -79,7 +81,9 @@ class ColumnSink:
     def fuse(self, plan: Any) -> Any:
         """The physical plan that puts its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
-        return generated_anew(self._session, plan, self.java.after)
+        return generated_anew(
+            self._session, plan, lambda each: self.java.after(self._dates.bySecond(each))
+        )
 
     def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
         """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in

@@ -23,6 +23,7 @@ SOURCES = (
     "FiresteelFileRDD",
     "FiresteelRowObserver",
     "FiresteelOnce",
+    "FiresteelDates",
 )
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
 _FOLDER = files("taskexecutor.executor.spark.jvm") / "java"
