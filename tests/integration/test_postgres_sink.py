@@ -240,6 +240,19 @@ def changes(*values: tuple[int | None, str, str]) -> pa.RecordBatch:
     return pa.record_batch(list(zip(*values, strict=True)) or [[], [], []], schema=CHANGE)
 
 
+def test_a_key_that_is_null_is_not_one_more_row_with_each_update(
+    postgres: str, connection: Any
+) -> None:
+    sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"])
+    rows(connection, "CREATE TABLE kv (k bigint, v text); CREATE UNIQUE INDEX one ON kv (k)")
+    with pytest.raises(FiresteelError, match="'k' of a row is null.*NULLS NOT DISTINCT"):
+        write(sink, changes((1, "a", "insert"), (None, "b", "insert")))
+    rows(connection, "DROP INDEX one; CREATE UNIQUE INDEX ON kv (k) NULLS NOT DISTINCT")
+    for value in "cd":
+        write(sink, changes((1, value, "insert"), (None, value, "insert")))
+    assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == [(1, "d"), (None, "d")]
+
+
 def test_what_marks_deleted_rows_is_checked(postgres: str, connection: Any) -> None:
     sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"])
     with pytest.raises(FiresteelError, match="a row's row_kind is 'D'; in an upsert it says"):

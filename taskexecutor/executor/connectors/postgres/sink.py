@@ -101,6 +101,7 @@ class PostgresWriter(SinkWriter):
         kinds = (
             _kinds(self._sink, table) if self._deletes else pa.nulls(table.num_rows, pa.string())
         )
+        _check_keys(cursor, self._sink, table)
         cursor.execute(
             sql.SQL(
                 "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS "
@@ -284,7 +285,7 @@ def _prepare_table(
                 "that of the stream is not written: it says which rows are deleted; give the "
                 "table's another name"
             )
-        if sink.mode == "upsert" and not _has_unique_index(connection, cursor, sink):
+        if sink.mode == "upsert" and not _unique_indexes(cursor, sink):
             keys = ", ".join(sink.key)
             raise FiresteelError(
                 f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), "
@@ -310,15 +311,29 @@ def _check_columns(sink: PostgresSink, schema: pa.Schema, types: dict[str, str])
             )
 
 
-def _has_unique_index(connection: Any, cursor: Any, sink: PostgresSink) -> bool:
+def _unique_indexes(cursor: Any, sink: PostgresSink) -> list[bool]:
+    """Of those over exactly the key: whether nulls are equal to each."""
     cursor.execute(
-        "SELECT array_agg(a.attname::text) FROM pg_index i "
+        "SELECT array_agg(a.attname::text), "
+        "bool_or((to_jsonb(i)->>'indnullsnotdistinct')::boolean) FROM pg_index i "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
         "WHERE i.indrelid = %s::regclass AND i.indisunique "
         "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
-        (_identifier(sink.table).as_string(connection),),
+        (_identifier(sink.table).as_string(cursor),),
     )
-    return any(set(names) == set(sink.key) for (names,) in cursor.fetchall())
+    return [bool(equal) for names, equal in cursor.fetchall() if set(names) == set(sink.key)]
+
+
+def _check_keys(cursor: Any, sink: PostgresSink, table: pa.Table) -> None:
+    """Raises FiresteelError if a key is null, and each update of such a row would be one more."""
+    missing = [name for name in sink.key if table.column(name).null_count]
+    if missing and not any(_unique_indexes(cursor, sink)):
+        raise FiresteelError(
+            f"PostgresSink: table {sink.table}: the key column {missing[0]!r} of a row is null, "
+            "and to the table's unique index no null equals another, so each update would be one "
+            "more row; give it a value, for example by coalesce(...), or create the index with "
+            "NULLS NOT DISTINCT"
+        )
 
 
 def _create_table(sink: PostgresSink, schema: pa.Schema) -> sql.Composable:
