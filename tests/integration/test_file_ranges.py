@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from firesteel.common.error_report import summary_of
-from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.spark.files.parts import check_header, check_read, unchanged
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from tests.integration.file_splits import cut_split, parts_of, split_of
+from tests.integration.file_splits import cut_split, parts_of, read_split, split_of
 from tests.integration.test_file_source import reader
 
 NUMBERS = "n LONG, s STRING"
@@ -30,8 +29,7 @@ def deliver(harness: OperatorHarness, *splits: str) -> list[list[dict[str, Any]]
     found = []
     for number, split in enumerate(splits):
         before = len(harness.rows())
-        harness.deliver(SplitAssigned(number=number, split_json=split))
-        harness.poll()
+        read_split(harness, number, split)
         found.append(harness.rows()[before:])
     return found
 
@@ -130,8 +128,7 @@ def test_a_file_that_is_not_what_was_listed_is_named(engine: SparkEngine, tmp_pa
 
 def check(harness: OperatorHarness, split: str) -> None:
     number = harness.operator._splits._received  # type: ignore[attr-defined]
-    harness.deliver(SplitAssigned(number=number, split_json=split))
-    harness.poll()
+    read_split(harness, number, split)
 
 
 def test_a_file_may_grow_by_lines_while_it_is_read_and_not_change_otherwise(tmp_path: Path) -> None:

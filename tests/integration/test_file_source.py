@@ -21,7 +21,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from firesteel import Environment, Session, Tumbling, Watermarks
 from firesteel.common.error_report import summary_of
-from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import MALFORMED_TAG, FileSink, FileSource
 from firesteel.connectors.read_options import check_read_options
 from firesteel.elements import StreamStatus
@@ -35,7 +34,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
-from tests.integration.file_splits import cut_split, split_of
+from tests.integration.file_splits import cut_split, read_split, split_of
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
 JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
@@ -72,8 +71,7 @@ def paths_of(*paths: str) -> list[str]:
 
 def read(harness: OperatorHarness, *files: Path | str) -> list[dict[str, Any]]:
     for number, file in enumerate(files):
-        harness.deliver(SplitAssigned(number=number, split_json=split_of(file)))
-        harness.poll()
+        read_split(harness, number, split_of(file))
     return harness.rows()
 
 
@@ -247,9 +245,7 @@ def test_folders_of_partitions_are_columns(engine: SparkEngine, tmp_path: Path, 
         FileSource(*paths, format="parquet", schema="n LONG, day INT"),
         lambda df: df.where("day = 2"),
     )
-    together = SplitAssigned(number=0, split_json=split_of(*paths_of(*paths)))
-    second.deliver(together)
-    second.poll()
+    read_split(second, 0, split_of(*paths_of(*paths)))
     assert second.rows() == [{"n": 20, "day": 2}], "though the plan was made for day 1"
 
 
@@ -391,8 +387,7 @@ def test_a_range_without_bytes_has_no_rows(engine: SparkEngine, tmp_path: Path) 
         harness = reader(engine, source, function)
         for number, cuts in enumerate([(0, 0, 4, 4), (0,)]):
             split = cut_split(tmp_path / "lines", *cuts)
-            harness.deliver(SplitAssigned(number=number, split_json=split))
-            harness.poll()
+            read_split(harness, number, split)
         assert [row["value"] for row in harness.rows()] == ["a", "b", "a", "b"]
 
 
@@ -438,8 +433,7 @@ def test_every_format_gives_what_spark_read_gives(
                 cuts = sorted(
                     data.draw(st.lists(st.integers(0, os.path.getsize(file)), max_size=3))
                 )
-            harness.deliver(SplitAssigned(number=number, split_json=cut_split(file, *cuts)))
-            harness.poll()
+            read_split(harness, number, cut_split(file, *cuts))
         assert sorted(map(repr, harness.rows())) == sorted(map(repr, expected.to_pylist()))
 
 
@@ -512,12 +506,10 @@ def test_a_name_that_looks_like_a_glob_is_one_file(
         harness = reader(
             engine, FileSource(path, format="csv", schema="n INT", malformed=malformed)
         )
-        harness.deliver(SplitAssigned(number=0, split_json=split_of(path)))
-        harness.poll()
+        read_split(harness, 0, split_of(path))
         assert harness.rows() == [{"n": number}], name
         inferred = reader(engine, FileSource(path, format="csv"))
-        inferred.deliver(SplitAssigned(number=0, split_json=split_of(path)))
-        inferred.poll()
+        read_split(inferred, 0, split_of(path))
         assert inferred.rows() == [{"_c0": number}], name
 
 

@@ -13,7 +13,6 @@ import cloudpickle
 import pytest
 
 from firesteel import Environment
-from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
@@ -25,6 +24,7 @@ from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import keep
 from tests.integration.conftest import Slot
+from tests.integration.file_splits import read_split
 
 START, SPLIT, SPLITS = -500, 2_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
@@ -34,6 +34,13 @@ CALLS = itertools.count()
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 core", "2 cores"])
 def engine(slot: Slot, request: pytest.FixtureRequest) -> SparkEngine:
     return slot.spark(cores=request.param)
+
+
+@pytest.fixture(autouse=True)
+def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a part takes, it is not divided for that."""
+    monkeypatch.setattr(ranges, "_PART_S", 1e9)
+    monkeypatch.setattr(ranges, "_AGGREGATED_PART_S", 1e9)
 
 
 def stage(
@@ -58,8 +65,7 @@ def read(harness: OperatorHarness) -> list[dict[str, Any]]:
     for number in range(SPLITS):
         start = START + number * SPLIT
         split = f'{{"start": {start}, "end": {min(start + SPLIT, NUMBERS.stop)}}}'
-        harness.deliver(SplitAssigned(number=number, split_json=split))
-        harness.poll()
+        read_split(harness, number, split)
     return harness.rows()
 
 
@@ -117,7 +123,23 @@ def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.Mo
     )
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert operator._ranges is not None
-    assert operator._ranges._parts == 2
+    assert operator._ranges._divided == 2
+
+
+def test_slow_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "_AGGREGATED_PART_S", 1e-9)
+    operator, harness = stage(
+        engine,
+        lambda ns: (
+            ns.transform(lambda df: df.selectExpr("n % 3 AS k"))
+            .key_by("k")
+            .aggregate("count(*) AS c")
+        ),
+    )
+    assert sum(r["_rows"] for r in read(harness)) == len(NUMBERS)
+    assert operator._ranges is not None
+    assert operator._ranges._parts == 16
+    assert harness.metrics.bundles > SPLITS, "mails are handled between them"
 
 
 def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:

@@ -37,7 +37,7 @@ from taskexecutor.executor.spark.transfer import LOCAL_ROWS, BundleLoader, colle
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
-from tests.integration.file_splits import split_of
+from tests.integration.file_splits import read_split, split_of
 
 DAY_US = 86_400_000_000
 RICH = pa.schema(
@@ -373,8 +373,7 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
         output_schema=transform.output_schema,
     ).open()
     assert reader.poll()
-    reader.deliver(SplitAssigned(number=0, split_json=split_of(tmp_path / "a b.csv")))
-    reader.poll()
+    read_split(reader, 0, split_of(tmp_path / "a b.csv"))
     assert reader.rows() == [{"sum(n)": 4950}]
     assert reader.metrics.records_taken == 100
     reader.close()

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from firesteel.common.operator_messages import SplitAssigned
 from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import SourceSpec, TransformSpec
@@ -27,7 +26,7 @@ from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
 from taskexecutor.executor.spark.transfer import LOCAL_ROWS
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.integration.conftest import Slot
-from tests.integration.file_splits import split_of
+from tests.integration.file_splits import read_split, split_of
 
 START_S = 120.0
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -135,8 +134,7 @@ def test_files(engine: SparkEngine, tmp_path: Path) -> None:
         SCHEMA,
     )
     harness = OperatorHarness(operator, [], output_schema=SCHEMA, spark=engine.session).open()
-    harness.deliver(SplitAssigned(number=0, split_json=split_of(tmp_path / "1.parquet")))
-    harness.poll()
+    read_split(harness, 0, split_of(tmp_path / "1.parquet"))
     assert [row["x"] for row in harness.rows()] == list(range(0, 1_000, 2))
     assert harness.metrics.records_taken == 1_000
     harness.close()

@@ -14,12 +14,13 @@ from firesteel.connectors.source import Split
 from firesteel.elements import StreamStatus
 from firesteel.operator import SourceOperator
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.connectors.splits import Splits
+from taskexecutor.executor.connectors.splits import Begun, Splits
 from taskexecutor.executor.spark.stage import SparkStage
+from taskexecutor.executor.timing.bundle_time import TARGET_S
 
 
 class SparkSourceStage(SparkStage, SourceOperator):
-    """Each split is one bundle, read as a stream."""
+    """Splits are read in bundles of bounded work, each of which is emitted to its end."""
 
     inputs = 0
     poll_interval_s = None  # only the coordinator can bring more
@@ -28,6 +29,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
     def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
         super().__init__(specs, output_schema)
         self._splits = Splits()
+        self._split: Split | None = None  # has begun and not ended
 
     def handle_coordinator_event(self, event: Any) -> None:
         self._splits.handle(event, self.context)
@@ -35,24 +37,62 @@ class SparkSourceStage(SparkStage, SourceOperator):
     def poll(self, max_wait_s: float) -> bool:
         self.waiting = False
         self._request()
-        if not self._splits.waiting:
+        if self._split is None and not self._begun():
             self.waiting = not self._splits.exhausted
             if self.waiting and self.idle_between_splits:
                 self.output.emit_status(StreamStatus(True))
             return self.waiting
-        split = self._splits.waiting.popleft().split
+        begun_s = self.context.busy_s
+        split, self._split = self._split, None  # if reading fails, it is over
+        while self._read_bundle():
+            if self.context.busy_s - begun_s >= TARGET_S:
+                self._split = split
+                return True
+        self._end()
+        return True
+
+    def _read_bundle(self) -> bool:
+        rows, more = self._read()
+        self.context.counter("numRecordsIn").inc(rows)
+        return more
+
+    def _begun(self) -> bool:
+        """Begins the next split, if there is one."""
+        if not self._splits.waiting:
+            return False
+        split, at = self._splits.waiting.popleft()
         # Now, not with its first row: rows of other splits must not overtake it.
         self.output.emit_status(StreamStatus(False))
         self._request()  # the next one is on its way while this one is read
-        rows = self._read(split)
-        self.context.counter("numRecordsIn").inc(rows)
-        self.context.count_bundle(rows)
+        self._begin(split, at)
+        self._split = split
         return True
 
     def _request(self) -> None:
         if not self._splits.waiting:
             self._splits.ask(self.context)
 
+    def position(self) -> Any:
+        begun = Begun(self._split, self._at()) if self._split is not None else None
+        return self._splits.position(begun)
+
+    def restore(self, position: Any) -> None:
+        self._splits.restore(position, self.context)
+
     @abstractmethod
-    def _read(self, split: Split) -> int:
-        """Reads the split and emits what the plan makes of it; returns how many rows it had."""
+    def _begin(self, split: Split, at: Any) -> None:
+        """Begins the split, at a position in it unless `at` is None."""
+
+    @abstractmethod
+    def _read(self) -> tuple[int, bool]:
+        """Reads a bundle, and emits all that becomes of it, at the latest in `flush`; returns how
+        many rows it has read, and whether there may be more.
+        """
+
+    @abstractmethod
+    def _at(self) -> Any:
+        """The position in the split."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """The split has been read to its end."""

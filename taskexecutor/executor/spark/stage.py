@@ -34,7 +34,7 @@ class SparkStage(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._engine = engine_of(context.spark)
-        self._group = f"firesteel-{context.task.attempt_id}"
+        self._job_group = f"firesteel-{context.task.attempt_id}"
         self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
 
     def _cancelled(self) -> bool:
@@ -44,7 +44,7 @@ class SparkStage(StreamOperator):
     def _on_spark(self) -> Iterator[None]:
         with (
             self.context.time("spark"),
-            self._engine.job_group(self._group, self._description, self._cancelled),
+            self._engine.job_group(self._job_group, self._description, self._cancelled),
         ):
             yield
 

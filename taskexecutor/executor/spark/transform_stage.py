@@ -58,10 +58,13 @@ class SparkTransformStage(SparkStage):
             with self._on_spark():
                 self._plans.make()
         if suited and self._plans.frame is not None:
-            with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
+            with (
+                self.context.time("spark"),
+                self._engine.cancelling(self._job_group, self._cancelled),
+            ):
                 self._check_schema(self._plans.frame)
                 assert self._output_schema is not None
-                self._emit(self._plans.run(bundle, self._output_schema, self._group))
+                self._emit(self._plans.run(bundle, self._output_schema, self._job_group))
                 self._show_plan(self._plans.frame)
         else:
             assert self._loader is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -106,6 +106,7 @@ class FileStage(SparkSourceStage):
         self._readers: dict[tuple[str, ...], PartReader | None] = {}
         self._column_plans: ColumnPlans | None = None
         self._ranges: FileRows | None = None
+        self._split_parts: list[FilePart] = []  # of the split, as their files are now
         self.idle_between_splits = source.watch_s is not None
 
     def open(self) -> None:
@@ -181,8 +182,11 @@ class FileStage(SparkSourceStage):
     def _setting(self, name: str) -> str:
         return str(self._engine.session.conf.get(name))
 
-    def _read(self, split: Split) -> int:
-        parts = [unchanged(part, self._source) for part in from_json(split)]
+    def _begin(self, split: Split, at: Any) -> None:
+        self._split_parts = [unchanged(part, self._source) for part in from_json(split)]
+
+    def _read(self) -> tuple[int, bool]:
+        parts = self._split_parts
         assert self._plans is not None, "open first"
         rows = 0
         for group, columns in self._grouped(parts):
@@ -193,7 +197,13 @@ class FileStage(SparkSourceStage):
                 self._advance(self._latest_us)
         for part in parts:
             check_read(part, self._source)
-        return rows
+        self.context.count_bundle(rows)
+        return rows, False
+
+    def _at(self) -> Any:
+        raise NotImplementedError(f"{self.context.operator_name} has positions between splits only")
+
+    def _end(self) -> None: ...
 
     def _read_group(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
         plan = None
@@ -222,10 +232,10 @@ class FileStage(SparkSourceStage):
             return next(pieces, None)
 
     def _run_columns(self, plan: ColumnPlan | ChosenColumns, table: pa.Table) -> None:
-        with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
+        with self.context.time("spark"), self._engine.cancelling(self._job_group, self._cancelled):
             self._check_schema(plan.frame)
             assert self._output_schema is not None
-            self._emit(plan.run(table, self._output_schema, self._group))
+            self._emit(plan.run(table, self._output_schema, self._job_group))
             self._show_plan(plan.frame)
             self._seen(plan.latest_us)
         self.context.counter(ARROW_COUNTER).inc(table.num_rows)
@@ -256,16 +266,16 @@ class FileStage(SparkSourceStage):
             return [(group, folder.columns) for group, folder in self._parts.by_columns(parts)]
 
     def _read_kept(self, plan: FilePlan, parts: list[FilePart]) -> int:
-        with self.context.time("spark"), self._engine.cancelling(self._group, self._cancelled):
+        with self.context.time("spark"), self._engine.cancelling(self._job_group, self._cancelled):
             self._check_schema(plan.frame)
             assert self._output_schema is not None
-            self._emit(plan.run(parts, self._output_schema, self._group))
+            self._emit(plan.run(parts, self._output_schema, self._job_group))
             self._show_plan(plan.frame)
             if malformed := plan.malformed_rows:
                 if self._source.malformed == "drop":
                     self.context.counter(DROPPED_COUNTER).inc(malformed)
                 elif self._source.malformed == "side_output":
-                    for batch in plan.run_malformed(parts, self._group):
+                    for batch in plan.run_malformed(parts, self._job_group):
                         emit_malformed(batch, self.output)
             self._seen(plan.latest_us)
         return plan.rows_read

@@ -45,11 +45,11 @@ from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRunti
 from taskexecutor.executor.connectors.splits import VERSION, check_version
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.timing.bundle_time import TARGET_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TARGET_S = 0.05  # after so much work, a read gives way to the task's mails
 READING_SUBTASK = 0  # of planners and simple readers; any further subtasks have nothing to do
 
 

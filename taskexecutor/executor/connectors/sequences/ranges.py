@@ -9,6 +9,7 @@ enlarged.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 SPLITS_PER_PLAN = 1024
 PART_BYTES = 32 * 2**20  # of results that the JVM holds at a time, estimated from earlier splits
 _MOST_PARTS = 16
+_PART_S = 0.5  # a part takes, at about, of which its job takes tens of milliseconds
+_AGGREGATED_PART_S = 1.5  # the same where each part has partial results for all of its keys
 _MAP_BITS = 16  # Spark's default: its fast map holds two to the power of this many groups
 _MAP_SHARE = 8  # the map may take this fraction of the JVM's heap: one eighth
 _LARGE = 8  # counting groups does not pay for splits with fewer than this many times the rows
@@ -62,6 +65,11 @@ class RangePlans:
         self._parts = 1 if self._aggregated else _MOST_PARTS  # of a split, one after the other
         self._map_bits: int | None = None
         self._split_rows = 0
+        self._divided = self._parts  # from the next split on
+        self._split = self._part = 0  # the split that is read, and its next part
+        self._size_bytes = 0  # of the split's results so far
+        self._took_s = 0.0
+        self._begin = 0  # where the kept plan's first split begins
         self._block = -1  # which SPLITS_PER_PLAN splits the kept plan is about
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
@@ -83,6 +91,10 @@ class RangePlans:
             return False  # the last one
         if self._kept is not None and self._kept.outdated:
             self._kept, self._rdd, self._block, self._attempts = None, None, -1, ATTEMPTS
+        if self._divided != self._parts:  # needs a plan with other partitions
+            self._parts, self._block = self._divided, -1
+        self._split, self._part = number % SPLITS_PER_PLAN, 0
+        self._size_bytes, self._took_s = 0, 0.0
         block = number // SPLITS_PER_PLAN
         if block != self._block and self._attempts:
             self._rdd = None
@@ -96,27 +108,37 @@ class RangePlans:
                 self._attempts -= 1
         return self._rdd is not None
 
-    def run(self, start: int, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        """The result of a split that is covered, batches of exactly `schema`; part by part, each
-        whole in the JVM first.
+    def run(self, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        """The result of the next part of the split that was covered last, batches of exactly
+        `schema`; each part is whole in the JVM first.
         """
         self._meter.ran_kept()
-        size_bytes = 0
-        first = (
-            (start - self._source.start)
-            // self._split_rows
-            % SPLITS_PER_PLAN
-            * self._parts
-            * self._cores
-        )
-        for part in range(first, first + self._parts * self._cores, self._cores):
-            for batch in self._job(range(part, part + self._cores), schema):
-                size_bytes += batch.nbytes
-                yield batch
-        parts = min(_MOST_PARTS, max(1, math.ceil(size_bytes / PART_BYTES)))
+        first = (self._split * self._parts + self._part) * self._cores
+        begun_s = time.monotonic()
+        for batch in self._job(range(first, first + self._cores), schema):
+            self._took_s += time.monotonic() - begun_s
+            self._size_bytes += batch.nbytes
+            yield batch
+            begun_s = time.monotonic()
+        self._took_s += time.monotonic() - begun_s
+        self._part += 1
+        if self._part == self._parts:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Into how many parts splits are divided, from what the last one was like."""
+        part_s = _AGGREGATED_PART_S if self._aggregated else _PART_S
+        wanted = max(self._size_bytes / PART_BYTES, self._took_s / part_s)
+        parts = min(_MOST_PARTS, max(1, math.ceil(wanted)))
         if parts > self._parts or 2 * parts < self._parts:
-            self._parts = 1 << (parts - 1).bit_length()
-            self._block = -1  # the next split makes a plan with other partitions
+            self._divided = 1 << (parts - 1).bit_length()
+
+    @property
+    def next(self) -> int:
+        """The number behind the last part."""
+        slices = SPLITS_PER_PLAN * self._parts
+        done = self._split * self._parts + self._part
+        return self._begin + done * (SPLITS_PER_PLAN * self._split_rows) // slices
 
     def _job(self, wanted: range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         from pyspark.util import _create_local_socket
@@ -154,6 +176,7 @@ class RangePlans:
         )
         kept = keep(session, leaf, empty, self._specs, _ALLOWED)
         self._schema = to_arrow(kept.frame.schema)
+        self._begin = begin
         self._kept = kept
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,9 @@ from taskexecutor.executor.connectors.split_source import SplitReading, SplitSou
 from taskexecutor.executor.operator_factory import OpenedOperator
 
 BATCH_ROWS = 65_536
+_PIECE_S = 1.0  # several times what making a plan takes
+_FIRST_PIECE_ROWS = 1_000_000
+_LEAST_PIECE_ROWS = 10_000
 
 
 class SequenceRuntime(SplitSource[SequenceSource]):
@@ -80,9 +84,16 @@ class SequenceStage(SparkSourceStage):
         super().__init__(specs, output_schema)
         self._source = source
         self._ranges: RangePlans | None = None
+        self._start = self._next = self._end_at = 0  # of the split
+        self._kept = False  # the plan that reads the split
+        self._piece_rows = _FIRST_PIECE_ROWS  # of a plan that is made for them
 
-    def _read(self, split: Split) -> int:
-        start, end = split["start"], split["end"]
+    def _begin(self, split: Split, at: Any) -> None:
+        self._start, self._end_at = split["start"], split["end"]
+        self._next = self._start if at is None else at["next"]
+
+    def _read(self) -> tuple[int, bool]:
+        first = self._next
         with self._on_spark():
             if self._ranges is None:
                 self._ranges = RangePlans(
@@ -92,13 +103,27 @@ class SequenceStage(SparkSourceStage):
                     self._engine.cores,
                     self.context.plan_meter,
                 )
-            if self._ranges.covers(start, end):
+            if first == self._start:
+                self._kept = self._ranges.covers(first, self._end_at)
+            if self._kept:
                 assert self._ranges.frame is not None
                 self._check_schema(self._ranges.frame)
                 assert self._output_schema is not None
-                self._emit(self._ranges.run(start, self._output_schema))
+                self._emit(self._ranges.run(self._output_schema))
+                self._next = self._ranges.next
                 self._show_plan(self._ranges.frame)
             else:
-                frame = self._engine.session.range(start, end, 1, self._engine.cores)
+                self._next = min(self._end_at, first + self._piece_rows)
+                frame = self._engine.session.range(first, self._next, 1, self._engine.cores)
+                before_s = self.context.busy_s
                 self._show_plan(self._run(frame.withColumnRenamed("id", self._source.column)))
-        return int(end - start)
+                rate = (self._next - first) / max(1e-3, self.context.busy_s - before_s)
+                self._piece_rows = max(_LEAST_PIECE_ROWS, int(rate * _PIECE_S))
+        self.context.count_bundle(self._next - first)
+        return self._next - first, self._next < self._end_at
+
+    def _at(self) -> Any:
+        return {"next": self._next}
+
+    def _end(self) -> None:
+        self._kept = False

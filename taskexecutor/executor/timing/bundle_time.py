@@ -1,0 +1,32 @@
+"""How long a source reads before it gives way to the task's mails. Pure: times are arguments, in
+seconds.
+
+Rows that are handed on one by one are read for as long as they take `TARGET_S`, whatever the
+operators behind the source do with them. Aggregates cost most at the end of a bundle, where they
+hand on one row per key, so they read for longer, above all with many keys.
+"""
+
+from __future__ import annotations
+
+TARGET_S = 0.05
+AGGREGATED_S = 0.1
+MOST_S = 0.25
+LEAST_S = 0.001
+_FLUSH_SHARE = 4  # reading takes at least so many times as long as handing on, up to MOST_S
+
+
+class BundleTime:
+    def __init__(self, *, aggregated: bool) -> None:
+        self._aggregated = aggregated
+        self.read_s = AGGREGATED_S if aggregated else TARGET_S
+
+    def took(self, busy_s: float) -> None:
+        """What the last bundle took, with all that the operators behind the source did, and without
+        waiting for consumers.
+        """
+        if self._aggregated:
+            flush_s = max(0.0, busy_s - self.read_s)
+            self.read_s = min(MOST_S, max(AGGREGATED_S, _FLUSH_SHARE * flush_s))
+        else:
+            factor = min(2.0, TARGET_S / max(busy_s, 1e-9))
+            self.read_s = min(TARGET_S, max(LEAST_S, self.read_s * factor))
