@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from firesteel import Environment, Watermarks
 from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors.files import csv_blocks, pieces
+from taskexecutor.executor.connectors.files import csv_blocks
 from taskexecutor.executor.connectors.files.csv_columns import converted
 from taskexecutor.executor.connectors.files.pieces import Differs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
+from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split
 from tests.integration.test_file_ranges import check
 from tests.integration.test_file_source import read, reader, source_of
@@ -174,7 +175,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few lines are several blocks, and lines are longer than what is read at first."""
     monkeypatch.setattr(csv_blocks, "_BLOCK_BYTES", 20)
     monkeypatch.setattr(csv_blocks, "_LINE_BYTES", 3)
-    monkeypatch.setattr(pieces, "BUNDLE_BYTES", 100)
+    monkeypatch.setattr(bundle_time, "MOST_BYTES", 100)
     monkeypatch.setattr(csv_blocks, "_MOST_SKIPPED", 2)
 
 
@@ -186,7 +187,7 @@ def by_arrow(harness: OperatorHarness) -> int:
 
 def by_spark(harness: OperatorHarness) -> OperatorHarness:
     """Has Spark read all files."""
-    harness.operator._readers = {(): None}  # type: ignore[attr-defined]
+    harness.operator._readers._readers = {(): None}  # type: ignore[attr-defined]
     return harness
 
 
@@ -350,7 +351,7 @@ def test_folders_give_columns_and_files_their_names(engine: SparkEngine, tmp_pat
             reader(engine, source, lambda df, columns=columns: df.selectExpr(*columns))
             for _ in range(2)
         ]
-        harnesses[1].operator._readers = {("day", "k"): None}  # type: ignore[attr-defined]
+        harnesses[1].operator._readers._readers = {("day", "k"): None}  # type: ignore[attr-defined]
         found = [read(harness, *files) for harness in harnesses]
         assert found[0] == found[1]
         assert len(found[0]) == 4

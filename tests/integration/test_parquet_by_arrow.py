@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from firesteel import Environment, Watermarks
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.files import parquet_groups, pieces
+from taskexecutor.executor.connectors.files import parquet_groups
 from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
+from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, Piece
 from taskexecutor.executor.spark.bundles.source_columns import ChosenColumns
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
+from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split, parts_of
 from tests.integration.test_csv_by_arrow import by_arrow, by_spark
 from tests.integration.test_file_ranges import check
@@ -155,7 +157,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
 ) -> None:
     both = Both(engine, tmp_path / "x.parquet", FUNCTIONS[name])
     monkeypatch.setattr(parquet_groups, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(pieces, "BUNDLE_BYTES", 1000)
+    monkeypatch.setattr(bundle_time, "MOST_BYTES", 1000)
     monkeypatch.setattr(parquet_groups, "_READ_BYTES", 64)
     kinds = to_arrow(from_ddl(DDL))
 
@@ -301,7 +303,7 @@ def test_folders_give_columns(engine: SparkEngine, tmp_path: Path) -> None:
             reader(engine, source, lambda df, columns=columns: df.selectExpr(*columns))
             for _ in range(2)
         ]
-        harnesses[1].operator._readers = {("day",): None}  # type: ignore[attr-defined]
+        harnesses[1].operator._readers._readers = {("day",): None}  # type: ignore[attr-defined]
         found = [read(harness, *files) for harness in harnesses]
         assert found[0] == found[1]
         assert [by_arrow(harness) for harness in harnesses] == [count, 0]
@@ -319,10 +321,13 @@ def groups(schema: pa.Schema) -> ParquetGroups:
     return ParquetGroups(schema, {}, schema.names, NoFolders(), corrected=True)
 
 
-def found_in(found: Sequence[pa.Table | list[Any]]) -> Iterator[pa.Table]:
+LARGE = bundle_time.BundleSize(aggregated=True)
+
+
+def found_in(found: Sequence[Piece]) -> Iterator[pa.Table]:
     for piece in found:
-        assert isinstance(piece, pa.Table)
-        yield piece
+        assert isinstance(piece, Columns)
+        yield piece.table
 
 
 def test_batches_of_long_texts_have_few_rows(tmp_path: Path) -> None:
@@ -335,7 +340,7 @@ def test_batches_of_long_texts_have_few_rows(tmp_path: Path) -> None:
         schema = rows.schema
         batches = [
             batch
-            for piece in found_in(list(groups(schema).pieces(parts_of(path), schema.names)))
+            for piece in found_in(list(groups(schema).pieces(parts_of(path), schema.names, LARGE)))
             for batch in piece.to_batches()
         ]
         assert pa.Table.from_batches(batches, schema) == rows
@@ -361,14 +366,15 @@ def test_a_file_that_breaks_is_named(
     kinds = table.schema
     for at, rows in ((second, 500), (second + 3_000, 600)):
         path.write_bytes(content[:at] + b"\xff" * 900 + content[at + 900 :])
-        found = groups(kinds).pieces(parts_of(path), ["n"])
+        found = groups(kinds).pieces(parts_of(path), ["n"], LARGE)
         if at == second:  # nothing of the row group has been read
             piece, left = found
-            assert isinstance(piece, pa.Table)
-            assert piece.num_rows == rows
-            assert isinstance(left, list)
-            assert second < left[0].start < len(content)
-            assert left[0].start + left[0].length == len(content)
+            assert isinstance(piece, Columns)
+            assert piece.table.num_rows == rows
+            assert isinstance(left, ForSpark)
+            (part,) = left.parts
+            assert second < part.start < len(content)
+            assert part.start + part.length == len(content)
         else:
             with pytest.raises(FiresteelError, match=rf"{path}: a row group cannot be read to its"):
                 list(found)

@@ -245,13 +245,7 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     ).open()
     assert reader.poll() and reader.operator.waiting  # type: ignore[attr-defined]
     for month in (1, 2):
-        reader.deliver(
-            SplitAssigned(
-                number=month - 1,
-                split_json=split_of(tmp_path / "in" / f"{month}.csv"),
-            )
-        )
-        assert reader.poll()
+        read_split(reader, month - 1, split_of(tmp_path / "in" / f"{month}.csv"))
         assert len(reader.sent) == month + 1  # the next split is asked for before this one is read
     reader.deliver(SplitsExhausted())
     assert not reader.poll()

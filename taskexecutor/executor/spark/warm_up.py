@@ -149,8 +149,10 @@ def _read_file(engine: SparkEngine, source: FileSource) -> None:
     assert plan is not None
     found = os.stat(path)
     part = FilePart(path, 0, found.st_size, found.st_size, found.st_mtime_ns)
-    for _ in plan.run([part], to_arrow(plan.frame.schema), "warm-up"):
-        pass
+    plan.begin([part], "warm-up")
+    while plan.state.part < 1:
+        for _ in plan.bundle(to_arrow(plan.frame.schema), "warm-up", 1.0):
+            pass
     plans.close()
 
 

@@ -8,10 +8,15 @@ hand on one row per key, so they read for longer, above all with many keys.
 
 from __future__ import annotations
 
+from firesteel.common.units import KIB, MIB
+
 TARGET_S = 0.05
 AGGREGATED_S = 0.1
 MOST_S = 0.25
 LEAST_S = 0.001
+MOST_BYTES = 16 * MIB
+LEAST_BYTES = 256 * KIB
+AGGREGATED_BYTES = 2 * MIB  # at least: each run of an aggregate costs milliseconds
 _FLUSH_SHARE = 4  # reading takes at least so many times as long as handing on, up to MOST_S
 
 
@@ -30,3 +35,18 @@ class BundleTime:
         else:
             factor = min(2.0, TARGET_S / max(busy_s, 1e-9))
             self.read_s = min(TARGET_S, max(LEAST_S, self.read_s * factor))
+
+
+class BundleSize:
+    """The same for readers that are told how many bytes of columns to read at once."""
+
+    def __init__(self, *, aggregated: bool) -> None:
+        self._target_s = MOST_S if aggregated else TARGET_S
+        self._least_bytes = min(MOST_BYTES, AGGREGATED_BYTES if aggregated else LEAST_BYTES)
+        self.limit_bytes = MOST_BYTES if aggregated else MOST_BYTES // 4
+
+    def took(self, busy_s: float, size_bytes: int) -> None:
+        """What a bundle took, as for `BundleTime`, and its size."""
+        wanted = size_bytes * self._target_s / max(busy_s, 1e-9)
+        wanted = min(wanted, 2 * self.limit_bytes)
+        self.limit_bytes = int(min(MOST_BYTES, max(self._least_bytes, wanted)))

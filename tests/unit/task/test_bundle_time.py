@@ -6,10 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskexecutor.executor.timing.bundle_time import (
+    AGGREGATED_BYTES,
     AGGREGATED_S,
+    LEAST_BYTES,
     LEAST_S,
+    MOST_BYTES,
     MOST_S,
     TARGET_S,
+    BundleSize,
     BundleTime,
 )
 
@@ -32,3 +36,14 @@ def test_aggregates_with_many_keys_are_emitted_less_often() -> None:
     for flush_s, expected_s in ((0.03, 0.12), (1.0, MOST_S), (0.0, AGGREGATED_S)):
         time.took(time.read_s + flush_s)
         assert abs(time.read_s - expected_s) < 1e-9
+
+
+@given(byte_s=st.floats(1e-12, 1e-3), aggregated=st.booleans())
+def test_tables_take_about_the_time_that_they_may(byte_s: float, aggregated: bool) -> None:
+    size = BundleSize(aggregated=aggregated)
+    for _ in range(20):
+        size.took(size.limit_bytes * byte_s, size.limit_bytes)
+    target_s = MOST_S if aggregated else TARGET_S
+    least = AGGREGATED_BYTES if aggregated else LEAST_BYTES
+    assert size.limit_bytes * byte_s <= max(target_s, least * byte_s) * 1.001
+    assert size.limit_bytes == MOST_BYTES or size.limit_bytes * byte_s >= target_s / 2

@@ -7,12 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-import pyarrow as pa
-
 from firesteel.common.file_parts import FilePart
 from firesteel.common.units import MIB
 from taskexecutor.executor.connectors.files.csv_columns import BOM, CsvFormat, Lines
-from taskexecutor.executor.connectors.files.pieces import Differs, Files, PartReader
+from taskexecutor.executor.connectors.files.pieces import Block, Differs, Files, PartReader
 
 _BLOCK_BYTES = 2 * MIB  # of text
 _LINE_BYTES = 64 * 1024  # are read behind a block at first, for its last line
@@ -30,7 +28,7 @@ class CsvBlocks(PartReader):
         self._refused = 0  # parts in a row that began with something for Spark
         self._skipped = 0  # of the parts that follow, so many are not looked at
 
-    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[pa.Table | FilePart]:
+    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[Block | FilePart]:
         if self._skipped or self._files.compressed(part.path):
             self._skipped = max(0, self._skipped - 1)
             yield part
@@ -50,7 +48,7 @@ class CsvBlocks(PartReader):
                 table = self._format.columns(block, names, first=start == 0)
                 self._refused = 0
                 if table.num_rows:
-                    yield table
+                    yield Block(table, start, 0, stop)
         except (Differs, OSError) as reason:
             self._for_spark = f"{part.path} from byte {start}: {reason}"
             self._refused += 1

@@ -18,7 +18,13 @@ import pyarrow.parquet as pq
 from firesteel.common.file_parts import FilePart
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.files.pieces import Differs, Files, PartReader, is_plain
+from taskexecutor.executor.connectors.files.pieces import (
+    Block,
+    Differs,
+    Files,
+    PartReader,
+    is_plain,
+)
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 4 * MIB  # of a batch, on average
@@ -76,7 +82,7 @@ class ParquetGroups(PartReader):
         self._schema = schema
         self._corrected = corrected
 
-    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[pa.Table | FilePart]:
+    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[Block | FilePart]:
         fields = [field for field in self._schema if field.name in names]
         end = part.start + part.length
         start, begun = part.start, False  # nothing behind it has been handed over, or something
@@ -84,13 +90,18 @@ class ParquetGroups(PartReader):
             with pa.OSFile(part.path) as stream:
                 file = _opened(stream)
                 places = self._checked(file, fields)
-                for group, middle in _groups(file.metadata, part.start, end):
+                groups = _groups(file.metadata, part.start, end)
+                for group, middle in groups:
                     if begun:
                         start, begun = middle, False
                     rows = _batch_rows(stream, file, group, fields, places)
+                    behind = end if group == groups[-1].number else middle + 1
+                    read, every = 0, file.metadata.row_group(group).num_rows
                     for batch in file.iter_batches(rows, [group], list(places), use_threads=False):
                         begun = True
-                        yield _table(batch, fields)
+                        last = read + batch.num_rows == every
+                        yield Block(_table(batch, fields), middle, read, behind if last else None)
+                        read += batch.num_rows
         except (Differs, OSError, UnicodeError, pa.ArrowException) as reason:
             if begun:
                 raise FiresteelError(

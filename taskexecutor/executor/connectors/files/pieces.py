@@ -6,16 +6,51 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from firesteel.common.file_parts import FilePart
-from firesteel.common.units import MIB
+from firesteel.errors import FiresteelError
 
-BUNDLE_BYTES = 16 * MIB  # of columns, before they are handed over
 
-Piece: TypeAlias = pa.Table | list[FilePart]
+class Place(NamedTuple):
+    """Everything before it has been read."""
+
+    part: int  # its number
+    start: int = 0  # a byte of its file; 0: where the part begins
+    rows: int = 0  # from there on, which have been read, too
+
+
+class Columns(NamedTuple):
+    """Rows that Arrow has read."""
+
+    table: pa.Table
+    end: Place
+
+
+class ForSpark(NamedTuple):
+    """What Spark must read: parts, or ends of them."""
+
+    parts: list[FilePart]
+    numbers: list[int]  # of the parts
+    rows: int = 0  # the first ones of the first part, which have been read
+
+
+Piece: TypeAlias = Columns | ForSpark
+
+
+class Block(NamedTuple):
+    """Rows of one part, without the columns that the file's path gives."""
+
+    table: pa.Table
+    start: int  # a byte of the file
+    rows: int  # from there on, which precede those of the table
+    end: int | None = None  # the byte behind them; None: more rows follow, counted from `start`
+
+
+class Size(Protocol):
+    limit_bytes: int  # of columns, before they are handed over
 
 
 class Differs(Exception):
@@ -47,38 +82,74 @@ class PartReader(ABC):
         return f"Files are read by Arrow, or by Spark, as in {self._for_spark}"
 
     def pieces(
-        self, parts: Sequence[FilePart], names: Collection[str]
+        self,
+        parts: Sequence[FilePart],
+        names: Collection[str],
+        size: Size,
+        *,
+        first: int = 0,
+        skip: int = 0,
     ) -> Generator[Piece, None, None]:
         """The rows of the parts, in order: tables that have the columns `names`, and parts that
         Spark must read.
+
+        `first`: the number of the first part. `skip`: the first rows, which have been read.
         """
         tables: list[pa.Table] = []
-        left: list[FilePart] = []
-        size = 0
-        for part in parts:
-            for piece in self._of(part, names):
-                if isinstance(piece, FilePart):
+        end = Place(first)
+        size_bytes = 0
+        left: ForSpark | None = None
+        for number, part in enumerate(parts, first):
+            for found in self._of(part, names):
+                if isinstance(found, FilePart):
                     if tables:
-                        yield pa.concat_tables(tables)
-                        tables, size = [], 0
-                    left.append(piece)
+                        yield Columns(pa.concat_tables(tables), end)
+                        tables, size_bytes = [], 0
+                    if left is None:
+                        left = ForSpark([], [], skip)
+                    left.parts.append(found)
+                    left.numbers.append(number)
+                    skip = 0
                     continue
-                if left:
+                skipped = min(skip, found.table.num_rows)
+                skip -= skipped
+                if skipped == found.table.num_rows:
+                    continue
+                if left is not None:
                     yield left
-                    left = []
-                tables.append(self._with_values(piece, part.path))
-                size += piece.nbytes
-                if size >= BUNDLE_BYTES:
-                    yield pa.concat_tables(tables)
-                    tables, size = [], 0
-        if left:
+                    left = None
+                table = self._with_values(found.table.slice(skipped), part.path)
+                rows = found.rows + skipped
+                while table.num_rows > 1 and table.nbytes > 2 * size.limit_bytes:
+                    cut = max(1, table.num_rows * size.limit_bytes // table.nbytes)
+                    rows += cut
+                    tables.append(table.slice(0, cut))
+                    yield Columns(pa.concat_tables(tables), Place(number, found.start, rows))
+                    tables, size_bytes = [], 0
+                    table = table.slice(cut)
+                tables.append(table)
+                size_bytes += table.nbytes
+                if found.end is None:
+                    end = Place(number, found.start, rows + table.num_rows)
+                elif found.end < part.start + part.length:
+                    end = Place(number, found.end)
+                else:
+                    end = Place(number + 1)
+                if size_bytes >= size.limit_bytes:
+                    yield Columns(pa.concat_tables(tables), end)
+                    tables, size_bytes = [], 0
+            if skip:
+                raise FiresteelError(
+                    f"{part.path}: the position is behind {skip} rows more than there are"
+                )
+        if left is not None:
             yield left
         if tables:
-            yield pa.concat_tables(tables)
+            yield Columns(pa.concat_tables(tables), end)
 
     @abstractmethod
-    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[pa.Table | FilePart]:
-        """The pieces of one part, without the columns that the file's path gives."""
+    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[Block | FilePart]:
+        """The rows of one part, in order. Behind a part, or the end of one, nothing follows."""
 
     def _with_values(self, table: pa.Table, path: str) -> pa.Table:
         """With the columns that the file's path gives, each in its place."""

@@ -3,14 +3,22 @@ their own and without a Spark job.
 
 The plan's RDD is a chain over Spark's scan. It is computed on the calling thread (or rather its
 thread in the JVM) for a partition with other files than those that it was made for.
+
+A split is read bundle by bundle: the scan ends when the bundle's time is over, so that the plan
+emits whatever it holds, such as partial aggregates, and the next run of the plan goes on with the
+files where the last one has stopped. Between two bundles nothing is in the plan, so the number of
+rows that have been read is a position, whatever the plan does with them.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import struct
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -43,6 +51,8 @@ if TYPE_CHECKING:
 _SCAN = "FileSourceScanExec"
 _ALLOWED = ROW_BY_ROW | {_SCAN, "ColumnarToRowExec"}
 _LENGTH_BYTES = 4  # the prefix of each batch
+_NO_FILTERS = "[]"  # as Spark shows them
+FORMATS_OF_ROWS = ("parquet", "orc", "text", "binaryfile")  # each row is one, whatever is read
 
 
 class FilePlans:
@@ -127,54 +137,93 @@ class FilePlans:
             raise NotKept("it does not read each file once")
         if not scans[0].partitionFilters().isEmpty():
             raise NotKept("it chooses among folders by the columns that their names give")
-        return _Run(self._engine, self._parts, kept, self._meter)
+        scan = self._left_out(scans[0])
+        return _Run(self._engine, self._parts, kept, self._meter, scan)
+
+    def _left_out(self, scan: Any) -> str:
+        """By the readers of the scan: see `FilePlan.scan`."""
+        found = scan.metadata().get("PushedFilters")
+        filters = str(found.get()) if found.isDefined() else _NO_FILTERS
+        columns = ""
+        if self._source.format.lower() not in FORMATS_OF_ROWS:  # a row may fit some columns only
+            columns = ",".join(scan.requiredSchema().fieldNames())
+        if filters == _NO_FILTERS and not columns:
+            return ""
+        return hashlib.sha256(f"{filters};{columns}".encode()).hexdigest()[:16]
 
 
 class FilePlan:
-    """A kept plan. It runs once at a time."""
+    """A kept plan. It reads one split at a time, bundle by bundle."""
 
     def __init__(self, run: _Run, malformed: _Run | None, observer: RowObserver) -> None:
-        self._run = run
+        self._rows = run
         self._malformed = malformed
         self._observer = observer
+        self._run = run  # the one that reads the split
         self.frame = run.frame
-        self.rows_read = 0  # by the last run: rows that it has read from files
 
     def close(self) -> None:
-        self._run.close()
+        self._rows.close()
         if self._malformed is not None:
             self._malformed.close()
 
     @property
     def outdated(self) -> bool:
         """See KeptPlan."""
-        return self._run.kept.outdated
+        return self._rows.kept.outdated
+
+    def scan(self, *, malformed: bool) -> str:
+        """What the files' readers leave out by themselves: positions in a split count the rows that
+        they give, and mean the same for plans where this is the same. Empty: they leave out none.
+        """
+        run = self._malformed if malformed else self._rows
+        return run.scan if run is not None else ""
+
+    @property
+    def state(self) -> ReadState:
+        """Where the last bundle has ended."""
+        return self._run.state
 
     @property
     def latest_us(self) -> int | None:
-        """Of the last run: the latest event time, if there is any."""
+        """Of the last bundle: the latest event time, if there is any."""
         return self._observer.latest_us
 
     @property
     def malformed_rows(self) -> int:
-        """Of the last run."""
+        """Of the last bundle."""
         return self._observer.malformed_rows
 
-    def run(
-        self, parts: Sequence[FilePart], schema: pa.Schema, group: str
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """The results in batches of exactly `schema`, each computed on demand."""
-        self._observer.reset()
-        self._run.meter.ran_kept()
-        yield from self._run.run(parts, schema, group)
-        self.rows_read = self._run.rows_read
+    def begin(
+        self, parts: Sequence[FilePart], group: str, *, rows: int = 0, malformed: bool = False
+    ) -> None:
+        """Begins to read parts of files, behind the first `rows` of the first one.
 
-    def run_malformed(
-        self, parts: Sequence[FilePart], group: str
+        `malformed`: instead of the results, the malformed rows are read, for `emit_malformed`.
+        """
+        run = self._malformed if malformed else self._rows
+        assert run is not None
+        self._run = run
+        run.begin(parts, group, rows)
+
+    def bundle(
+        self, schema: pa.Schema, group: str, read_s: float
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The malformed rows, for `emit_malformed`."""
+        """The results of the rows that are read in this time, and of all that follow if they end
+        earlier: batches of exactly `schema`, each computed on demand. To be exhausted.
+        """
+        self._observer.reset()
+        self._rows.meter.ran_kept()
+        return self._rows.bundle(schema, group, read_s)
+
+    def malformed_bundle(self, group: str, read_s: float) -> Generator[pa.RecordBatch, None, None]:
+        """The same for the malformed rows."""
         assert self._malformed is not None
-        yield from self._malformed.run(parts, self._malformed.schema, group)
+        return self._malformed.bundle(self._malformed.schema, group, read_s)
+
+    def end(self) -> None:
+        """Closes the files, read or not."""
+        self._run.end()
 
 
 class FileRows:
@@ -240,20 +289,31 @@ def _divided(parts: Sequence[FilePart], count: int) -> list[list[FilePart]]:
     return [list(parts[start:end]) for start, end in pairwise(bounds)]
 
 
+class ReadState(NamedTuple):
+    part: int  # the first one that has not been read to its end
+    rows: int  # that have been read of it
+    rows_read: int  # by the bundle
+
+
 class _Run:
     """What it takes to run one plan."""
 
     def __init__(
-        self, engine: SparkEngine, parts: FileParts, kept: KeptPlan, meter: PlanMeter
+        self,
+        engine: SparkEngine,
+        parts: FileParts,
+        kept: KeptPlan,
+        meter: PlanMeter,
+        scan: str,
     ) -> None:
         self.meter = meter
         self.frame = kept.frame
         self.kept = kept
+        self.scan = scan
         self.schema = to_arrow(kept.frame.schema)
-        self.rows_read = 0
+        self.state = ReadState(0, 0, 0)
         self._engine = engine
         self._parts = parts
-        self._properties = engine.session_properties()
         if ColumnSink.suits(engine, kept.rows.schema):
             self._sink: ColumnSink | None = ColumnSink(
                 engine, kept.rows.schema, grouping=kept.grouping
@@ -263,18 +323,28 @@ class _Run:
             self._sink = None
             self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical)
             self._path = engine.bundles.path()
-        root = _root_of(self._rdd).getClass().getSimpleName()
-        if root != "FileScanRDD":
-            raise NotKept(f"its rows come from a {root}")
+        root = _root_of(self._rdd)
+        kind = root.getClass().getSimpleName()
+        if kind != "FileScanRDD":
+            raise NotKept(f"its rows come from a {kind}")
+        engine.code.load("FiresteelSplit")
+        self._split = engine.code.type("FiresteelSplit")(
+            root, engine.session_properties(), *engine.local_tasks.resources
+        )
 
-    def run(
-        self, parts: Sequence[FilePart], schema: pa.Schema, group: str
-    ) -> Generator[pa.RecordBatch, None, None]:
+    def begin(self, parts: Sequence[FilePart], group: str, rows: int) -> None:
         with self.meter.converting:
             partition = self._parts.partition(parts)
-        with self._engine.local_tasks.task(group, self._properties) as task:
-            with task:
-                rows = self._rdd.iterator(partition, task.context)
+        # Cancelling the group ends a bundle, not what its files are read with.
+        self._split.begin(partition, 0, rows, f"{group}-files")
+        self.state = ReadState(0, 0, 0)
+
+    def bundle(
+        self, schema: pa.Schema, group: str, read_s: float
+    ) -> Generator[pa.RecordBatch, None, None]:
+        task = LocalTask(self._split.bundle(group, int(read_s * 1e9)))
+        try:
+            rows = self._split.rows(self._rdd)
             batches = (
                 self._written(rows, task) if self._sink is None else self._sink.batches(rows, task)
             )
@@ -282,7 +352,12 @@ class _Run:
                 with self.meter.converting:
                     batch = conform(batch, schema)
                 yield batch
-            self.rows_read = task.records_read
+            self.state = ReadState(*struct.unpack("<3q", self._split.state()))
+        finally:
+            task.java.end()
+
+    def end(self) -> None:
+        self._split.end()
 
     def _written(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
         """Of types that only Spark's own writer of Arrow batches knows."""
@@ -302,6 +377,8 @@ class _Run:
                 yield batch
 
     def close(self) -> None:
+        with suppress(Exception):  # the JVM may be gone
+            self._split.end()
         if self._sink is not None:
             self._sink.close()
         else:

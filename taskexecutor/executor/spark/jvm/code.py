@@ -24,6 +24,7 @@ SOURCES = (
     "FiresteelRowObserver",
     "FiresteelOnce",
     "FiresteelDates",
+    "FiresteelSplit",
 )
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
 _FOLDER = files("taskexecutor.executor.spark.jvm") / "java"

@@ -1,0 +1,370 @@
+"""A file source and the Spark operators after it.
+
+A split is read in bundles: tables that Arrow reads, or as much as Spark's readers read in a while.
+Between two of them, all rows that have been read have been emitted, so that there is a position.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from firesteel.common.file_parts import FilePart, from_json
+from firesteel.common.globs import is_hidden
+from firesteel.connectors.file_source import (
+    LISTING_OPTIONS,
+    FileSource,
+)
+from firesteel.connectors.source import Split
+from firesteel.elements import Watermark
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
+from taskexecutor.executor.connectors.files.explained import explained
+from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, PartReader, Piece
+from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress
+from taskexecutor.executor.connectors.files.readers import ARROW_FORMATS, ArrowReaders
+from taskexecutor.executor.connectors.spark_source import SparkSourceStage
+from taskexecutor.executor.spark.bundles.source_columns import (
+    ChosenColumns,
+    ColumnPlan,
+    ColumnPlans,
+)
+from taskexecutor.executor.spark.files.frames import (
+    DROPPED_COUNTER,
+    CheckedRows,
+    emit_malformed,
+    read_all,
+    read_files,
+)
+from taskexecutor.executor.spark.files.parts import FileParts, check_header
+from taskexecutor.executor.spark.files.plans import FilePlan, FilePlans, FileRows
+from taskexecutor.executor.spark.plans import observations
+from taskexecutor.executor.spark.schemas import to_spark
+from taskexecutor.executor.timing.bundle_time import BundleSize, BundleTime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ARROW_COUNTER = "numRecordsReadByArrow"
+
+
+class FileStage(SparkSourceStage):
+    """By kept plans where there are any."""
+
+    def __init__(
+        self,
+        source: FileSource,
+        spec: SourceSpec,
+        source_schema: pa.Schema | None,
+        specs: Sequence[Spec],
+        output_schema: pa.Schema | None,
+    ) -> None:
+        super().__init__(specs, output_schema)
+        self._source = source
+        self._watermarks = spec.watermarks
+        assert source_schema is not None, "a file source has been analysed"
+        self._source_schema = to_spark(source_schema)
+        self._watermark_us: int | None = None
+        self._plans: FilePlans | None = None
+        self._column_plans: ColumnPlans | None = None
+        self._ranges: FileRows | None = None
+        aggregated = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
+        self._time = BundleTime(aggregated=aggregated)
+        self._size = BundleSize(aggregated=aggregated)
+        self._progress = SplitProgress(source, self._source_schema)
+        self._group: _Group | None = None
+        self._kept: _KeptRun | None = None  # reads what Spark reads of the group
+        self.idle_between_splits = source.watch_s is not None
+
+    def open(self) -> None:
+        engine, source, schema = self._engine, self._source, self._source_schema
+        meter = self.context.plan_meter
+        with self._on_spark():
+            self._parts = FileParts(engine, source, schema)
+        self._plans = FilePlans(
+            engine, source, schema, self._specs, self._watermarks, self._parts, meter
+        )
+        self._readers = ArrowReaders(engine, source, schema, self._parts, meter)
+        if source.format in ARROW_FORMATS:
+            self._column_plans = ColumnPlans(
+                engine,
+                schema,
+                self._specs,
+                self._watermarks,
+                meter,
+                readers_skip_rows=source.format == "parquet",
+            )
+
+    def close(self) -> None:
+        self._end_group()
+        if self._column_plans is not None:
+            self._column_plans.close()
+        if self._plans is not None:
+            self._plans.close()
+
+    # -- positions
+
+    def position(self) -> Any:
+        return {**super().position(), "watermark_us": self._watermark_us}
+
+    def restore(self, position: Any) -> None:
+        super().restore(position)
+        if position["watermark_us"] is not None:
+            self._advance(position["watermark_us"])
+
+    def _at(self) -> Any:
+        return self._progress.position.to_json()
+
+    def _begin(self, split: Split, at: Any) -> None:
+        self._end_group()  # of a split that could not be read
+        self._progress.begin(from_json(split), at)
+
+    def _end(self) -> None:
+        latest_us = self._progress.position.latest_us
+        if latest_us is not None:
+            assert self._watermarks is not None
+            self._advance(latest_us - self._watermarks.max_out_of_orderness_us - 1)
+
+    def _advance(self, watermark_us: int) -> None:
+        if self._watermark_us is None or watermark_us > self._watermark_us:
+            self._watermark_us = watermark_us
+            self.output.emit_watermark(Watermark(watermark_us))
+
+    # -- bundles
+
+    def _read(self) -> tuple[int, bool]:
+        group = self._group or self._next_group()
+        if group is None:
+            return 0, self._progress.begins_malformed_pass()
+        session, schema = self._engine.session, self._source_schema
+        with explained(session, self._source, schema, group.parts):
+            rows = self._read_of(group)
+        return rows, True
+
+    def _read_of(self, group: _Group) -> int:
+        if self._kept is None:
+            begun_s = self.context.busy_s
+            with self.context.time("spark"), self.context.plan_meter.reading:
+                piece = next(group.pieces, None)
+            if piece is None:
+                self._end_group()
+                self._progress.reached(group.end)
+                return 0
+            if isinstance(piece, Columns):
+                return self._run_columns(group, piece, begun_s)
+            if not self._begins_kept(group, piece):
+                return self._read_anew(group, piece)
+        return self._read_kept()
+
+    def _next_group(self) -> _Group | None:
+        """The next parts whose paths give the same columns, and who reads them."""
+        position = self._progress.position
+        unread = self._progress.unread()
+        if not unread:
+            return None
+        rest = [part for _, part in unread]
+        reader: PartReader | None = None
+        plan: ColumnPlan | ChosenColumns | None = None
+        with self._on_spark():
+            parts, folder = next(self._parts.by_columns(rest))
+            columns = folder.columns
+            if not position.malformed_pass:
+                self._check_headers(parts, columns)
+                if position.rows and position.scan != EVERY_ROW:
+                    parts = parts[:1]  # what Spark's reader has begun, it ends
+                else:
+                    reader = self._readers.reader(columns)
+            if reader is not None:
+                assert self._column_plans is not None
+                plan = self._column_plans.plan()
+        numbers = [number for number, _ in unread[: len(parts)]]
+        if reader is None or plan is None:
+            reader, pieces = None, _only(ForSpark(parts, numbers, position.rows))
+        else:
+            every = self._source.malformed is not None  # then all columns must fit the schema
+            names = self._source_schema.names if every else plan.columns
+            pieces = reader.pieces(parts, names, self._size, first=numbers[0], skip=position.rows)
+        self._group = _Group(parts, numbers[-1] + 1, columns, reader, plan, pieces)
+        return self._group
+
+    def _end_group(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.plan.end()
+        group, self._group = self._group, None
+        if group is not None:
+            group.pieces.close()
+            if group.reader is not None:
+                self.context.plan_meter.files_read_by(group.reader.reader)
+
+    def _check_headers(self, parts: list[FilePart], columns: tuple[str, ...]) -> None:
+        if self._source.format == "csv":
+            names = [name for name in self._source_schema.names if name not in columns]
+            for part in parts:
+                if part.start == 0:
+                    check_header(part.path, self._source, names)
+
+    # -- by Arrow
+
+    def _run_columns(self, group: _Group, piece: Columns, begun_s: float) -> int:
+        plan, table = group.plan, piece.table
+        assert plan is not None
+        with self.context.time("spark"), self._engine.cancelling(self._job_group, self._cancelled):
+            self._check_schema(plan.frame)
+            assert self._output_schema is not None
+            self._emit(plan.run(table, self._output_schema, self._job_group))
+            self._show_plan(plan.frame)
+            self._progress.seen(plan.latest_us)
+        self.context.counter(ARROW_COUNTER).inc(table.num_rows)
+        self.context.count_bundle(table.num_rows)
+        self._size.took(self.context.busy_s - begun_s, table.nbytes)
+        self._progress.reached(*piece.end)
+        return int(table.num_rows)
+
+    # -- by Spark, with a plan that is kept
+
+    def _begins_kept(self, group: _Group, piece: ForSpark) -> bool:
+        """False if there is no such plan."""
+        malformed, operator = self._progress.position.malformed_pass, self.context.operator_name
+        assert self._plans is not None, "open first"
+        with self._on_spark():
+            plan = self._plans.plan(group.columns, piece.parts[0].path)
+            if plan is None:
+                if malformed:
+                    raise FiresteelError(
+                        f"{operator}: malformed rows were found by a plan that was kept, and there"
+                        " is none now. Restore the job in slots like those that it had"
+                    )
+                if piece.rows:
+                    raise FiresteelError(_other_plan(operator, piece))
+                return False
+            if piece.rows and plan.scan(malformed=malformed) != self._progress.position.scan:
+                raise FiresteelError(_other_plan(operator, piece))
+            plan.begin(piece.parts, self._job_group, rows=piece.rows, malformed=malformed)
+        self._kept = _KeptRun(plan, piece)
+        return True
+
+    def _read_kept(self) -> int:
+        """One bundle."""
+        assert self._kept is not None
+        plan, piece = self._kept
+        malformed_pass = self._progress.position.malformed_pass
+        begun_s = self.context.busy_s
+        with self.context.time("spark"), self._engine.cancelling(self._job_group, self._cancelled):
+            if malformed_pass:
+                batches = plan.malformed_bundle(self._job_group, self._time.read_s)
+                with closing(batches):
+                    for batch in batches:
+                        emit_malformed(batch, self.output)
+            else:
+                self._check_schema(plan.frame)
+                assert self._output_schema is not None
+                self._emit(plan.bundle(self._output_schema, self._job_group, self._time.read_s))
+                self._show_plan(plan.frame)
+                self._progress.seen(plan.latest_us)
+        state = plan.state
+        self.context.count_bundle(state.rows_read)
+        self._time.took(self.context.busy_s - begun_s)
+        if not malformed_pass and plan.malformed_rows:
+            if self._source.malformed == "drop":
+                self.context.counter(DROPPED_COUNTER).inc(plan.malformed_rows)
+            elif self._source.malformed == "side_output":
+                first = self._progress.position.part  # in which the bundle began
+                read = piece.numbers[: state.part + 1]
+                self._progress.found_malformed(number for number in read if number >= first)
+        if state.part == len(piece.parts):
+            self._kept = None
+            plan.end()
+            self._progress.reached(piece.numbers[-1] + 1)
+        else:
+            start = piece.parts[state.part].start
+            scan = plan.scan(malformed=malformed_pass)
+            self._progress.reached(piece.numbers[state.part], start, state.rows, scan)
+        return 0 if malformed_pass else state.rows_read
+
+    # -- by Spark, with a plan that is made for them
+
+    def _read_anew(self, group: _Group, piece: ForSpark) -> int:
+        read = 0
+        for parts in self._at_once(piece.parts):
+            rows = self._run_anew(parts, group.columns)
+            self.context.count_bundle(rows)
+            read += rows
+        self._progress.reached(piece.numbers[-1] + 1)
+        return read
+
+    def _at_once(self, parts: list[FilePart]) -> list[list[FilePart]]:
+        """What a plan that is made anew reads: all, unless only Spark knows which files to read."""
+        if LISTING_OPTIONS.intersection(map(str.lower, self._source.options)):
+            return [[part] for part in parts]
+        return [parts]
+
+    def _run_anew(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
+        checked: CheckedRows | None = None
+        with self._on_spark():
+            with self.context.plan_meter.planning:
+                frame, rdd = self._frame(parts, columns)
+                if self._source.malformed is not None:
+                    checked = CheckedRows(self._source, self._source_schema, frame)
+                    frame = checked.frame
+                if self._watermarks is not None:
+                    frame = observations.observe_time(frame, self._watermarks)
+            done = self._run(frame)
+            self._show_plan(done)
+            if self._watermarks is not None:
+                latest_us, rows = observations.observed_times(done)
+                self._progress.seen(latest_us)
+            if checked is not None:
+                checked.account(done, self.context, self.output)
+        if self._watermarks is None and rdd is not None:
+            rows = observations.rdd_rows(done, rdd)
+        elif self._watermarks is None:
+            rows = observations.scanned_rows(done, parts[0].path)
+        return rows
+
+    def _frame(
+        self, parts: list[FilePart], columns: tuple[str, ...]
+    ) -> tuple[DataFrame, int | None]:
+        """The rows of the parts, and the id of their RDD; without an RDD, of one whole file."""
+        # Spark leaves out a file with a hidden name even if it is asked for that one.
+        hidden = is_hidden(os.path.basename(parts[0].path))
+        if len(parts) > 1 or not parts[0].whole or hidden:
+            if self._ranges is None:
+                self._ranges = FileRows(
+                    self._engine, self._source, self._source_schema, self._parts
+                )
+            return self._ranges.frame(columns, parts)
+        read = read_files if self._source.malformed is None else read_all
+        return read(self._engine.session, self._source, [parts[0].path], self._source_schema), None
+
+
+class _Group(NamedTuple):
+    """Neighbouring parts of the split whose paths give the same columns."""
+
+    parts: list[FilePart]
+    end: int  # the number of the part behind them
+    columns: tuple[str, ...]
+    reader: PartReader | None  # None: Spark reads all of them
+    plan: ColumnPlan | ChosenColumns | None  # for what the reader reads
+    pieces: Generator[Piece, None, None]
+
+
+class _KeptRun(NamedTuple):
+    plan: FilePlan
+    piece: ForSpark
+
+
+def _only(piece: Piece) -> Generator[Piece, None, None]:
+    yield piece
+
+
+def _other_plan(operator: str, piece: ForSpark) -> str:
+    return (
+        f"{operator}: {piece.rows} rows of {piece.parts[0].path} had been read by a plan with other"
+        " filters or columns, so they cannot be found again. Restore the job with the filters that"
+        " it had, or start it without its earlier state"
+    )
