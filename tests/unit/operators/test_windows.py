@@ -151,6 +151,18 @@ def test_a_row_that_is_late_for_one_sliding_window_is_in_the_next() -> None:
     assert stream.late == 1
 
 
+def test_a_window_that_late_rows_fire_again_has_combined_its_other_rows() -> None:
+    stream = Stream(TumblingSpec(size_us=10), allowed_lateness_us=100)
+    stream.rows(*[("a", 1)] * 50, ("b", 2))
+    stream.watermark(9)
+    for late in range(3):
+        (found,) = stream.rows(("a", 3))
+        assert found == ("a", 0, 10, (*range(50), *range(51, 52 + late)))
+        panes = stream.harness.operator._panes  # type: ignore[attr-defined]
+        assert [pane.rows for pane in panes.values()] == [2], "one per key"
+    assert stream.watermark(200) == set()
+
+
 def test_windows_with_gaps_between_them_leave_rows_out() -> None:
     stream = Stream(SlidingSpec(size_us=2, slide_us=10))
     stream.rows(("a", 1), ("a", 5), ("a", 11))

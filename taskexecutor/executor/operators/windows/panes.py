@@ -211,14 +211,15 @@ class PaneWindows(StreamOperator):
         """The rows of these windows, and the index of each row's window."""
         slices: list[pa.RecordBatch] = []
         windows: list[Ints] = []
-        overlapping = self._window.pane_us < self._window.size_us
+        # By windows that overlap, or by late rows, for whose keys a window fires again.
+        combined_again = self._window.pane_us < self._window.size_us or self._lateness_us > 0
         for number, end_us in enumerate(ends_us):
             for start_us in range(end_us - self._window.size_us, end_us, self._window.pane_us):
                 pane = self._panes.get(start_us)
                 if pane is None:
                     continue
-                if overlapping and pane.rows > pane.combined_rows:
-                    self._compact(pane)  # once, instead of once per window
+                if combined_again and pane.rows > pane.combined_rows:
+                    self._compact(pane)  # once, instead of each time
                 slices += pane.slices
                 windows.append(np.full(pane.rows, number))
         return self._contents.combined(as_table(slices), np.concatenate(windows))
