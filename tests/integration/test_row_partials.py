@@ -56,13 +56,14 @@ GROUPED = [
     "collect_set(day) AS e7",
     "collect_set(word) FILTER (WHERE n < 0) AS e8",
     "count(DISTINCT small) AS e9",
+    "collect_list(n) AS e10",
+    "collect_list(struct(ratio, price)) FILTER (WHERE flag) AS e11",
     "min_by(word, at) AS f1",
     "max_by(price, struct(at)) FILTER (WHERE flag) AS f2",
     "last(raw) AS f3",
 ]
 BY_SPARK = [
     "count(DISTINCT ratio) AS a",  # two zeros, and NaN
-    "collect_list(n) AS a",
     "min(struct(ratio, word)) AS a",
     "max(raw) AS a",
     "approx_count_distinct(word) AS a",

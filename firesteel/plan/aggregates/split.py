@@ -79,7 +79,7 @@ _MERGES = {
 _MERGES |= {"bit_and": "bit_and", "bit_or": "bit_or", "bit_xor": "bit_xor", "any_value": "any"}
 _MERGES |= {"collect_list": "list", "collect_set": "set"}
 # Aggregates of which a row's value is the partial result of that row.
-_OF_ROW = frozenset({"sum", "min", "max", "bool_and", "bool_or", "collect_set"})
+_OF_ROW = frozenset({"sum", "min", "max", "bool_and", "bool_or", "collect_list", "collect_set"})
 _SPREADS = {
     "stddev_samp": (DEVIATION, 1),
     "stddev_pop": (DEVIATION, 0),

@@ -55,7 +55,10 @@ class RowPartials:
             result += [start, pc.add(start, self.pane_us)]
         names = self.schema.names[len(result) :]
         columns = dict(zip(self.plain, rows.columns[len(by) :], strict=False))
-        lists = {name: made for each in self.values for name, made in _lists(rows, each, groups)}
+        lists = {name: made for each in self.values for name, made in _sets(rows, each, groups)}
+        for name in self.plain:
+            if self.merges[name] == "list":
+                lists[name] = _all_values(columns[name], groups)
         counts = pa.array(np.bincount(groups.codes, minlength=groups.count))
         for name in names:
             if name in lists:
@@ -74,7 +77,7 @@ def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def _lists(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[str, pa.Array]]:
+def _sets(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[str, pa.Array]]:
     """The distinct values of each group, once per list."""
     column = rows.column(values.column)
     codes = groups.codes
@@ -102,6 +105,16 @@ def _lists(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[s
             else:
                 made[bit] = _list(of_group[chosen], groups.count, found.take(pa.array(chosen)))
     return [(name, made[bit]) for name, bit in values.lists]
+
+
+def _all_values(column: pa.Array, groups: Groups) -> pa.Array:
+    """The values of each group in the order of the rows, without nulls."""
+    codes = groups.codes
+    if column.null_count:
+        valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        column, codes = column.take(pa.array(valid)), codes[valid]
+    order = np.argsort(codes, kind="stable")
+    return _list(codes[order], groups.count, column.take(pa.array(order)))
 
 
 def _pairs(codes: Ints, count: int, values: pa.Array) -> Groups:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-_LISTS = frozenset({"set", "distinct"})
+_SETS = frozenset({"set", "distinct"})
 _EXTREMES = frozenset({"min", "max"})
 _BIT_COUNT = 31  # of an integer of Spark's, without the sign
 
@@ -57,16 +57,16 @@ def row_partials(
         size_us = spec.window.pane_us
         columns.add(composed.pane_start(spec))
     plain: list[str] = []
-    lists: dict[str, list[tuple[str, str]]] = {}  # by value: name, condition
+    sets: dict[str, list[tuple[str, str]]] = {}  # by value: name, condition
     for name, how in merges.items():
         each = of_row[name]
-        if how in _LISTS:
-            lists.setdefault(each.value, []).append((name, each.condition))
+        if how in _SETS:
+            sets.setdefault(each.value, []).append((name, each.condition))
         elif each != RowPartial("1L", otherwise="0L"):
-            columns.add(_given(each).cast(kinds[name]))
+            columns.add(_given(each).cast(_row_kind(how, kinds[name])))
             plain.append(name)
     values = []
-    for value, wanted in lists.items():
+    for value, wanted in sets.items():
         if len({condition for _, condition in wanted}) > _BIT_COUNT:
             return None
         values.append(columns.values(value, wanted))
@@ -121,6 +121,16 @@ def _given(each: RowPartial) -> Column:
     return sql.expr(f"IF({each.condition}, {each.value}, {each.otherwise})")
 
 
+def _row_kind(how: str, kind: DataType) -> DataType:
+    """The type of what a row gives to a partial column."""
+    from pyspark.sql.types import ArrayType
+
+    if how != "list":
+        return kind
+    assert isinstance(kind, ArrayType)
+    return kind.elementType
+
+
 def _is_number(kind: pa.DataType) -> bool:
     """Whether Spark's generated loop has a place for it."""
     return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
@@ -140,8 +150,10 @@ def _merges(how: str, kind: DataType, arrow: pa.DataType) -> bool:
     """Whether rows' values can be merged like partial results, exactly as Spark does."""
     from pyspark.sql.types import ArrayType, StructType
 
-    if how in _LISTS:
+    if how in _SETS:
         return isinstance(kind, ArrayType) and _is_key(kind.elementType)
+    if how == "list":
+        return isinstance(kind, ArrayType)
     if how == "sum":
         return bool(pa.types.is_int64(arrow) or pa.types.is_float64(arrow))
     if how in _EXTREMES and isinstance(kind, StructType):
