@@ -1,0 +1,123 @@
+"""One checkpoint, from its trigger to its end.
+
+COLLECTING ──all have acknowledged──▶ STORING ──its row is committed──▶ COMPLETED
+    └───────────── declined, expired, subsumed, job stopped ──────────▶ FAILED
+                                         └────── it could not be stored ──▲
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from firesteel.common.ids import AttemptId, OperatorId, VertexId
+from firesteel.common.states import IllegalTransition
+from jobmaster.core.checkpoints.plan import CheckpointPlan
+from jobmaster.core.coordinators.base import Json
+
+
+class Kind(Enum):
+    CHECKPOINT = "checkpoint"  # kept as long as the retention says
+    SAVEPOINT = "savepoint"  # belongs to whoever asked for it
+
+
+class CheckpointState(Enum):
+    COLLECTING = 0
+    STORING = 1
+    COMPLETED = 2
+    FAILED = 3
+
+
+_S = CheckpointState
+TRANSITIONS: dict[CheckpointState, frozenset[CheckpointState]] = {
+    _S.COLLECTING: frozenset({_S.STORING, _S.FAILED}),
+    _S.STORING: frozenset({_S.COMPLETED, _S.FAILED}),
+    _S.COMPLETED: frozenset(),
+    _S.FAILED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What one task acknowledged."""
+
+    state: bytes = field(repr=False)  # where its state is, as its process wrote it; opaque here
+    size_bytes: int = 0
+    alignment_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    # Operators whose union list state is part of it: all of their subtasks have to be (spec 001).
+    union_lists: frozenset[OperatorId] = frozenset()
+
+
+class Checkpoint:
+    """Created when it is triggered; changed by the coordinator only."""
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        kind: Kind,
+        plan: CheckpointPlan,
+        coordinators: dict[OperatorId, Json],
+        *,
+        triggered_at: float,
+        expires_at: float,
+        request: str = "",
+        target: str = "",
+    ) -> None:
+        """Times are seconds on the core's clock. `request`: of whoever asked for it; `target`:
+        the directory of a savepoint.
+        """
+        self.checkpoint_id = checkpoint_id
+        self.kind = kind
+        self.plan = plan
+        self.coordinators = coordinators  # snapshots of the operator coordinators
+        self.triggered_at = triggered_at
+        self.expires_at = expires_at
+        self.request = request
+        self.target = target
+        self.snapshots: dict[AttemptId, Snapshot] = {}
+        self.state = CheckpointState.COLLECTING
+        self.ended_at: float | None = None
+        self.failure = ""  # FAILED only
+
+    def become(self, state: CheckpointState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"{self}: {self.state.name} -> {state.name} is illegal")
+        self.state = state
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task has acknowledged."""
+        return len(self.snapshots) == len(self.plan.to_acknowledge)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(snapshot.size_bytes for snapshot in self.snapshots.values())
+
+    def awaits(self, attempt_id: AttemptId) -> bool:
+        """Whether the task takes part and has not acknowledged."""
+        return attempt_id in self.plan.to_acknowledge and attempt_id not in self.snapshots
+
+    def torn_union_list(self) -> str:
+        """Which operator's union list is not whole, because some of its subtasks have finished and
+        others not; empty if there is none (spec 001, "UnionListState").
+        """
+        for attempt_id, snapshot in self.snapshots.items():
+            if not snapshot.union_lists:
+                continue
+            vertex = self.plan.to_acknowledge[attempt_id].vertex.job_vertex.vertex
+            if self._finished_in(vertex.vertex_id):
+                names = [
+                    operator.name
+                    for operator in vertex.operators
+                    if operator.operator_id in snapshot.union_lists
+                ]
+                return ", ".join(names)
+        return ""
+
+    def _finished_in(self, vertex_id: VertexId) -> tuple[int, ...]:
+        return self.plan.finished_subtasks.get(vertex_id, ())
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.checkpoint_id}"

@@ -1,0 +1,80 @@
+"""What the CheckpointCoordinator wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind, Snapshot
+from jobmaster.core.execution_graph import Execution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerCheckpoint:
+    """Begin the checkpoint in these tasks; the barrier reaches the others from there."""
+
+    checkpoint_id: int
+    kind: Kind
+    executions: tuple[Execution, ...]
+    unaligned: bool = False
+    aligned_timeout_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyCheckpoint:
+    """Tell these tasks how the checkpoint ended."""
+
+    checkpoint_id: int
+    executions: tuple[Execution, ...]
+    completed: bool  # False: it was given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheckpoint:
+    """Write its `_metadata`, then commit its row. Results in `stored` or `not_stored`, also after
+    an ambiguous answer of the database: whoever stores reads it back (invariant 5).
+    """
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCheckpoint:
+    """A newer one has taken its place: delete its row, then the files that only it reaches."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropSnapshots:
+    """These belong to no checkpoint: delete their files."""
+
+    checkpoint_id: int
+    snapshots: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """A checkpoint or savepoint that somebody asked for has come to its end."""
+
+    request: str
+    checkpoint: Checkpoint | None  # None: it never began
+    failure: str  # empty: it is complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooManyFailures:
+    """The job fails: more checkpoints in a row have failed than it tolerates."""
+
+    cause: str
+
+
+Command: TypeAlias = (
+    TriggerCheckpoint
+    | NotifyCheckpoint
+    | StoreCheckpoint
+    | DropCheckpoint
+    | DropSnapshots
+    | AnswerRequest
+    | TooManyFailures
+)

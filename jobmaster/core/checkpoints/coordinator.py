@@ -1,0 +1,355 @@
+"""The CheckpointCoordinator: when a checkpoint begins, how it ends, which ones are kept (spec 000,
+spec 001).
+
+The order of a checkpoint is: an id that no other checkpoint of the job ever has → triggers →
+acknowledgements of all its tasks → `_metadata` and the row → notices to the tasks → the oldest
+checkpoint that is no longer retained is dropped. One that fails on the way leaves no file behind.
+
+* Ids increase strictly, whatever restarts or masters lie between (invariant 8): `next_id` is saved
+  before an id is used.
+* A checkpoint is complete when its row is committed, not before. While one is being stored nothing
+  can be restored, because it is not known yet which one is the latest (invariants 5, 6): `settled`.
+* They are stored one at a time, in the order of their ids; when one is complete, older ones that
+  are not are given up. A savepoint is not: somebody waits for it.
+* A task that finishes before it has acknowledged ends a checkpoint at once (spec 001).
+* An acknowledgement that no checkpoint waits for comes from a task whose checkpoint was given up:
+  its files are deleted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from firesteel.common.ids import AttemptId, OperatorId
+from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, Kind, Snapshot
+from jobmaster.core.checkpoints.commands import (
+    AnswerRequest,
+    Command,
+    DropCheckpoint,
+    DropSnapshots,
+    NotifyCheckpoint,
+    StoreCheckpoint,
+    TooManyFailures,
+    TriggerCheckpoint,
+)
+from jobmaster.core.checkpoints.plan import NotPossible, plan_checkpoint
+from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.coordinators.base import Json
+from jobmaster.core.execution_graph import Execution, ExecutionGraph
+
+_HISTORY = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Somebody asks for a checkpoint or a savepoint."""
+
+    request: str  # names it; the answer has the same name
+    kind: Kind
+    target: str = ""  # a savepoint's directory
+
+
+class CheckpointCoordinator:
+    """Methods return what is to be done, in order. Times are seconds on the core's clock."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        graph: ExecutionGraph,
+        *,
+        snapshot_coordinators: Callable[[], dict[OperatorId, Json]],
+        next_id: int = 1,
+        retained: tuple[int, ...] = (),
+    ) -> None:
+        """`next_id` and `retained` are what an earlier master has left."""
+        self.next_id = next_id
+        self.retained = list(retained)  # complete checkpoints, oldest first; no savepoints
+        self.latest: int | None = max(retained, default=None)  # of all kinds: restored on failure
+        self.failed_in_a_row = 0
+        self.stale = 0  # acknowledgements that nothing waited for
+        self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
+        self._settings = settings
+        self._graph = graph
+        self._snapshot_coordinators = snapshot_coordinators
+        self._pending: dict[int, Checkpoint] = {}  # in the order of their ids
+        self._requests: deque[Request] = deque()
+        self._running = False
+        self._due: float | None = None  # when the next periodic one may begin
+
+    @property
+    def pending(self) -> tuple[Checkpoint, ...]:
+        return tuple(self._pending.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known which checkpoint is the latest."""
+        return not any(c.state is CheckpointState.STORING for c in self._pending.values())
+
+    def next_deadline(self) -> float | None:
+        deadlines = [
+            checkpoint.expires_at
+            for checkpoint in self._pending.values()
+            if checkpoint.state is CheckpointState.COLLECTING
+        ]
+        if self._due is not None and self._may_begin:
+            deadlines.append(self._due)
+        return min(deadlines, default=None)
+
+    # ---- the job
+
+    def started(self, now: float) -> list[Command]:
+        """The job runs (again): periodic checkpoints begin after one interval."""
+        self._running = True
+        interval_s = self._settings.interval_s
+        self._due = None if interval_s is None else now + interval_s
+        return self._begin_requested(now)
+
+    def stopped(self, cause: str, now: float) -> list[Command]:
+        """The job does not run any more: nothing is collected, nothing begins. A checkpoint that is
+        being stored comes to its own end.
+        """
+        self._running = False
+        self._due = None
+        commands: list[Command] = []
+        for checkpoint in self.pending:
+            if checkpoint.state is CheckpointState.COLLECTING:
+                commands += self._fail(checkpoint, cause, now)
+        while self._requests:
+            request = self._requests.popleft()
+            commands.append(_refusal(request, cause))
+        return commands
+
+    def finished(self, execution: Execution, now: float) -> list[Command]:
+        """A task has finished. Whoever waits for its acknowledgement would wait for ever."""
+        commands: list[Command] = []
+        for checkpoint in self.pending:
+            if checkpoint.state is CheckpointState.COLLECTING and checkpoint.awaits(
+                execution.attempt_id
+            ):
+                cause = f"task {execution.name} finished before it acknowledged"
+                commands += self._fail(checkpoint, cause, now)
+        return [*commands, *self._begin_requested(now)]
+
+    # ---- beginning
+
+    def request(self, request: Request, now: float) -> list[Command]:
+        """Begins as soon as fewer than the allowed number are under way."""
+        if not self._running:
+            return [_refusal(request, "the job does not run")]
+        self._requests.append(request)
+        return self._begin_requested(now)
+
+    def tick(self, now: float) -> list[Command]:
+        commands: list[Command] = []
+        for checkpoint in self.pending:
+            if checkpoint.state is CheckpointState.COLLECTING and checkpoint.expires_at <= now:
+                commands += self._expire(checkpoint, now)
+        commands += self._begin_requested(now)
+        if self._due is not None and self._due <= now and self._may_begin:
+            assert self._settings.interval_s is not None
+            self._due = now + self._settings.interval_s
+            try:
+                commands += self._begin(Kind.CHECKPOINT, now)
+            except NotPossible:
+                pass  # tried again an interval later
+        return commands
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._running and len(self._pending) < self._settings.max_concurrent
+
+    def _begin_requested(self, now: float) -> list[Command]:
+        commands: list[Command] = []
+        while self._requests and self._may_begin:
+            request = self._requests.popleft()
+            try:
+                commands += self._begin(request.kind, now, request)
+            except NotPossible as reason:
+                commands.append(_refusal(request, str(reason)))
+        return commands
+
+    def _begin(self, kind: Kind, now: float, request: Request | None = None) -> list[Command]:
+        """Raises NotPossible."""
+        settings = self._settings
+        plan = plan_checkpoint(self._graph, after_tasks_finish=settings.after_tasks_finish)
+        checkpoint = Checkpoint(
+            self.next_id,
+            kind,
+            plan,
+            self._snapshot_coordinators(),
+            triggered_at=now,
+            expires_at=now + settings.timeout_s,
+            request=request.request if request is not None else "",
+            target=request.target if request is not None else "",
+        )
+        self.next_id += 1
+        self._pending[checkpoint.checkpoint_id] = checkpoint
+        return [
+            TriggerCheckpoint(
+                checkpoint_id=checkpoint.checkpoint_id,
+                kind=kind,
+                executions=plan.to_trigger,
+                # A savepoint holds no data in flight: it can be restored with other parallelisms.
+                unaligned=settings.unaligned and kind is Kind.CHECKPOINT,
+                aligned_timeout_s=settings.aligned_timeout_s,
+            )
+        ]
+
+    # ---- answers of the tasks
+
+    def acknowledged(
+        self, attempt_id: AttemptId, checkpoint_id: int, snapshot: Snapshot, now: float
+    ) -> list[Command]:
+        checkpoint = self._pending.get(checkpoint_id)
+        if (
+            checkpoint is None
+            or checkpoint.state is not CheckpointState.COLLECTING
+            or not checkpoint.awaits(attempt_id)
+        ):
+            self.stale += 1
+            if self._was_given_up(checkpoint_id):
+                return [DropSnapshots(checkpoint_id=checkpoint_id, snapshots=(snapshot,))]
+            return []  # the same message twice: its files are part of the checkpoint
+        checkpoint.snapshots[attempt_id] = snapshot
+        if not checkpoint.complete:
+            return []
+        torn = checkpoint.torn_union_list()
+        if torn:
+            cause = (
+                f"{torn} has union list state, and only some of its subtasks have finished:"
+                " checkpoints go on when all have"
+            )
+            return [*self._fail(checkpoint, cause, now), *self._begin_requested(now)]
+        return self._store_next()
+
+    def declined(
+        self, attempt_id: AttemptId, checkpoint_id: int, cause: str, now: float
+    ) -> list[Command]:
+        checkpoint = self._pending.get(checkpoint_id)
+        if (
+            checkpoint is None
+            or checkpoint.state is not CheckpointState.COLLECTING
+            or not checkpoint.awaits(attempt_id)
+        ):
+            self.stale += 1
+            return []
+        name = checkpoint.plan.to_acknowledge[attempt_id].name
+        return [
+            *self._fail(checkpoint, f"task {name} declined: {cause}", now, counts=True),
+            *self._begin_requested(now),
+        ]
+
+    def _expire(self, checkpoint: Checkpoint, now: float) -> list[Command]:
+        missing = [
+            execution.name
+            for attempt_id, execution in checkpoint.plan.to_acknowledge.items()
+            if checkpoint.awaits(attempt_id)
+        ]
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
+        cause = (
+            f"not acknowledged within {self._settings.timeout_s:g} s"
+            f" (execution.checkpointing.timeout) by {shown}"
+        )
+        return self._fail(checkpoint, cause, now, counts=True)
+
+    # ---- storing
+
+    def stored(self, checkpoint_id: int, now: float) -> list[Command]:
+        """Its row is committed."""
+        checkpoint = self._pending.pop(checkpoint_id)
+        checkpoint.become(CheckpointState.COMPLETED)
+        self._end(checkpoint, now)
+        self.failed_in_a_row = 0
+        self.latest = checkpoint_id
+        commands: list[Command] = [self._notice(checkpoint, completed=True)]
+        commands += self._answer(checkpoint)
+        if checkpoint.kind is Kind.CHECKPOINT:
+            self.retained.append(checkpoint_id)
+        for older in self.pending:
+            if older.checkpoint_id < checkpoint_id and older.kind is Kind.CHECKPOINT:
+                commands += self._fail(older, f"checkpoint {checkpoint_id} was complete first", now)
+        while len(self.retained) > self._settings.num_retained:
+            commands.append(DropCheckpoint(checkpoint_id=self.retained.pop(0)))
+        return [*commands, *self._store_next(), *self._begin_requested(now)]
+
+    def not_stored(self, checkpoint_id: int, problem: str, now: float) -> list[Command]:
+        """Neither is its row there, nor will it be."""
+        checkpoint = self._pending[checkpoint_id]
+        return [
+            *self._fail(checkpoint, f"it could not be stored: {problem}", now, counts=True),
+            *self._store_next(),
+            *self._begin_requested(now),
+        ]
+
+    def _store_next(self) -> list[Command]:
+        if not self.settled:
+            return []
+        for checkpoint in self._pending.values():
+            if checkpoint.complete:
+                checkpoint.become(CheckpointState.STORING)
+                return [StoreCheckpoint(checkpoint=checkpoint)]
+        return []
+
+    # ---- endings
+
+    def _fail(
+        self, checkpoint: Checkpoint, cause: str, now: float, *, counts: bool = False
+    ) -> list[Command]:
+        """`counts`: towards the failures that the job tolerates; a savepoint's never do."""
+        del self._pending[checkpoint.checkpoint_id]
+        checkpoint.become(CheckpointState.FAILED)
+        checkpoint.failure = cause
+        self._end(checkpoint, now)
+        commands: list[Command] = [self._notice(checkpoint, completed=False)]
+        if checkpoint.snapshots:
+            commands.append(
+                DropSnapshots(
+                    checkpoint_id=checkpoint.checkpoint_id,
+                    snapshots=tuple(checkpoint.snapshots.values()),
+                )
+            )
+        commands += self._answer(checkpoint)
+        if counts and checkpoint.kind is Kind.CHECKPOINT:
+            self.failed_in_a_row += 1
+            if self.failed_in_a_row > self._settings.tolerable_failures:
+                commands.append(TooManyFailures(cause=f"{checkpoint} failed: {cause}"))
+        return commands
+
+    def _was_given_up(self, checkpoint_id: int) -> bool:
+        """False, too, if nothing is known of it: better a file too many than one too few."""
+        return any(
+            ended.checkpoint_id == checkpoint_id and ended.state is CheckpointState.FAILED
+            for ended in self.history
+        )
+
+    def _end(self, checkpoint: Checkpoint, now: float) -> None:
+        checkpoint.ended_at = now
+        self.history.append(checkpoint)
+        if self._due is not None:
+            self._due = max(self._due, now + self._settings.min_pause_s)
+
+    def _notice(self, checkpoint: Checkpoint, *, completed: bool) -> NotifyCheckpoint:
+        return NotifyCheckpoint(
+            checkpoint_id=checkpoint.checkpoint_id,
+            executions=tuple(
+                execution
+                for execution in checkpoint.plan.to_acknowledge.values()
+                if not execution.terminal
+            ),
+            completed=completed,
+        )
+
+    def _answer(self, checkpoint: Checkpoint) -> list[Command]:
+        if not checkpoint.request:
+            return []
+        return [
+            AnswerRequest(
+                request=checkpoint.request, checkpoint=checkpoint, failure=checkpoint.failure
+            )
+        ]
+
+
+def _refusal(request: Request, cause: str) -> AnswerRequest:
+    return AnswerRequest(request=request.request, checkpoint=None, failure=cause)

@@ -1,0 +1,20 @@
+"""How a job's checkpoints are taken: the options `execution.checkpointing.*`, typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """Defaults are those of firesteel.common.config.options."""
+
+    interval_s: float | None = None  # None: only when somebody asks for one
+    timeout_s: float = 600.0
+    min_pause_s: float = 0.0  # from the end of one to the start of the next periodic one
+    max_concurrent: int = 1
+    tolerable_failures: int = 0  # in a row; one more fails the job
+    unaligned: bool = False
+    aligned_timeout_s: float = 0.0  # aligned for so long, then unaligned
+    num_retained: int = 1
+    after_tasks_finish: bool = True

@@ -1,0 +1,30 @@
+"""ExecutionGraphs in any state, for the tests of checkpoints."""
+
+from __future__ import annotations
+
+from firesteel.common.ids import IdSource
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.states import ExecutionState, TaskEvent
+from jobmaster.core.execution_graph import Execution, ExecutionGraph, build
+
+_TO_RUNNING = (TaskEvent.SCHEDULE, TaskEvent.DEPLOY, TaskEvent.REPORTED_RUNNING)
+
+
+def running(graph: JobGraph) -> ExecutionGraph:
+    """All tasks run."""
+    built = build(graph, IdSource(b"test"), 1000)
+    for execution in built.executions():
+        for event in _TO_RUNNING:
+            execution.apply(event, 1000)
+    return built
+
+
+def finish(execution: Execution) -> Execution:
+    execution.apply(TaskEvent.REPORTED_FINISHED, 2000)
+    assert execution.state is ExecutionState.FINISHED
+    return execution
+
+
+def task(graph: ExecutionGraph, name: str, subtask: int = 0) -> Execution:
+    (vertex,) = (v for v in graph.vertices if v.vertex.name == name)
+    return vertex.vertices[subtask].current

@@ -1,0 +1,347 @@
+"""The CheckpointCoordinator: when checkpoints begin, how they end, which ones are kept."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from firesteel.common.ids import AttemptId, OperatorId
+from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind, Snapshot
+from jobmaster.core.checkpoints.commands import (
+    AnswerRequest,
+    Command,
+    DropCheckpoint,
+    DropSnapshots,
+    NotifyCheckpoint,
+    StoreCheckpoint,
+    TooManyFailures,
+    TriggerCheckpoint,
+)
+from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
+from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.testing import job, operator_id, vertex
+from tests.unit.jobmaster.checkpoints.graphs import finish, running, task
+
+C = TypeVar("C")
+
+
+class Coordination:
+    """A coordinator of a running source and sink, at `now`."""
+
+    def __init__(self, **settings: float | bool | None) -> None:
+        defaults: dict[str, float | bool | None] = {"interval_s": 10.0, "timeout_s": 60.0}
+        self.now = 0.0
+        self.graph = running(job(vertex("source", 1), vertex("sink", 2)))
+        self.coordinator = CheckpointCoordinator(
+            CheckpointSettings(**{**defaults, **settings}),  # type: ignore[arg-type]
+            self.graph,
+            snapshot_coordinators=lambda: {operator_id("source"): self.now},
+        )
+        self.sent: list[Command] = []
+        self.do(self.coordinator.started(self.now))
+
+    def do(self, commands: list[Command]) -> list[Command]:
+        self.sent += commands
+        return commands
+
+    def wait(self) -> list[Command]:
+        """Until the next deadline."""
+        deadline = self.coordinator.next_deadline()
+        assert deadline is not None
+        self.now = max(self.now, deadline)
+        return self.do(self.coordinator.tick(self.now))
+
+    def begin(self) -> int:
+        (trigger,) = of(self.wait(), TriggerCheckpoint)
+        return trigger.checkpoint_id
+
+    def acknowledge(
+        self, checkpoint_id: int, *attempts: AttemptId, **fields: frozenset[OperatorId]
+    ) -> list[Command]:
+        return [
+            command
+            for attempt in attempts or tuple(self.graph.attempts)
+            for command in self.do(
+                self.coordinator.acknowledged(
+                    attempt, checkpoint_id, Snapshot(state=attempt.encode(), **fields), self.now
+                )
+            )
+        ]
+
+    def complete(self) -> int:
+        checkpoint_id = self.begin()
+        self.acknowledge(checkpoint_id)
+        self.do(self.coordinator.stored(checkpoint_id, self.now))
+        return checkpoint_id
+
+    def ask(self, request: str, kind: Kind = Kind.SAVEPOINT) -> list[Command]:
+        return self.do(self.coordinator.request(Request(request=request, kind=kind), self.now))
+
+    def decline(self, checkpoint_id: int, cause: str = "its disk is full") -> list[Command]:
+        attempt_id = task(self.graph, "sink").attempt_id
+        return self.do(self.coordinator.declined(attempt_id, checkpoint_id, cause, self.now))
+
+
+def of(commands: list[Command], kind: type[C]) -> list[C]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def test_a_checkpoint_is_complete_when_it_is_stored_and_the_tasks_are_told_then() -> None:
+    c = Coordination()
+    checkpoint_id = c.begin()
+    source, *sinks = c.graph.attempts
+    assert c.acknowledge(checkpoint_id, source, sinks[0]) == []
+    (store,) = c.acknowledge(checkpoint_id, sinks[1])
+    assert isinstance(store, StoreCheckpoint)
+    assert set(store.checkpoint.snapshots) == set(c.graph.attempts)
+    assert store.checkpoint.coordinators == {operator_id("source"): 10.0}
+    assert c.coordinator.latest is None
+    assert not c.coordinator.settled
+    (notice,) = c.do(c.coordinator.stored(checkpoint_id, c.now))
+    assert isinstance(notice, NotifyCheckpoint)
+    assert notice.completed
+    assert len(notice.executions) == 3
+    assert c.coordinator.latest == checkpoint_id
+    assert c.coordinator.settled
+
+
+def test_periodic_checkpoints_begin_an_interval_apart_and_ids_increase() -> None:
+    c = Coordination()
+    assert [c.complete(), c.complete(), c.complete()] == [1, 2, 3]
+    assert c.now == 30.0
+    assert c.coordinator.next_id == 4
+
+
+def test_a_minimum_pause_lies_between_the_end_of_one_and_the_next() -> None:
+    c = Coordination(min_pause_s=7.0)
+    checkpoint_id = c.begin()
+    c.now = 18.0
+    c.acknowledge(checkpoint_id)
+    c.do(c.coordinator.stored(checkpoint_id, c.now))
+    c.begin()
+    assert c.now == 25.0
+
+
+def test_no_more_are_under_way_than_allowed() -> None:
+    c = Coordination(max_concurrent=2)
+    assert (c.begin(), c.begin()) == (1, 2)
+    assert c.coordinator.next_deadline() == 70.0, "the timeout of the first"
+    c.now = 45.0
+    c.acknowledge(1)
+    c.do(c.coordinator.stored(1, c.now))
+    assert c.begin() == 3
+    assert c.now == 45.0
+
+
+def test_a_newer_one_that_is_complete_first_ends_the_older_one() -> None:
+    c = Coordination(max_concurrent=2)
+    c.begin()
+    c.begin()
+    source = next(iter(c.graph.attempts))
+    c.acknowledge(1, source)
+    c.acknowledge(2)
+    ended = c.do(c.coordinator.stored(2, c.now))
+    assert [(n.checkpoint_id, n.completed) for n in of(ended, NotifyCheckpoint)] == [
+        (2, True),
+        (1, False),
+    ]
+    (dropped,) = of(ended, DropSnapshots)
+    assert [s.state for s in dropped.snapshots] == [source.encode()]
+    late = c.acknowledge(1, *list(c.graph.attempts)[1:])
+    assert {type(command) for command in late} == {DropSnapshots}, "nothing refers to its files"
+    assert not of(c.sent, TooManyFailures)
+
+
+def test_checkpoints_are_stored_one_after_the_other() -> None:
+    c = Coordination(max_concurrent=2)
+    c.begin()
+    c.begin()
+    assert of(c.acknowledge(1), StoreCheckpoint)
+    assert not c.acknowledge(2)
+    (store,) = of(c.do(c.coordinator.stored(1, c.now)), StoreCheckpoint)
+    assert store.checkpoint.checkpoint_id == 2
+
+
+def test_only_so_many_are_retained() -> None:
+    c = Coordination(num_retained=2)
+    for _ in range(4):
+        c.complete()
+    assert c.coordinator.retained == [3, 4]
+    assert [d.checkpoint_id for d in of(c.sent, DropCheckpoint)] == [1, 2]
+
+
+def test_a_savepoint_is_answered_not_retained_and_never_dropped_but_restored() -> None:
+    c = Coordination()
+    c.complete()
+    (trigger,) = c.ask("mine")
+    assert isinstance(trigger, TriggerCheckpoint)
+    assert trigger.kind is Kind.SAVEPOINT
+    c.acknowledge(trigger.checkpoint_id)
+    (answer,) = of(c.do(c.coordinator.stored(trigger.checkpoint_id, c.now)), AnswerRequest)
+    assert (answer.request, answer.failure) == ("mine", "")
+    assert c.coordinator.retained == [1]
+    assert c.coordinator.latest == trigger.checkpoint_id, "sinks have committed (invariant 9)"
+
+
+def test_a_savepoint_waits_for_its_turn() -> None:
+    c = Coordination()
+    checkpoint_id = c.begin()
+    assert c.ask("mine") == []
+    c.acknowledge(checkpoint_id)
+    (trigger,) = of(c.do(c.coordinator.stored(checkpoint_id, c.now)), TriggerCheckpoint)
+    assert trigger.kind is Kind.SAVEPOINT
+
+
+def test_a_savepoint_is_always_aligned() -> None:
+    c = Coordination(unaligned=True)
+    (trigger,) = of(c.wait(), TriggerCheckpoint)
+    assert trigger.unaligned
+    c.acknowledge(trigger.checkpoint_id)
+    c.do(c.coordinator.stored(trigger.checkpoint_id, c.now))
+    (trigger,) = of(c.ask("mine"), TriggerCheckpoint)
+    assert not trigger.unaligned
+
+
+def test_a_declined_checkpoint_fails_at_once_and_what_it_wrote_is_deleted() -> None:
+    c = Coordination(tolerable_failures=1)
+    checkpoint_id = c.begin()
+    c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id)
+    notice, dropped = c.decline(checkpoint_id)
+    assert isinstance(notice, NotifyCheckpoint)
+    assert not notice.completed
+    assert isinstance(dropped, DropSnapshots)
+    assert c.coordinator.history[-1].failure == "task sink (1/2)#0 declined: its disk is full"
+    assert c.begin() == 2
+
+
+def test_the_job_fails_when_more_fail_in_a_row_than_it_tolerates() -> None:
+    c = Coordination(tolerable_failures=1)
+    c.decline(c.begin())
+    c.complete()
+    c.decline(c.begin())
+    assert not of(c.sent, TooManyFailures), "never two in a row"
+    (failure,) = of(c.decline(c.begin()), TooManyFailures)
+    assert failure.cause == "checkpoint 4 failed: task sink (1/2)#0 declined: its disk is full"
+
+
+def test_a_failed_savepoint_does_not_fail_the_job() -> None:
+    c = Coordination()
+    (trigger,) = of(c.ask("mine"), TriggerCheckpoint)
+    (answer,) = of(c.decline(trigger.checkpoint_id), AnswerRequest)
+    assert "its disk is full" in answer.failure
+    assert not of(c.sent, TooManyFailures)
+
+
+def test_one_that_takes_too_long_expires_and_says_who_did_not_answer() -> None:
+    c = Coordination(interval_s=100.0)
+    checkpoint_id = c.begin()
+    c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id)
+    (failure,) = of(c.wait(), TooManyFailures)
+    assert c.now == 160.0
+    assert failure.cause == (
+        "checkpoint 1 failed: not acknowledged within 60 s (execution.checkpointing.timeout)"
+        " by sink (1/2)#0, sink (2/2)#0"
+    )
+
+
+def test_a_task_that_finishes_before_it_acknowledged_ends_the_checkpoint_early() -> None:
+    c = Coordination()
+    checkpoint_id = c.begin()
+    source = task(c.graph, "source")
+    (notice,) = c.do(c.coordinator.finished(finish(source), c.now))
+    assert isinstance(notice, NotifyCheckpoint)
+    assert source not in notice.executions
+    assert "finished before it acknowledged" in c.coordinator.history[-1].failure
+    assert not of(c.sent, TooManyFailures)
+    assert c.begin() == checkpoint_id + 1, "and the next one does without it"
+    (trigger,) = of(c.sent[-1:], TriggerCheckpoint)
+    assert [e.name for e in trigger.executions] == ["sink (1/2)#0", "sink (2/2)#0"]
+
+
+def test_a_task_that_finishes_after_it_acknowledged_cancels_nothing() -> None:
+    c = Coordination()
+    checkpoint_id = c.begin()
+    source = task(c.graph, "source")
+    c.acknowledge(checkpoint_id, source.attempt_id)
+    assert c.do(c.coordinator.finished(finish(source), c.now)) == []
+    sinks = [task(c.graph, "sink", n).attempt_id for n in range(2)]
+    assert of(c.acknowledge(checkpoint_id, *sinks), StoreCheckpoint)
+
+
+def test_union_list_state_is_all_or_none() -> None:
+    c = Coordination()
+    finish(task(c.graph, "sink", 0))
+    checkpoint_id = c.begin()
+    c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id)
+    c.acknowledge(
+        checkpoint_id,
+        task(c.graph, "sink", 1).attempt_id,
+        union_lists=frozenset({operator_id("sink")}),
+    )
+    assert "sink has union list state" in c.coordinator.history[-1].failure
+    assert not of(c.sent, StoreCheckpoint)
+
+
+def test_when_the_job_stops_nothing_goes_on_but_what_is_being_stored() -> None:
+    c = Coordination(max_concurrent=3)
+    c.begin()
+    c.begin()
+    c.acknowledge(1)
+    c.ask("mine")
+    c.ask("another")
+    stopped = c.do(c.coordinator.stopped("a task failed", c.now))
+    assert {a.request: a.failure for a in of(stopped, AnswerRequest)} == {
+        "mine": "a task failed",
+        "another": "a task failed",
+    }
+    assert [p.checkpoint_id for p in c.coordinator.pending] == [1]
+    assert c.coordinator.next_deadline() is None
+    assert not c.coordinator.settled, "the latest checkpoint is not known yet"
+    c.do(c.coordinator.stored(1, c.now))
+    assert (c.coordinator.settled, c.coordinator.latest) == (True, 1)
+    (refusal,) = c.ask("late")
+    assert isinstance(refusal, AnswerRequest)
+    assert refusal.failure == "the job does not run"
+    c.now += 1
+    c.do(c.coordinator.started(c.now))
+    assert c.begin() == 4, "no id is used twice"
+
+
+def test_one_that_cannot_be_stored_failed_and_its_files_are_deleted() -> None:
+    c = Coordination(tolerable_failures=1)
+    checkpoint_id = c.begin()
+    c.acknowledge(checkpoint_id)
+    ended = c.do(c.coordinator.not_stored(checkpoint_id, "the database is away", c.now))
+    assert len(of(ended, DropSnapshots)[0].snapshots) == 3
+    assert not of(ended, NotifyCheckpoint)[0].completed
+    assert c.coordinator.latest is None
+    assert c.coordinator.failed_in_a_row == 1
+    assert c.complete() == 2
+
+
+def test_a_repeated_acknowledgement_changes_nothing() -> None:
+    c = Coordination()
+    checkpoint_id = c.begin()
+    source = task(c.graph, "source").attempt_id
+    assert c.acknowledge(checkpoint_id, source, source) == []
+    assert c.coordinator.stale == 1
+    (pending,) = c.coordinator.pending
+    assert pending.state is CheckpointState.COLLECTING
+
+
+def test_what_an_acknowledgement_wrote_for_a_complete_checkpoint_is_never_deleted() -> None:
+    c = Coordination()
+    complete = c.complete()
+    c.begin()
+    for checkpoint_id in (0, complete, 7):
+        assert c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id) == []
+
+
+def test_no_periodic_checkpoint_while_none_is_possible() -> None:
+    c = Coordination()
+    for execution in list(c.graph.executions()):
+        finish(execution)
+    assert c.wait() == []
+    (refusal,) = c.ask("mine")
+    assert isinstance(refusal, AnswerRequest)
+    assert refusal.failure == "all tasks have finished"
+    assert c.coordinator.next_id == 1
