@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from firesteel.common.ids import stable_id
+from firesteel.common.key_groups import key_group
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.elements import MAX_TIMESTAMP_US, StreamElement, StreamStatus, Watermark
 from firesteel.operator import SourceOperator, StreamOperator, TaskInfo
@@ -20,7 +21,6 @@ from taskexecutor.executor.state import (
     RestoredOperatorState,
     TaskOperatorState,
 )
-from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.chain import NodeTarget, create_node
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.mailbox import Mailbox

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from taskexecutor.executor.state.key_groups import KeyGroupRange
+from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.state.keyed import KeyedStateEntry
 
 _REMOVED: Final = object()  # hides the value in a lower layer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from taskexecutor.executor.state.key_groups import KeyGroupRange
+from firesteel.common.key_groups import KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True)

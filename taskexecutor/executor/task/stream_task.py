@@ -29,12 +29,12 @@ from typing import assert_never
 import structlog
 
 from firesteel.common.error_report import error_info
+from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import ToOperator
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
-from taskexecutor.executor.state.key_groups import key_group
 from taskexecutor.executor.task.acknowledgement import Acknowledgement
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
 from taskexecutor.executor.task.config import TaskConfig, TaskServices

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.key_groups import key_group
 from taskexecutor.executor.exchange.partitioning.routing import groups_of_subtask, key_groups
 from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
@@ -20,7 +21,6 @@ from taskexecutor.executor.state import (
     TaskOperatorState,
     key_group_range,
 )
-from taskexecutor.executor.state.key_groups import key_group
 
 VALUES: list[tuple[Any, pa.DataType]] = [
     (0, pa.int64()),

@@ -1,0 +1,69 @@
+"""The state of operators as a checkpoint refers to it: names of files and places in them.
+
+Nobody but the operator's own process ever looks into the values, so masters can cut state and hand
+it out again without the program's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from firesteel.common.ids import OperatorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFile:
+    """A file below the checkpoint directory of the job."""
+
+    path: str  # relative, with /
+    size_bytes: int
+    checksum: str  # xxh3-128 of the whole file, 32 hex
+
+
+class KeyGroupSlice(NamedTuple):
+    """Where the state of one key group is in its file."""
+
+    key_group: int
+    offset: int
+    size_bytes: int
+    checksum: str  # xxh3-128 of the slice: a task reads only the slices that it needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedHandle:
+    file: StateFile
+    slices: tuple[KeyGroupSlice, ...]  # ascending
+
+
+Items = tuple[bytes, ...]  # each a value that the operator has encoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSnapshot:
+    """One operator's state in one subtask. Operator state is small, and part of the metadata."""
+
+    operator_id: OperatorId
+    keyed: tuple[KeyedHandle, ...] = ()
+    lists: Mapping[str, Items] = field(default_factory=dict)
+    union_lists: Mapping[str, Items] = field(default_factory=dict)
+    broadcasts: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.keyed or self.lists or self.union_lists or self.broadcasts)
+
+    @property
+    def size_bytes(self) -> int:
+        items: Sequence[bytes] = [
+            item
+            for states in (self.lists, self.union_lists)
+            for values in states.values()
+            for item in values
+        ]
+        return (
+            sum(s.size_bytes for handle in self.keyed for s in handle.slices)
+            + sum(map(len, items))
+            + sum(map(len, self.broadcasts.values()))
+        )

@@ -1,0 +1,135 @@
+"""A checkpoint's state, matched with a program and cut for its parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firesteel.common.checkpoints.state import (
+    KeyedHandle,
+    KeyGroupSlice,
+    OperatorSnapshot,
+    StateFile,
+)
+from firesteel.common.job_graph import JobGraph
+from firesteel.common.key_groups import key_group_range
+from jobmaster.core.checkpoints.restore import (
+    CannotRestore,
+    CheckpointedOperator,
+    assign,
+    check_fits,
+)
+from jobmaster.testing import job, operator_id, vertex
+
+MAX_PARALLELISM = 12
+
+
+def snapshot(
+    subtask: int,
+    parallelism: int,
+    *,
+    keyed: bool = False,
+    items: int = 0,
+    union: int = 0,
+    broadcast: bool = False,
+) -> OperatorSnapshot:
+    """Each value says where it comes from."""
+    key_groups = key_group_range(subtask, parallelism, MAX_PARALLELISM)
+    handle = KeyedHandle(
+        file=StateFile(path=f"chk-1/{subtask}", size_bytes=1000, checksum="c"),
+        slices=tuple(
+            KeyGroupSlice(g, g * 10, 10, f"{g}") for g in range(key_groups.first, key_groups.end)
+        ),
+    )
+    return OperatorSnapshot(
+        operator_id=operator_id("a"),
+        keyed=(handle,) if keyed else (),
+        lists={"l": tuple(f"{subtask}.{n}".encode() for n in range(items))} if items else {},
+        union_lists={"u": tuple(f"{subtask}.{n}".encode() for n in range(union))} if union else {},
+        broadcasts={"b": b"same"} if broadcast else {},
+    )
+
+
+def checkpointed(
+    parallelism: int, finished: frozenset[int] = frozenset(), **state: int | bool
+) -> CheckpointedOperator:
+    return CheckpointedOperator(
+        operator_id=operator_id("a"),
+        uid="",
+        name="a",
+        parallelism=parallelism,
+        max_parallelism=MAX_PARALLELISM,
+        subtasks={
+            n: snapshot(n, parallelism, **state)  # type: ignore[arg-type]
+            for n in range(parallelism)
+            if n not in finished
+        },
+    )
+
+
+parallelisms = st.integers(1, MAX_PARALLELISM)
+
+
+@given(parallelisms, parallelisms)
+def test_every_key_group_goes_to_the_subtask_that_gets_its_keys(before: int, after: int) -> None:
+    restored = assign(checkpointed(before, keyed=True), after)
+    for subtask, part in enumerate(restored):
+        expected = key_group_range(subtask, after, MAX_PARALLELISM)
+        found = [s.key_group for handle in part.keyed for s in handle.slices]
+        assert found == list(range(expected.first, expected.end))
+    assert all(handle.slices for part in restored for handle in part.keyed), "no empty handles"
+
+
+@given(parallelisms, parallelisms, st.integers(0, 5), st.data())
+def test_no_list_item_is_lost_doubled_or_reordered(
+    before: int, after: int, items: int, data: st.DataObject
+) -> None:
+    finished = data.draw(st.frozensets(st.integers(0, before - 1), max_size=before - 1))
+    operator = checkpointed(before, finished, items=items, union=items)
+    expected = tuple(
+        item for n in sorted(operator.subtasks) for item in operator.subtasks[n].lists.get("l", ())
+    )
+    restored = assign(operator, after)
+    assert tuple(item for part in restored for item in part.lists.get("l", ())) == expected
+    for part in restored:
+        assert part.union_lists.get("u", ()) == expected
+    sizes = [len(part.lists.get("l", ())) for part in restored]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_lists_stay_where_they_were_if_nothing_has_changed() -> None:
+    operator = checkpointed(2, items=2)
+    uneven = replace(operator, subtasks={**operator.subtasks, 1: snapshot(1, 2, items=5)})
+    assert [len(part.lists["l"]) for part in assign(uneven, 2)] == [2, 5]
+
+
+def test_new_subtasks_get_the_broadcast_state_of_any_that_ran() -> None:
+    restored = assign(checkpointed(3, frozenset({0, 2}), broadcast=True), 4)
+    assert [part.broadcasts for part in restored] == [{"b": b"same"}] * 4
+
+
+def program(**fields: int) -> JobGraph:
+    return job(vertex("a", 2, **{"max_parallelism": MAX_PARALLELISM, **fields}))
+
+
+def test_state_of_an_operator_that_the_program_has_not_is_refused_unless_it_may_be_dropped() -> (
+    None
+):
+    gone = replace(checkpointed(1, items=1), operator_id=operator_id("old"), name="old", uid="o")
+    with pytest.raises(CannotRestore, match=r"state of 'old' \(uid o\), .* 'a' \(without a uid\)"):
+        check_fits(program(), [gone])
+    check_fits(program(), [gone], allow_non_restored_state=True)
+
+
+def test_an_operator_without_state_may_go() -> None:
+    check_fits(program(), [replace(checkpointed(1), operator_id=operator_id("old"))])
+
+
+def test_the_max_parallelism_of_keyed_state_is_for_good() -> None:
+    with pytest.raises(CannotRestore, match="has max parallelism 7 and was checkpointed with 12"):
+        check_fits(program(max_parallelism=7), [checkpointed(2, keyed=True)])
+    check_fits(program(max_parallelism=7), [checkpointed(2, items=1)])
+    check_fits(program(), [checkpointed(2, keyed=True)])
