@@ -4,45 +4,19 @@ and cut for their parallelism (spec 004, spec 001 "Operator state").
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import Items, KeyedHandle, OperatorSnapshot
-from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobGraph, JobVertex, Operator
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
 from firesteel.errors import FiresteelError
-from jobmaster.core.coordinators.base import Json
 
 
 class CannotRestore(FiresteelError):
     """The job and the checkpoint do not fit; the message names what differs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointedOperator:
-    """All that a checkpoint has of one operator."""
-
-    operator_id: OperatorId
-    uid: str  # empty: the program gave it none
-    name: str
-    parallelism: int
-    max_parallelism: int
-    finished: bool = False  # all of its subtasks had finished
-    coordinator: Json = None
-    # By subtask. Those that had finished are missing.
-    subtasks: Mapping[int, OperatorSnapshot] = field(default_factory=dict)
-
-    @property
-    def has_state(self) -> bool:
-        return self.coordinator is not None or any(not s.empty for s in self.subtasks.values())
-
-    @property
-    def keyed(self) -> bool:
-        return any(snapshot.keyed for snapshot in self.subtasks.values())
-
-    def __str__(self) -> str:
-        return f"{self.name!r} (uid {self.uid})" if self.uid else f"{self.name!r} (without a uid)"
 
 
 def check_fits(
@@ -137,7 +111,7 @@ def _by_name(states: Sequence[Mapping[str, Items]]) -> dict[str, list[Items]]:
 def _dealt(parts: Sequence[Items], parallelism: int) -> list[Items]:
     items = tuple(item for part in parts for item in part)
     bounds = [len(items) * n // parallelism for n in range(parallelism + 1)]
-    return [items[first:end] for first, end in zip(bounds, bounds[1:], strict=False)]
+    return [items[first:end] for first, end in itertools.pairwise(bounds)]
 
 
 def _named(operator: Operator) -> str:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import (
     KeyedHandle,
     KeyGroupSlice,
@@ -18,7 +19,6 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.key_groups import key_group_range
 from jobmaster.core.checkpoints.restore import (
     CannotRestore,
-    CheckpointedOperator,
     assign,
     check_fits,
 )

@@ -1,0 +1,196 @@
+"""The `_metadata` file of a checkpoint or savepoint: all operators, and where their state is.
+
+8 bytes   "firestlC"
+16 bytes  xxh3-128 of the rest
+the rest  protobuf CheckpointMetadata (proto/checkpoints.proto), with its version; never pickle
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+from google.protobuf.message import DecodeError
+
+from firesteel._proto import checkpoints_pb2 as pb
+from firesteel.common.checkpoints.state import (
+    KeyedHandle,
+    KeyGroupSlice,
+    OperatorSnapshot,
+    StateFile,
+)
+from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.ids import JobId, OperatorId
+
+VERSION = 1
+_MAGIC = b"firestlC"
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointedOperator:
+    """All that a checkpoint has of one operator."""
+
+    operator_id: OperatorId
+    uid: str  # empty: the program gave it none
+    name: str
+    parallelism: int
+    max_parallelism: int
+    finished: bool = False  # all of its subtasks had finished
+    coordinator: Any = None  # JSON
+    # By subtask. Those that had finished are missing.
+    subtasks: Mapping[int, OperatorSnapshot] = field(default_factory=dict)
+
+    @property
+    def has_state(self) -> bool:
+        return self.coordinator is not None or any(not s.empty for s in self.subtasks.values())
+
+    @property
+    def keyed(self) -> bool:
+        return any(snapshot.keyed for snapshot in self.subtasks.values())
+
+    def __str__(self) -> str:
+        return f"{self.name!r} (uid {self.uid})" if self.uid else f"{self.name!r} (without a uid)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMetadata:
+    checkpoint_id: int
+    job_id: JobId
+    job_name: str
+    timestamp_ms: int  # of its trigger
+    savepoint: bool
+    operators: tuple[CheckpointedOperator, ...]
+
+
+def encode(metadata: CheckpointMetadata) -> bytes:
+    message = pb.CheckpointMetadata(
+        version=VERSION,
+        checkpoint_id=metadata.checkpoint_id,
+        job_id=metadata.job_id,
+        job_name=metadata.job_name,
+        timestamp_ms=metadata.timestamp_ms,
+        savepoint=metadata.savepoint,
+        operators=[_operator_to_proto(operator) for operator in metadata.operators],
+    )
+    content = message.SerializeToString(deterministic=True)
+    return _MAGIC + xxhash.xxh3_128_digest(content) + content
+
+
+def decode(content: bytes, where: str) -> CheckpointMetadata:
+    """`where`: the file's name, for errors. Raises StorageError."""
+    if content[: len(_MAGIC)] != _MAGIC:
+        raise StorageError(f"{where} is not the metadata of a Firesteel checkpoint")
+    digest, rest = content[len(_MAGIC) :][:_DIGEST_BYTES], content[len(_MAGIC) + _DIGEST_BYTES :]
+    if xxhash.xxh3_128_digest(rest) != digest:
+        raise StorageError(f"{where} is cut short or damaged: its checksum does not match")
+    try:
+        message = pb.CheckpointMetadata.FromString(rest)
+    except DecodeError as error:  # with a matching checksum: written by something else
+        raise StorageError(f"{where} cannot be read: {error}") from error
+    if message.version > VERSION:
+        raise StorageError(
+            f"{where} has format {message.version}; this version of Firesteel reads up to"
+            f" {VERSION}: restore it with the version that wrote it, or a later one"
+        )
+    return CheckpointMetadata(
+        checkpoint_id=message.checkpoint_id,
+        job_id=JobId(message.job_id),
+        job_name=message.job_name,
+        timestamp_ms=message.timestamp_ms,
+        savepoint=message.savepoint,
+        operators=tuple(_operator_from_proto(operator) for operator in message.operators),
+    )
+
+
+def encode_snapshots(snapshots: tuple[OperatorSnapshot, ...]) -> bytes:
+    """What a task acknowledges."""
+    return pb.TaskSnapshot(
+        operators=[_snapshot_to_proto(s) for s in snapshots if not s.empty]
+    ).SerializeToString()
+
+
+def decode_snapshots(content: bytes) -> tuple[OperatorSnapshot, ...]:
+    return tuple(_snapshot_from_proto(s) for s in pb.TaskSnapshot.FromString(content).operators)
+
+
+def _operator_to_proto(operator: CheckpointedOperator) -> pb.CheckpointedOperator:
+    return pb.CheckpointedOperator(
+        operator_id=operator.operator_id,
+        uid=operator.uid,
+        name=operator.name,
+        parallelism=operator.parallelism,
+        max_parallelism=operator.max_parallelism,
+        finished=operator.finished,
+        coordinator_json="" if operator.coordinator is None else json.dumps(operator.coordinator),
+        subtasks={n: _snapshot_to_proto(s) for n, s in operator.subtasks.items()},
+    )
+
+
+def _operator_from_proto(message: pb.CheckpointedOperator) -> CheckpointedOperator:
+    return CheckpointedOperator(
+        operator_id=OperatorId(message.operator_id),
+        uid=message.uid,
+        name=message.name,
+        parallelism=message.parallelism,
+        max_parallelism=message.max_parallelism,
+        finished=message.finished,
+        coordinator=json.loads(message.coordinator_json) if message.coordinator_json else None,
+        subtasks={n: _snapshot_from_proto(s) for n, s in sorted(message.subtasks.items())},
+    )
+
+
+def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
+    return pb.OperatorSnapshot(
+        operator_id=snapshot.operator_id,
+        keyed=[
+            pb.KeyedHandle(
+                file=pb.StateFile(
+                    path=handle.file.path,
+                    size_bytes=handle.file.size_bytes,
+                    checksum=handle.file.checksum,
+                ),
+                slices=[
+                    pb.KeyGroupSlice(
+                        key_group=part.key_group,
+                        offset=part.offset,
+                        size_bytes=part.size_bytes,
+                        checksum=part.checksum,
+                    )
+                    for part in handle.slices
+                ],
+            )
+            for handle in snapshot.keyed
+        ],
+        lists={name: pb.Items(items=items) for name, items in snapshot.lists.items()},
+        union_lists={name: pb.Items(items=items) for name, items in snapshot.union_lists.items()},
+        broadcasts=snapshot.broadcasts,
+    )
+
+
+def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
+    return OperatorSnapshot(
+        operator_id=OperatorId(message.operator_id),
+        keyed=tuple(
+            KeyedHandle(
+                file=StateFile(
+                    path=handle.file.path,
+                    size_bytes=handle.file.size_bytes,
+                    checksum=handle.file.checksum,
+                ),
+                slices=tuple(
+                    KeyGroupSlice(part.key_group, part.offset, part.size_bytes, part.checksum)
+                    for part in handle.slices
+                ),
+            )
+            for handle in message.keyed
+        ),
+        lists={name: tuple(items.items) for name, items in sorted(message.lists.items())},
+        union_lists={
+            name: tuple(items.items) for name, items in sorted(message.union_lists.items())
+        },
+        broadcasts=dict(sorted(message.broadcasts.items())),
+    )

@@ -1,0 +1,209 @@
+"""Files of checkpoints on any file system of pyarrow's: a directory, S3, ...
+
+    DIR/JOB-ID/chk-7/            what only checkpoint 7 refers to
+              chk-7/_metadata    written last: with it the checkpoint is whole
+              shared/            what several checkpoints may refer to
+    DIR/savepoint-012345-0123456789ab/_metadata
+
+Paths in the metadata are relative to the job's directory, or to the savepoint's own, which can so
+be moved or copied.
+
+A file appears under its name only when it is whole. Every file has a checksum, and so has every
+part that is read by itself; what does not match is never used (invariant 6).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow.fs as pafs
+import xxhash
+
+from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
+from firesteel.common.ids import JobId
+from firesteel.errors import FiresteelError
+
+METADATA = "_metadata"
+_PART = ".part"
+
+
+class StorageError(FiresteelError):
+    """A directory that cannot be used, or a file that is missing, cut short or damaged."""
+
+
+class CheckpointStorage:
+    """One directory and what is below it. Every method may be called from any thread, and raises
+    StorageError.
+    """
+
+    def __init__(self, uri: str, *, option: str = "execution.checkpointing.dir") -> None:
+        """`uri`: a path, or e.g. s3://bucket/checkpoints?endpoint_override=...; `option`: what to
+        name in errors about the directory.
+        """
+        self.uri = uri
+        self._option = option
+        try:
+            if "://" in uri:
+                self._fs, self._root = pafs.FileSystem.from_uri(uri)
+            else:
+                self._fs, self._root = pafs.LocalFileSystem(), os.path.abspath(uri)
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{option}: {uri!r} is not a directory's URI: {error}") from error
+        self._root = self._root.rstrip("/")
+
+    def at(self, path: str) -> CheckpointStorage:
+        """The storage of a directory below this one."""
+        below = CheckpointStorage.__new__(CheckpointStorage)
+        below.uri = f"{self.uri.rstrip('/')}/{path}"
+        below._option = self._option
+        below._fs = self._fs
+        below._root = self._path(path)
+        return below
+
+    def check_writable(self) -> None:
+        """Writes a file and deletes it."""
+        name = ".firesteel-check"
+        with self._errors(f"the directory {self.uri} cannot be written ({self._option})"):
+            self._create_parent(name)
+            with self._fs.open_output_stream(self._path(name)) as stream:
+                stream.write(b"ok")
+            self._fs.delete_file(self._path(name))
+
+    def write(self, path: str, chunks: Iterable[bytes]) -> StateFile:
+        """A new file, all of it or nothing."""
+        digest = xxhash.xxh3_128()
+        size_bytes = 0
+        with self._errors(f"the file {path} of {self.uri} cannot be written"):
+            self._create_parent(path)
+            with self._new_file(path) as stream:
+                for chunk in chunks:
+                    stream.write(chunk)
+                    digest.update(chunk)
+                    size_bytes += len(chunk)
+        return StateFile(path=path, size_bytes=size_bytes, checksum=digest.hexdigest())
+
+    def read(self, file: StateFile) -> bytes:
+        """All of a file."""
+        return self._read(file, 0, file.size_bytes, file.checksum)
+
+    def read_slice(self, file: StateFile, part: KeyGroupSlice) -> bytes:
+        return self._read(file, part.offset, part.size_bytes, part.checksum)
+
+    def read_unchecked(self, path: str) -> bytes:
+        """A file that carries its own checksum."""
+        with (
+            self._errors(f"the file {path} of {self.uri} cannot be read"),
+            self._fs.open_input_stream(self._path(path)) as stream,
+        ):
+            content: bytes = stream.read()
+        return content
+
+    def exists(self, path: str) -> bool:
+        with self._errors(f"{self.uri} cannot be read"):
+            found: bool = self._fs.get_file_info(self._path(path)).type != pafs.FileType.NotFound
+        return found
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Files; those that are gone are fine."""
+        for path in paths:
+            with self._errors(f"the file {path} of {self.uri} cannot be deleted"):
+                try:
+                    self._fs.delete_file(self._path(path))
+                except FileNotFoundError:
+                    pass
+
+    def delete_directory(self, path: str) -> None:
+        """With all that is in it; fine if it is gone."""
+        with self._errors(f"the directory {path} of {self.uri} cannot be deleted"):
+            try:
+                self._fs.delete_dir(self._path(path))
+            except FileNotFoundError:
+                pass
+
+    def files(self) -> list[str]:
+        """All files below this directory, ordered; unfinished ones too."""
+        selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        with self._errors(f"the directory {self.uri} cannot be listed"):
+            found = self._fs.get_file_info(selector)
+        return sorted(
+            info.path[len(self._root) + 1 :] for info in found if info.type == pafs.FileType.File
+        )
+
+    # -- inside
+
+    def _path(self, path: str) -> str:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise StorageError(f"{path!r} leads out of the directory {self.uri}")
+        return f"{self._root}/{path}" if path else self._root
+
+    def _create_parent(self, path: str) -> None:
+        self._fs.create_dir(self._path(path).rpartition("/")[0], recursive=True)
+
+    @contextmanager
+    def _new_file(self, path: str) -> Iterator[Any]:
+        """On a local disk it is flushed and renamed; an object store shows it when it is closed."""
+        where = self._path(path)
+        if not isinstance(self._fs, pafs.LocalFileSystem):
+            with self._fs.open_output_stream(where) as stream:
+                yield stream
+            return
+        part = where + _PART
+        try:
+            file: BinaryIO
+            with open(part, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, where)
+        except BaseException:
+            with _ignoring_os_errors():
+                os.unlink(part)
+            raise
+
+    def _read(self, file: StateFile, offset: int, size_bytes: int, checksum: str) -> bytes:
+        where = f"the file {file.path} of {self.uri}"
+        with (
+            self._errors(f"{where} cannot be read"),
+            self._fs.open_input_file(self._path(file.path)) as source,
+        ):
+            content: bytes = source.read_at(size_bytes, offset)
+        if len(content) != size_bytes:
+            raise StorageError(
+                f"{where} is cut short: {size_bytes} bytes were written at {offset},"
+                f" {len(content)} are left"
+            )
+        found = xxhash.xxh3_128_hexdigest(content)
+        if found != checksum:
+            raise StorageError(
+                f"{where} is damaged: the {size_bytes} bytes at {offset} have checksum {found},"
+                f" not {checksum}"
+            )
+        return content
+
+    @contextmanager
+    def _errors(self, problem: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(f"{problem}: {reason}") from error
+
+
+def checkpoint_directory(job_id: JobId, checkpoint_id: int) -> str:
+    return f"{job_id}/chk-{checkpoint_id}"
+
+
+def savepoint_directory(job_id: JobId, random_hex: str) -> str:
+    """`random_hex`: so that two savepoints have two names."""
+    return f"savepoint-{job_id[:6]}-{random_hex[:12]}"
+
+
+@contextmanager
+def _ignoring_os_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        pass
