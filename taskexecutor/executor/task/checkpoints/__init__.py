@@ -1,0 +1,1 @@
+"""A task's part in checkpoints: aligning barriers, taking snapshots, writing and reading them."""
