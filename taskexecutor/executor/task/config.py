@@ -17,7 +17,7 @@ from firesteel.operator import TaskInfo
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.state import RestoredOperatorState
-from taskexecutor.executor.task.interfaces import Engine, Exchange
+from taskexecutor.executor.task.interfaces import CheckpointServices, Engine, Exchange
 from taskexecutor.executor.task.metrics import TaskMetrics
 
 
@@ -79,4 +79,5 @@ class TaskServices:
     create_operator: CreateOperator
     report_state: ReportState
     send_event: Callable[[OperatorEvent], None]
+    checkpoints: CheckpointServices | None = None  # None: the job has no checkpoints
     user_code_roots: Sequence[str] = ()  # the user's files: tracebacks show the frames in them

@@ -58,7 +58,7 @@ class TaskEnvironment:
         self.yielded = True
         if not len(self.mailbox):
             with self.clock.spans[TimeKind.BLOCKED]:
-                self.mailbox.wait(timeout_s)
+                self.mailbox.wait(timeout_s, between=False)
         self.process_mails()
         self.check_cancelled()
 

@@ -4,7 +4,8 @@ tasks).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -18,6 +19,16 @@ from firesteel.elements import (
 )
 from taskexecutor.executor.exchange import BlockReason
 from taskexecutor.executor.task.chain import NodeTarget, OperatorChain
+from taskexecutor.executor.task.checkpoints.alignment import (
+    Aligned,
+    BarrierAlignment,
+    Channel,
+    GivenUp,
+    Hold,
+    Outcome,
+    Release,
+)
+from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.interfaces import Exchange, InputGate
@@ -37,12 +48,14 @@ class InputTask:
         chain: OperatorChain,
         metrics: TaskMetricGroup,
         wake: Callable[[], None],
+        checkpoints: TaskCheckpoints | None = None,
     ) -> None:
         self._config = config
         self._exchange = exchange
         self._chain = chain
         self._metrics = metrics
         self._wake = wake
+        self._checkpoints = checkpoints
         self._gates: list[InputGate] = []
         # One per gate: the node that it feeds, and which input of it.
         self._entries = [chain.entry(edge) for edge, _, _ in config.in_edges]
@@ -51,6 +64,7 @@ class InputTask:
         # Gates that are not read yet, with the gates that must end first.
         self._held_back: dict[int, list[int]] = {}
         self._reader: InputReader
+        self._alignment: BarrierAlignment
 
     def init(self) -> None:
         """Connects to the producers; they may not be there yet."""
@@ -70,6 +84,7 @@ class InputTask:
             )
         self._metrics.gates = list(self._gates)
         self._reader = InputReader(self._gates)
+        self._alignment = BarrierAlignment([gate.channels for gate in self._gates])
         self._hold_back()
 
     def step(self) -> Step:
@@ -99,6 +114,12 @@ class InputTask:
             )
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_partitions_ended else Step.MORE
+
+    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        self._carry_out(self._alignment.trigger(barrier))
+
+    def abort_checkpoint(self, checkpoint_id: int) -> None:
+        self._carry_out(self._alignment.abort(checkpoint_id))
 
     @property
     def drained(self) -> bool:
@@ -135,6 +156,25 @@ class InputTask:
                 for channel in range(self._gates[gate].channels):
                     self._gates[gate].unblock(channel, BlockReason.INPUT_ORDER)
 
+    def _carry_out(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case Hold((gate, channel)):
+                    self._gates[gate].block(channel, BlockReason.BARRIER_ALIGNMENT)
+                case Release((gate, channel)):
+                    self._gates[gate].unblock(channel, BlockReason.BARRIER_ALIGNMENT)
+                case Aligned(barrier):
+                    if self._checkpoints is None:
+                        raise RuntimeError(
+                            f"a checkpoint barrier (checkpoint {barrier.checkpoint_id}) in a job"
+                            " without checkpoints"
+                        )
+                    self._checkpoints.take(barrier)
+                case GivenUp():
+                    pass
+                case _:
+                    assert_never(outcome)
+
     def _on_event(self, gate: int, channel: int, event: StreamElement) -> None:
         reader, target = self._reader, self._targets[gate]
         match event:
@@ -156,10 +196,8 @@ class InputTask:
                     self._release(gate)
             case EndOfPartition():
                 reader.on_end_of_partition(gate, channel, event)
+                self._carry_out(self._alignment.on_end(Channel(gate, channel)))
             case CheckpointBarrier():
-                raise RuntimeError(
-                    f"a checkpoint barrier (checkpoint {event.checkpoint_id}) in a job without"
-                    " checkpoints"
-                )
+                self._carry_out(self._alignment.on_barrier(Channel(gate, channel), event))
             case _:
                 raise TypeError(f"{type(event).__name__} is not a stream element")

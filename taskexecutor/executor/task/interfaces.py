@@ -6,10 +6,14 @@ The exchange is implemented by taskexecutor.executor.exchange and, in memory, by
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import DistributionPattern, Partitioner
 from firesteel.elements import StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
@@ -106,3 +110,31 @@ class Engine(Protocol):
 
     @property
     def session(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """The task's part of a checkpoint is written."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+    operators: tuple[OperatorSnapshot, ...]
+    sync_ms: float
+    async_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined:
+    """The task has no part of it: nothing of it is left."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointServices:
+    """What a task's checkpoints use of its process."""
+
+    storage: CheckpointStorage  # the job's directory
+    answer: Callable[[Acknowledged | Declined], None]  # from any thread

@@ -37,6 +37,8 @@ class MailboxLoop:
                 raise TaskCancelled
             if len(mailbox):
                 environment.process_mails()
+            while (mail := mailbox.take_between()) is not None:
+                mail()
             if timers.next_due_ms is not None:
                 timers.fire_processing_time(time.time_ns() // 1_000_000)
             match step():

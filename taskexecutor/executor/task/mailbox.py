@@ -4,7 +4,11 @@ A task is single-threaded: operators, timers, checkpoints and coordinator events
 thread. Other threads put mails, or `wake` it because something can be polled again; one condition
 serves both, so a hand-over costs one thread switch, and nothing is polled in a loop.
 
-Rules: any thread may `put`, `wake` and `close`; only the task's thread may `take` and `wait`.
+A mail that must not run in the middle of an element, such as a checkpoint's trigger, is put with
+`put_between`: an operator that waits for a mail does not run it.
+
+Rules: any thread may `put`, `put_between`, `wake` and `close`; only the task's thread may take and
+`wait`.
 """
 
 from __future__ import annotations
@@ -18,23 +22,24 @@ Mail: TypeAlias = Callable[[], None]
 
 
 class Mailbox:
-    """A queue of mails with one sleeper."""
+    """Queues of mails with one sleeper."""
 
-    __slots__ = ("_closed", "_condition", "_mails", "_signalled")
+    __slots__ = ("_between", "_closed", "_condition", "_mails", "_signalled")
 
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())
         self._mails: deque[Mail] = deque()
+        self._between: deque[Mail] = deque()
         self._signalled = False  # `wake` was called since the last wait
         self._closed = False
 
     def put(self, mail: Mail) -> None:
         """Queues `mail` to run on the task's thread; dropped when the task is over."""
-        with self._condition:
-            if self._closed:
-                return
-            self._mails.append(mail)
-            self._condition.notify()
+        self._put(self._mails, mail)
+
+    def put_between(self, mail: Mail) -> None:
+        """The same for a mail that only runs between two elements."""
+        self._put(self._between, mail)
 
     def wake(self) -> None:
         """Ends the current or the next `wait`."""
@@ -53,12 +58,17 @@ class Mailbox:
         """The oldest mail, or None; never blocks."""
         return self._mails.popleft() if self._mails else None
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Sleeps until there is a mail or a wake, at most `timeout_s` (None: as long as it
-        takes).
+    def take_between(self) -> Mail | None:
+        """The oldest of those that only run between two elements, or None; never blocks."""
+        return self._between.popleft() if self._between else None
+
+    def wait(self, timeout_s: float | None, *, between: bool = True) -> None:
+        """Sleeps until there is a mail or a wake, at most `timeout_s` (None: as long as it takes).
+        `between`: whether one that only runs between two elements counts.
         """
         with self._condition:
-            if not self._mails and not self._signalled and not self._closed:
+            mails = self._mails or (between and self._between)
+            if not (mails or self._signalled or self._closed):
                 self._condition.wait(timeout_s)
             self._signalled = False
 
@@ -67,4 +77,12 @@ class Mailbox:
         with self._condition:
             self._closed = True
             self._mails.clear()
+            self._between.clear()
+            self._condition.notify()
+
+    def _put(self, queue: deque[Mail], mail: Mail) -> None:
+        with self._condition:
+            if self._closed:
+                return
+            queue.append(mail)
             self._condition.notify()

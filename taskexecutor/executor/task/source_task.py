@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from firesteel.elements import CheckpointBarrier
 from firesteel.operator import SourceOperator
 from taskexecutor.executor.task.chain import OperatorChain
+from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.step import Step
 
 
 class SourceTask:
     """See `step.TaskKind`."""
 
-    def __init__(self, chain: OperatorChain) -> None:
+    def __init__(self, chain: OperatorChain, checkpoints: TaskCheckpoints | None = None) -> None:
         self._chain = chain
+        self._checkpoints = checkpoints
         head = chain.nodes[0]
         if not isinstance(head.operator, SourceOperator):
             kind = type(head.operator).__name__
@@ -40,6 +43,13 @@ class SourceTask:
 
     def step_after_data(self) -> Step:
         return Step.END
+
+    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        assert self._checkpoints is not None
+        self._checkpoints.take(barrier)
+
+    def abort_checkpoint(self, checkpoint_id: int) -> None:
+        """A source waits for no barriers."""
 
     def watermark_us(self) -> int:
         return self._head.watermark_us

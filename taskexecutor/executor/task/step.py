@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
+from firesteel.elements import CheckpointBarrier
+
 
 class Step(Enum):
     """The outcome of one turn of the task's loop."""
@@ -25,6 +27,12 @@ class TaskKind(Protocol):
 
     def step_after_data(self) -> Step:
         """END when nothing at all can follow on the inputs."""
+
+    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        """The master's trigger: no running producer will bring the barrier."""
+
+    def abort_checkpoint(self, checkpoint_id: int) -> None:
+        """The checkpoint was given up: its barriers need not be waited for."""
 
     @property
     def drained(self) -> bool:

@@ -33,10 +33,12 @@ from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import ToOperator
 from firesteel.common.states import ExecutionState
+from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.task.acknowledgement import Acknowledgement
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
+from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.config import TaskConfig, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
@@ -90,6 +92,7 @@ class StreamTask:
         self._chain: OperatorChain | None = None
         self._kind: TaskKind | None = None
         self._acknowledgement: Acknowledgement | None = None
+        self._checkpoints: TaskCheckpoints | None = None
         self._loop = MailboxLoop(self._environment, self._timers)
         self._lifecycle = TaskLifecycle(self.info.task_name_with_subtask)
 
@@ -104,6 +107,16 @@ class StreamTask:
         self._mailbox.wake()
         for partition in list(self._partitions):
             partition.abort()
+
+    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        """Begins a checkpoint here, between two elements."""
+        self._mailbox.put_between(functools.partial(self._trigger, barrier))
+
+    def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
+        """How a checkpoint ended, between two elements."""
+        self._mailbox.put_between(
+            functools.partial(self._checkpoint_ended, checkpoint_id, completed=completed)
+        )
 
     def handle_event(self, operator_id: str, message: ToOperator) -> None:
         """Delivers a message from the operator's coordinator, between two elements."""
@@ -157,8 +170,6 @@ class StreamTask:
         lifecycle.on(TaskEvent.INPUT_ENDED)
         self._finish_data(chain, kind)
         lifecycle.on(TaskEvent.END_OF_DATA_SENT)
-        # A task that takes part in checkpoints waits here for the one that contains what finish()
-        # has done (spec 001).
         self._await_acknowledgement(kind)
         lifecycle.on(TaskEvent.ACKNOWLEDGED)
         self._close(chain, kind)
@@ -192,13 +203,22 @@ class StreamTask:
             partitions=self._partitions,
         )
         self._chain = chain
+        if self._services.checkpoints is not None:
+            self._checkpoints = TaskCheckpoints(
+                config.attempt_id, chain, self._services.checkpoints
+            )
         kind: TaskKind
         if config.in_edges:
             kind = InputTask(
-                config, self._services.exchange, chain, self._metrics, self._mailbox.wake
+                config,
+                self._services.exchange,
+                chain,
+                self._metrics,
+                self._mailbox.wake,
+                self._checkpoints,
             )
         else:
-            kind = SourceTask(chain)
+            kind = SourceTask(chain, self._checkpoints)
         self._kind = kind
         self._metrics.watermark_us = kind.watermark_us
         return chain, kind
@@ -212,20 +232,27 @@ class StreamTask:
             chain.finish(self._environment.check_cancelled)
         else:
             chain.flush()
+        if self._checkpoints is not None:
+            self._checkpoints.operators_finished()
         chain.emit_end_of_data(drained)
 
     def _await_acknowledgement(self, kind: TaskKind) -> None:
-        """Until the consumers have taken EndOfData and the producers have sent EndOfPartition. The
-        loop goes on meanwhile.
+        """Until the consumers have taken EndOfData, the producers have sent EndOfPartition and a
+        checkpoint holds what finish() has done. The loop goes on meanwhile.
         """
         acknowledgement = Acknowledgement(self._partitions, self._mailbox, self.info.attempt_id)
         self._acknowledgement = acknowledgement
+
+        checkpoints = self._checkpoints
 
         def step() -> Step:
             if acknowledgement.failure is not None:
                 raise acknowledgement.failure
             ended = kind.step_after_data()
-            return Step.DRY if ended is Step.END and not acknowledgement.acknowledged else ended
+            if ended is not Step.END:
+                return ended
+            committed = checkpoints is None or checkpoints.final_complete
+            return Step.END if acknowledgement.acknowledged and committed else Step.DRY
 
         acknowledgement.start()
         # The operators have finished: there is nothing to flush.
@@ -266,6 +293,8 @@ class StreamTask:
         return failures
 
     def _close_partitions(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         if self._acknowledgement is not None:
             self._acknowledgement.join()
         for partition in self._partitions:
@@ -313,6 +342,19 @@ class StreamTask:
             )
         except Exception:
             _log.exception("a task state could not be reported", state=state.name)
+
+    # -- checkpoints
+
+    def _trigger(self, barrier: CheckpointBarrier) -> None:
+        assert self._kind is not None
+        self._kind.trigger_checkpoint(barrier)
+
+    def _checkpoint_ended(self, checkpoint_id: int, *, completed: bool) -> None:
+        assert self._kind is not None
+        if not completed:
+            self._kind.abort_checkpoint(checkpoint_id)
+        if self._checkpoints is not None:
+            self._checkpoints.ended(checkpoint_id, completed=completed)
 
     # -- for operators
 

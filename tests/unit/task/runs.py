@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -15,7 +15,9 @@ from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
 from firesteel.testing import MemoryExchange
+from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
+from taskexecutor.executor.task.interfaces import CheckpointServices
 
 SCHEMA = pa.schema([("value", pa.int64())])
 JOB = JobId(stable_id("job"))
@@ -99,6 +101,8 @@ class Run:
         exchange: Any = None,
         locations: Any = None,
         on_state: Callable[[ExecutionState], None] = lambda state: None,
+        checkpoints: CheckpointServices | None = None,
+        restored: Mapping[OperatorId, RestoredOperatorState] | None = None,
     ) -> None:
         self.exchange = MemoryExchange() if exchange is None else exchange
         self.states: list[ExecutionState] = []
@@ -121,9 +125,15 @@ class Run:
             out_edges=[(edge, 1, 128) for edge in out_edges],
             output_schemas=[SCHEMA] * len(task_vertex.operators),
             input_schemas=[SCHEMA] * len(in_edges),
+            restored=restored,
         )
         services = TaskServices(
-            self.exchange, None, self._build, self._report, lambda event: self.on_event(event)
+            self.exchange,
+            None,
+            self._build,
+            self._report,
+            lambda event: self.on_event(event),
+            checkpoints,
         )
         self.task = StreamTask(self.config, services)
         self.thread = threading.Thread(target=self.task.run, name="task under test")

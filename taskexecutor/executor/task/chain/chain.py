@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge
-from firesteel.elements import EndOfData, EndOfPartition, StreamEvent
-from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorState, key_group_range
+from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent
+from taskexecutor.executor.state import (
+    HashMapKeyedStateBackend,
+    OperatorStateSnapshot,
+    TaskOperatorState,
+    key_group_range,
+)
 from taskexecutor.executor.task.chain.node import ChainNode
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.interfaces import ResultPartition
@@ -86,6 +92,20 @@ class OperatorChain:
         for node in reversed(self.nodes):
             check()
             node.operator.open()
+
+    # -- checkpoints
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Behind everything that belongs to the checkpoint, which is flushed."""
+        self._emit_event(barrier)
+
+    def snapshot(self, checkpoint_id: int) -> list[tuple[OperatorId, OperatorStateSnapshot]]:
+        """The synchronous part: takes constant time in the size of keyed state."""
+        return [node.snapshot(checkpoint_id) for node in self.nodes]
+
+    def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
+        for node in self.nodes:
+            node.notify_checkpoint(checkpoint_id, completed=completed)
 
     # -- first to last
 

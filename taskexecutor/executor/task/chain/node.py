@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.ids import OperatorId
 from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
 from firesteel.elements import MAX_WATERMARK, Watermark
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import WatermarkAlignmentSpec
-from taskexecutor.executor.state import TaskOperatorState
+from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext
 from taskexecutor.executor.task.chain.output import ChainOutput
 from taskexecutor.executor.task.environment import TaskEnvironment
@@ -102,6 +103,20 @@ class ChainNode:
         finally:
             if self.state is not None:
                 self.state.close()
+
+    # -- checkpoints
+
+    def snapshot(self, checkpoint_id: int) -> tuple[OperatorId, OperatorStateSnapshot]:
+        """The node's state, under the id of its first member."""
+        assert self.state is not None
+        self.operator.snapshot_state(checkpoint_id)
+        return OperatorId(self.member_ids[0]), self.state.snapshot()
+
+    def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
+        if completed:
+            self.operator.notify_checkpoint_complete(checkpoint_id)
+        else:
+            self.operator.notify_checkpoint_aborted(checkpoint_id)
 
     # -- data
 

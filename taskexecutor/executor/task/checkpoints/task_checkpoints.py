@@ -1,0 +1,128 @@
+"""A task's checkpoints: the barrier goes on, the snapshot is taken, written and acknowledged.
+
+The task's thread flushes what is held back, sends the barrier on and takes the snapshot, which
+costs the same however large the state is. A thread of its own then writes it; one that cannot be
+written is declined, and leaves no file.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import NamedTuple
+
+import structlog
+
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.elements import CheckpointBarrier
+from taskexecutor.executor.state import OperatorStateSnapshot
+from taskexecutor.executor.state.files import write_snapshot
+from taskexecutor.executor.task.chain import OperatorChain
+from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
+
+_log = structlog.get_logger("task")
+
+
+class _ToWrite(NamedTuple):
+    checkpoint_id: int
+    operators: list[tuple[OperatorId, OperatorStateSnapshot]]
+    sync_ms: float
+
+
+class TaskCheckpoints:
+    """Belongs to the task's thread; `close` ends the writing thread."""
+
+    def __init__(
+        self, attempt_id: AttemptId, chain: OperatorChain, services: CheckpointServices
+    ) -> None:
+        self._attempt_id = attempt_id
+        self._chain = chain
+        self._services = services
+        self._finished = False  # finish() was called on all operators
+        self._final: int | None = None  # the first checkpoint taken after that
+        self.final_complete = False  # whether what finish() has done is in a complete checkpoint
+        self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def take(self, barrier: CheckpointBarrier) -> None:
+        """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
+        started = time.perf_counter()
+        if not self._finished:
+            self._chain.flush()
+        self._chain.emit_barrier(barrier)
+        if self._finished and self._final is None:
+            self._final = barrier.checkpoint_id
+        operators = self._chain.snapshot(barrier.checkpoint_id)
+        sync_ms = (time.perf_counter() - started) * 1000
+        if self._writer is None:
+            self._writer = threading.Thread(
+                target=self._write_all, name=f"checkpoints {self._attempt_id[:8]}", daemon=True
+            )
+            self._writer.start()
+        self._writing.put(_ToWrite(barrier.checkpoint_id, operators, sync_ms))
+
+    def operators_finished(self) -> None:
+        """From now on, a checkpoint holds what finish() has done (spec 001)."""
+        self._finished = True
+
+    def ended(self, checkpoint_id: int, *, completed: bool) -> None:
+        """The master's notice. Any checkpoint that began after finish() will do, whichever notice
+        comes first (spec 001).
+        """
+        self._chain.notify_checkpoint(checkpoint_id, completed=completed)
+        if completed and self._final is not None and checkpoint_id >= self._final:
+            self.final_complete = True
+
+    def close(self) -> None:
+        """What is not written yet is given up. Returns when the thread has ended."""
+        self._closed.set()
+        if self._writer is not None:
+            self._writing.put(None)
+            self._writer.join()
+
+    # -- the writing thread
+
+    def _write_all(self) -> None:
+        while (work := self._writing.get()) is not None:
+            try:
+                self._services.answer(self._write(work))
+            except Exception:
+                _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
+
+    def _write(self, work: _ToWrite) -> Acknowledged | Declined:
+        started = time.perf_counter()
+        storage = self._services.storage
+        written: list[OperatorSnapshot] = []
+        paths: list[str] = []
+        try:
+            for operator_id, snapshot in work.operators:
+                if self._closed.is_set():
+                    raise StorageError("the task has ended")
+                path = f"chk-{work.checkpoint_id}/{self._attempt_id}-{operator_id[:8]}"
+                paths.append(path)
+                written.append(write_snapshot(storage, path, operator_id, snapshot))
+        except Exception as error:
+            self._delete(paths)
+            return Declined(
+                attempt_id=self._attempt_id, checkpoint_id=work.checkpoint_id, cause=str(error)
+            )
+        finally:
+            for _, snapshot in work.operators:
+                snapshot.keyed.release()
+        return Acknowledged(
+            attempt_id=self._attempt_id,
+            checkpoint_id=work.checkpoint_id,
+            operators=tuple(written),
+            sync_ms=work.sync_ms,
+            async_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def _delete(self, paths: list[str]) -> None:
+        try:
+            self._services.storage.delete(paths)
+        except StorageError as error:
+            _log.warning("files of a checkpoint are left over", cause=str(error))

@@ -1,0 +1,267 @@
+"""A task's checkpoints: where the barrier goes, what the snapshot holds, and what a task waits for
+at its end (spec 000, spec 001).
+"""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.ids import OperatorId, stable_id
+from firesteel.common.states import ExecutionState
+from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition
+from firesteel.operator import OperatorState, StreamOperator
+from firesteel.testing import Journal, RecordingOperator, RecordingSource
+from taskexecutor.executor.state.files import read_snapshot
+from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
+from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
+
+RUNNING, FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
+IN, OUT = in_edge("in"), out_edge("out", 0)
+
+
+def barrier(checkpoint_id: int) -> CheckpointBarrier:
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, timestamp_ms=0)
+
+
+class Summing(StreamOperator):
+    """Keeps the sum of each key, which is the value modulo 10, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self.state = state
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        for value in batch.column(0).to_pylist():
+            key = value % 10
+            self.state.keyed.put("sum", key, (self.state.keyed.get("sum", key) or 0) + value)
+        self.output.emit(batch)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.told.append(f"complete {checkpoint_id}")
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.told.append(f"aborted {checkpoint_id}")
+
+
+class Checkpoints:
+    """The answers of the tasks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.storage = CheckpointStorage(str(directory))
+        self.answers: queue.Queue[Acknowledged | Declined] = queue.Queue()
+        self.services = CheckpointServices(self.storage, self.answers.put)
+
+    def answer(self) -> Acknowledged | Declined:
+        return self.answers.get(timeout=PATIENCE_S)
+
+    def acknowledged(self) -> Acknowledged:
+        answer = self.answer()
+        assert isinstance(answer, Acknowledged)
+        return answer
+
+    def sums(self, answer: Acknowledged) -> dict[object, object]:
+        (part,) = answer.operators
+        return {entry.key: entry.value for entry in read_snapshot(self.storage, part).keyed}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path)
+
+
+def summing_run(checkpoints: Checkpoints, producers: int = 1, **options: object) -> Run:
+    """(in) -> sum -> (out)"""
+    return Run(
+        vertex(operator("sum", ())),
+        {"sum": Summing()},
+        in_edges=[(IN, producers)],
+        out_edges=[OUT],
+        checkpoints=checkpoints.services,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_the_snapshot_holds_exactly_what_came_before_the_barrier(checkpoints: Checkpoints) -> None:
+    run = summing_run(checkpoints)
+    producer = run.producer(IN)
+    producer.emit(batch(1, 11, 2))
+    producer.emit_event(barrier(1))
+    producer.emit(batch(3))
+    run.start()
+    answer = checkpoints.acknowledged()
+    assert answer.checkpoint_id == 1
+    assert checkpoints.sums(answer) == {1: 12, 2: 2}
+    for event in (EndOfData(), EndOfPartition()):
+        producer.emit_event(event)
+    run.task.trigger_checkpoint(barrier(2))
+    assert checkpoints.sums(checkpoints.acknowledged()) == {1: 12, 2: 2, 3: 3}
+    run.task.notify_checkpoint(2, completed=True)
+    run.join()
+    assert run.sent(OUT)[:3] == [batch(1, 11, 2), barrier(1), batch(3)]
+
+
+def test_a_channel_whose_barrier_has_come_waits_for_the_others(checkpoints: Checkpoints) -> None:
+    run = summing_run(checkpoints, producers=2)
+    ahead, behind = (run.producer(IN, subtask, producers=2) for subtask in range(2))
+    ahead.emit_event(barrier(1))
+    ahead.emit(batch(5))
+    behind.emit(batch(1))
+    run.start()
+    behind.emit(batch(2))
+    behind.emit_event(barrier(1))
+    assert checkpoints.sums(checkpoints.acknowledged()) == {1: 1, 2: 2}
+    for producer in (ahead, behind):
+        producer.emit_event(EndOfData())
+        producer.emit_event(barrier(2))
+        producer.emit_event(EndOfPartition())
+    assert checkpoints.sums(checkpoints.acknowledged()) == {1: 1, 2: 2, 5: 5}
+    run.task.notify_checkpoint(2, completed=True)
+    run.join()
+
+
+def test_a_task_goes_on_from_what_it_restores(checkpoints: Checkpoints) -> None:
+    run = summing_run(checkpoints)
+    producer = run.producer(IN)
+    producer.emit(batch(1, 2))
+    producer.emit_event(barrier(7))
+    run.start()
+    (part,) = checkpoints.acknowledged().operators
+    run.task.cancel()
+    run.join()
+    restored = {OperatorId(stable_id("sum")): read_snapshot(checkpoints.storage, part)}
+    again = summing_run(checkpoints, restored=restored)
+    producer = again.producer(IN)
+    producer.emit(batch(11))
+    producer.emit_event(barrier(8))
+    again.start()
+    assert checkpoints.sums(checkpoints.acknowledged()) == {1: 12, 2: 2}
+    again.task.cancel()
+    again.join()
+
+
+def test_a_source_sends_the_barrier_when_it_is_triggered(checkpoints: Checkpoints) -> None:
+    journal = Journal()
+    run = Run(
+        vertex(operator("src")),
+        {"src": RecordingSource("src", journal, [batch(1)], endless=True)},
+        out_edges=[OUT],
+        checkpoints=checkpoints.services,
+    ).start()
+    run.wait_for(RUNNING)
+    run.task.trigger_checkpoint(barrier(3))
+    answer = checkpoints.acknowledged()
+    assert (answer.checkpoint_id, answer.operators) == (3, (answer.operators[0],))
+    assert answer.operators[0].empty
+    assert barrier(3) in run.sent(OUT)
+    run.task.cancel()
+    run.join()
+
+
+def finishing_source(checkpoints: Checkpoints, journal: Journal) -> Run:
+    """src -> sum -> (out), with one batch."""
+    return Run(
+        vertex(operator("src"), operator("sum", (0,))),
+        {"src": RecordingSource("src", journal, [batch(4)]), "sum": Summing()},
+        out_edges=[out_edge("out", 1)],
+        checkpoints=checkpoints.services,
+    )
+
+
+def test_a_task_closes_when_a_checkpoint_holds_what_finish_has_done(
+    checkpoints: Checkpoints,
+) -> None:
+    """Spec 001: the first notice of any checkpoint that began after finish() will do."""
+    journal = Journal()
+    run = finishing_source(checkpoints, journal).start()
+    run.task.trigger_checkpoint(barrier(1))
+    checkpoints.acknowledged()
+    finished = run.exchange.partitions[(out_edge("out", 1).result_id, 0, 0)]
+    for checkpoint_id in (42, 43, 44):
+        run.task.trigger_checkpoint(barrier(checkpoint_id))
+        checkpoints.acknowledged()
+    first = next(e for e in finished.sent if isinstance(e, EndOfData))
+    assert finished.sent.index(first) < finished.sent.index(barrier(42))
+    assert run.thread.is_alive()
+    assert "src.close" not in journal.calls
+    run.task.notify_checkpoint(41, completed=True)
+    run.task.notify_checkpoint(42, completed=False)
+    run.task.notify_checkpoint(43, completed=True)
+    run.join()
+    assert run.states[-1] is FINISHED
+    assert finished.sent[-1] == EndOfPartition()
+    summing = run.operators["sum"]
+    assert isinstance(summing, Summing)
+    assert summing.told == ["complete 41", "aborted 42", "complete 43"]
+
+
+def test_a_task_that_is_cancelled_waits_for_no_checkpoint(checkpoints: Checkpoints) -> None:
+    journal = Journal()
+    run = finishing_source(checkpoints, journal).start()
+    run.task.trigger_checkpoint(barrier(1))
+    checkpoints.acknowledged()
+    run.task.cancel()
+    run.join()
+    assert run.states[-1] is ExecutionState.CANCELED
+
+
+def test_what_cannot_be_written_is_declined_and_the_task_goes_on(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    (tmp_path / "chk-1").write_text("a file where the directory should be")
+    run = summing_run(checkpoints)
+    producer = run.producer(IN)
+    producer.emit(batch(1))
+    producer.emit_event(barrier(1))
+    run.start()
+    declined = checkpoints.answer()
+    assert isinstance(declined, Declined)
+    assert "cannot be written" in declined.cause
+    producer.emit(batch(2))
+    producer.emit_event(barrier(2))
+    assert checkpoints.sums(checkpoints.acknowledged()) == {1: 1, 2: 2}
+    run.task.cancel()
+    run.join()
+
+
+def test_an_operator_that_waits_for_a_mail_is_not_interrupted_by_a_checkpoint(
+    checkpoints: Checkpoints,
+) -> None:
+    """A snapshot in the middle of an element would hold half of it."""
+    journal = Journal()
+    waited: list[list[str]] = []
+
+    def wait(op: RecordingOperator, data: pa.RecordBatch, input_index: int) -> None:
+        run.task.trigger_checkpoint(barrier(1))
+        op.context.request_mail(lambda: journal.note("mail", "ran"))
+        op.context.yield_to_mail(PATIENCE_S)
+        waited.append(list(journal.calls))
+
+    run = Run(
+        vertex(operator("src"), operator("map", (0,))),
+        {
+            "src": RecordingSource("src", journal, [batch(1)], endless=True),
+            "map": RecordingOperator("map", journal, on_batch=wait),
+        },
+        out_edges=[out_edge("out", 1)],
+        checkpoints=checkpoints.services,
+    ).start()
+    checkpoints.acknowledged()
+    assert "mail.ran" in waited[0]
+    sent = run.sent(out_edge("out", 1))
+    assert sent.index(barrier(1)) > 0, "behind the batch that was in the middle"
+    run.task.cancel()
+    run.join()
+
+
+def test_a_barrier_in_a_job_without_checkpoints_fails_the_task() -> None:
+    run = Run(vertex(operator("sum", ())), {"sum": Summing()}, in_edges=[(IN, 1)], out_edges=[OUT])
+    run.producer(IN).emit_event(barrier(1))
+    run.run()
+    assert "in a job without checkpoints" in run.errors[0].summary
