@@ -12,6 +12,7 @@ from firesteel._proto import (
     resource_manager_pb2,
     tasks_pb2,
 )
+from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snapshots
 from firesteel.common.config import options
 from firesteel.common.ids import (
     AllocationId,
@@ -34,6 +35,7 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.slots.slot import SlotOffer
 
 # By number: quicker than calling the Enum, for messages with thousands of states.
@@ -99,6 +101,8 @@ def from_task_executor(
                 attempt_id=AttemptId(event.attempt_id),
                 message=operator_message(event),
             )
+        case "checkpoint_answer":
+            return _checkpoint_answer(task_executor_id, message.checkpoint_answer)
         case "offer_slots":
             slots = tuple(slot_offer(slot) for slot in message.offer_slots.slots)
             return events.SlotsOffered(task_executor_id=task_executor_id, slots=slots)
@@ -114,6 +118,29 @@ def from_task_executor(
             raise RemoteProtocolError("a second TaskExecutorHello on one stream")
         case kind:
             raise RemoteProtocolError(f"a message of unknown kind {kind!r}")
+
+
+def _checkpoint_answer(
+    task_executor_id: TaskExecutorId, answer: tasks_pb2.CheckpointAnswer
+) -> events.Event:
+    attempt_id, checkpoint_id = AttemptId(answer.attempt_id), answer.checkpoint_id
+    if answer.declined:
+        return events.CheckpointDeclined(
+            task_executor_id=task_executor_id,
+            attempt_id=attempt_id,
+            checkpoint_id=checkpoint_id,
+            cause=answer.declined,
+        )
+    return events.CheckpointAcknowledged(
+        task_executor_id=task_executor_id,
+        attempt_id=attempt_id,
+        checkpoint_id=checkpoint_id,
+        snapshot=Snapshot(
+            operators=decode_snapshots(answer.snapshot),
+            sync_ms=answer.sync_ms,
+            async_ms=answer.async_ms,
+        ),
+    )
 
 
 def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
@@ -222,6 +249,7 @@ class TaskExecutorMessages:
         epoch: int,
         *,
         dispatcher_address: str,
+        checkpoint_directory: str = "",
     ) -> None:
         self._job_graph = job_graph
         self._epoch = epoch
@@ -233,6 +261,7 @@ class TaskExecutorMessages:
             config=job_graph.config,
             blobs=job_graph.blobs,
             dispatcher_address=dispatcher_address,
+            checkpoint_directory=checkpoint_directory,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges
@@ -269,6 +298,26 @@ class TaskExecutorMessages:
                         dispatcher_address=self._dispatcher_address,
                     )
                 )
+            case commands.TriggerCheckpoint():
+                trigger = tasks_pb2.TriggerCheckpoint(
+                    job_id=self._job_graph.job_id,
+                    job_master_epoch=self._epoch,
+                    checkpoint_id=command.checkpoint_id,
+                    timestamp_ms=command.timestamp_ms,
+                    savepoint=command.savepoint,
+                    unaligned=command.unaligned,
+                    attempt_ids=command.attempt_ids,
+                )
+                return self._message(trigger_checkpoint=trigger)
+            case commands.NotifyCheckpoint():
+                notice = tasks_pb2.NotifyCheckpoint(
+                    job_id=self._job_graph.job_id,
+                    job_master_epoch=self._epoch,
+                    checkpoint_id=command.checkpoint_id,
+                    completed=command.completed,
+                    attempt_ids=command.attempt_ids,
+                )
+                return self._message(notify_checkpoint=notice)
             case commands.DismissTaskExecutor(cause=cause):
                 return self._message(goodbye=job_master_pb2.Goodbye(cause=cause))
             case _:
@@ -293,13 +342,14 @@ class TaskExecutorMessages:
         message.tasks.extend(
             [
                 make(
-                    attempt_id=attempt_id,
-                    vertex_id=vertex_id,
-                    subtask=subtask,
-                    attempt=attempt,
-                    allocation_id=allocation_id,
+                    attempt_id=task.attempt_id,
+                    vertex_id=task.vertex_id,
+                    subtask=task.subtask,
+                    attempt=task.attempt,
+                    allocation_id=task.allocation_id,
+                    restored=None if task.restored is None else encode_snapshots(task.restored),
                 )
-                for attempt_id, vertex_id, subtask, attempt, allocation_id in command.tasks
+                for task in command.tasks
             ]
         )
         return message

@@ -25,6 +25,7 @@ from firesteel.common.rpc.convert import job_graph_from_proto, state_number
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
 from jobmaster import convert, job_metrics
+from jobmaster.checkpoint_store import CheckpointStore
 from jobmaster.collected_rows import CollectedRows
 from jobmaster.core import commands, events
 from jobmaster.core.core import JobMasterCore
@@ -90,12 +91,15 @@ class RunningJob:
             clock=platform.clock.monotonic,
             name=f"job {self.job_id}",
         )
+        directory = settings.checkpoints.directory if settings.checkpoints is not None else ""
         self._messages = convert.TaskExecutorMessages(
             self.job_graph,
             graph.edges,
             self.epoch,
             dispatcher_address=start.dispatcher_address,
+            checkpoint_directory=directory,
         )
+        self._checkpoints = CheckpointStore(directory, graph.job_id, self.post)
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
@@ -177,6 +181,8 @@ class RunningJob:
                 commands.SendOperatorMessage()
                 | commands.DeployTasks()
                 | commands.CancelTasks()
+                | commands.TriggerCheckpoint()
+                | commands.NotifyCheckpoint()
                 | commands.AnswerSlots()
                 | commands.FreeSlots()
                 | commands.AnalyzeJob()
@@ -197,6 +203,12 @@ class RunningJob:
                 asyncio.get_running_loop().run_in_executor(
                     None, self._list_paths, command.paths, command.watched
                 ).add_done_callback(lambda listed: self._paths_listed(command, listed))
+            case (
+                commands.StoreCheckpoint()
+                | commands.DropCheckpoint()
+                | commands.DropCheckpointFiles()
+            ):
+                self._checkpoints.execute(command)
             case commands.ReportStatus():
                 self._report_status()
             case commands.ReportProgress():

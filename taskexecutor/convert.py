@@ -141,6 +141,22 @@ def from_job_master(
                 attempt_id=AttemptId(event.attempt_id),
                 message=relayed,
             )
+        case "trigger_checkpoint":
+            trigger = message.trigger_checkpoint
+            return events.CheckpointMessageReceived(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                attempt_ids=tuple(AttemptId(a) for a in trigger.attempt_ids),
+                message=executor_pb2.TaskExecutorToExecutor(trigger_checkpoint=trigger),
+            )
+        case "notify_checkpoint":
+            notice = message.notify_checkpoint
+            return events.CheckpointMessageReceived(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                attempt_ids=tuple(AttemptId(a) for a in notice.attempt_ids),
+                message=executor_pb2.TaskExecutorToExecutor(notify_checkpoint=notice),
+            )
         case "analyze":
             return events.AnalysisRequested(
                 job_id=job_id,
@@ -197,6 +213,7 @@ def _part_of(
         job_name=submit.job_name,
         config=submit.config,
         blobs=submit.blobs,
+        checkpoint_directory=submit.checkpoint_directory,
     )
 
 
@@ -321,6 +338,12 @@ def from_executor(
             relayed = job_master_pb2.TaskExecutorToJobMaster(operator_event=event)
             return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=JobId(event.job_id), message=relayed
+            )
+        case "checkpoint_answer":
+            answer = message.checkpoint_answer
+            relayed = job_master_pb2.TaskExecutorToJobMaster(checkpoint_answer=answer)
+            return events.ProcessMessageReceived(
+                executor_id=executor_id, job_id=JobId(answer.job_id), message=relayed
             )
         case "analyze_result":
             result = message.analyze_result

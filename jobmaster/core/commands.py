@@ -6,6 +6,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from firesteel.common.checkpoints.metadata import CheckpointMetadata
+from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import (
     AllocationId,
     AttemptId,
@@ -27,6 +29,7 @@ class TaskToDeploy(NamedTuple):
     subtask: int
     attempt: int
     allocation_id: AllocationId
+    restored: tuple[OperatorSnapshot, ...] | None = None  # None: it begins from nothing
 
 
 class OutputOf(NamedTuple):
@@ -101,6 +104,28 @@ class SendOperatorMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerCheckpoint:
+    """Begin a checkpoint in these tasks."""
+
+    task_executor_id: TaskExecutorId
+    checkpoint_id: int
+    timestamp_ms: int
+    savepoint: bool
+    unaligned: bool
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyCheckpoint:
+    """Tell these tasks how a checkpoint ended."""
+
+    task_executor_id: TaskExecutorId
+    checkpoint_id: int
+    completed: bool
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DismissTaskExecutor:
     """Send a Goodbye and close the stream: the job has nothing left there."""
 
@@ -132,6 +157,27 @@ class SpoolChunk:
     attempt_id: AttemptId
     sequence: int
     ipc_stream: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheckpoint:
+    """Write its metadata. Results in CheckpointStored or CheckpointNotStored."""
+
+    metadata: CheckpointMetadata = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCheckpoint:
+    """Delete a complete checkpoint that is no longer retained."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCheckpointFiles:
+    """Delete files that belong to no checkpoint."""
+
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +218,8 @@ ToTaskExecutor: TypeAlias = (
     | DeployTasks
     | CancelTasks
     | SendOperatorMessage
+    | TriggerCheckpoint
+    | NotifyCheckpoint
     | DismissTaskExecutor
 )
 Command: TypeAlias = (
@@ -180,6 +228,9 @@ Command: TypeAlias = (
     | ListPaths
     | BeginResults
     | SpoolChunk
+    | StoreCheckpoint
+    | DropCheckpoint
+    | DropCheckpointFiles
     | ReportStatus
     | ReportProgress
     | Log

@@ -80,6 +80,7 @@ class JobMasterCore:
             self.task_executors.next_deadline(),
             self.pool.next_deadline(),
             self.coordinators.next_deadline(),
+            self.job.checkpoints.next_deadline(),
             self.job.slot_wait.deadline(),
             self.phase.deadline(),
         ]
@@ -143,6 +144,20 @@ class JobMasterCore:
                 self._fail(job.error(problem, now), now, restartable=False)
             case events.ChunkSpooled() | events.ChunkNotSpooled():
                 self._spooled(event)
+            case events.CheckpointAcknowledged():
+                self.task_executors.seen(event.task_executor_id, now)
+                job.out += job.checkpoints.acknowledged(
+                    event.attempt_id, event.checkpoint_id, event.snapshot, now
+                )
+            case events.CheckpointDeclined():
+                self.task_executors.seen(event.task_executor_id, now)
+                job.out += job.checkpoints.declined(
+                    event.attempt_id, event.checkpoint_id, event.cause, now
+                )
+            case events.CheckpointStored():
+                job.out += job.checkpoints.stored(event.checkpoint_id, now)
+            case events.CheckpointNotStored():
+                job.out += job.checkpoints.not_stored(event.checkpoint_id, event.problem, now)
             case events.ResourceManagerConnected():
                 job.declare(force=True)
             case events.ResourcesShort():
@@ -163,6 +178,7 @@ class JobMasterCore:
     def _tick(self, now: float) -> None:
         job = self.job
         job.out.extend(self.coordinators.tick(now, self.graph.attempts))
+        job.out.extend(job.checkpoints.tick(now))
         for task_executor_id, cause in self.task_executors.dead(now):
             self._task_executor_lost(task_executor_id, cause, now)
         expired = self.pool.release_idle(now)
@@ -176,8 +192,13 @@ class JobMasterCore:
     def _advance(self, now: float) -> None:
         """After every event: the next steps, if the facts now allow them."""
         job = self.job
+        if cause := job.checkpoints.failure:
+            job.checkpoints.failure = ""
+            self._fail(job.error(cause, now), now, restartable=True)
         while (following := self.phase.advance(job, now)) is not self.phase:
             self.phase = following
+        running = isinstance(self.phase, Running) and job.all_run
+        job.out += job.checkpoints.follow(running, now)
         if isinstance(self.phase, Ended):
             return
         job.slot_wait.update(now, missing=job.lacks_slots)
@@ -320,6 +341,7 @@ class JobMasterCore:
             if more:
                 job.scheduler.schedule(more, now, job.now_ms(now))
         job.out.extend(self.coordinators.attempt_finished(execution, now, self.graph.attempts))
+        job.out.extend(job.checkpoints.finished(execution, now))
 
     def _operator_message(self, event: events.OperatorMessageReceived, now: float) -> None:
         self.task_executors.seen(event.task_executor_id, now)

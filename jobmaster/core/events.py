@@ -12,6 +12,7 @@ from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecut
 from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
+from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.slots.slot import SlotOffer
 
 
@@ -143,6 +144,37 @@ class ChunkNotSpooled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAcknowledged:
+    """A task's part of a checkpoint is written."""
+
+    task_executor_id: TaskExecutorId
+    attempt_id: AttemptId
+    checkpoint_id: int
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDeclined:
+    task_executor_id: TaskExecutorId
+    attempt_id: AttemptId
+    checkpoint_id: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStored:
+    """It is complete."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNotStored:
+    checkpoint_id: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManagerConnected:
     """The stream to the ResourceManager is open (again): it needs to know what the job requires."""
 
@@ -184,6 +216,10 @@ Event: TypeAlias = (
     | PathsMissing
     | ChunkSpooled
     | ChunkNotSpooled
+    | CheckpointAcknowledged
+    | CheckpointDeclined
+    | CheckpointStored
+    | CheckpointNotStored
     | ResourceManagerConnected
     | ResourcesShort
     | TerminalStatusStored

@@ -7,8 +7,10 @@ from typing import Literal
 
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
+from jobmaster.core.checkpoints.of_job import JobCheckpoints
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
@@ -63,6 +65,9 @@ class Job:
         # What the analysis found: the schemas of all outputs (None before it), and plans to show.
         self.schemas: dict[commands.OutputOf, bytes] | None = None
         self.plans: dict[OperatorId, str] = {}
+        self.checkpoints = JobCheckpoints(
+            settings.checkpoints, self.graph, self.coordinators, self.now_ms
+        )
         self.restarts = 0
         self.stale_messages = 0  # about attempts or slots that are gone
         self.declared = 0  # sequence of the last declaration
@@ -86,7 +91,25 @@ class Job:
     def deploy(self, now: float) -> None:
         """Deploys everything that waits; the plan must have been analysed."""
         assert self.schemas is not None, "deployed before the analysis"
+        self.scheduler.restored = self.checkpoints.restored()
         self.out.extend(self.scheduler.deploy(self.schemas, self.now_ms(now)))
+
+    @property
+    def all_run(self) -> bool:
+        """Whether every task runs, or has finished."""
+        running = self.graph.count(ExecutionState.RUNNING)
+        return running + self.graph.count(ExecutionState.FINISHED) == len(self.graph.attempts)
+
+    def start_over(self, now: float) -> None:
+        """New attempts of all tasks, which restore the latest checkpoint if there is one."""
+        self.restarts += 1
+        self.graph.start_over(self.ids, self.now_ms(now))
+        latest = self.checkpoints.latest
+        if latest is None:
+            self.coordinators.start_over()
+        else:
+            self.log("info", "the job goes on from a checkpoint", checkpoint=latest.checkpoint_id)
+            self.coordinators.start_over({o.operator_id: o.coordinator for o in latest.operators})
 
     def end_tasks(self, now: float) -> None:
         """Cancels what runs and forgets what waits."""

@@ -12,7 +12,8 @@ from array import array
 from collections.abc import Iterable
 from typing import Protocol
 
-from firesteel.common.ids import TaskExecutorId, VertexId
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.ids import OperatorId, TaskExecutorId, VertexId
 from firesteel.common.states import TaskEvent
 from jobmaster.core.commands import DeployTasks, OutputOf, ResultLocations, TaskToDeploy
 from jobmaster.core.execution_graph import (
@@ -54,6 +55,8 @@ class Scheduler:
         self._graph = graph
         self._pool = pool
         self.waiting: list[ExecutionVertex] = []  # SCHEDULED, not yet deployed
+        # What each subtask of each operator restores; None: everything begins from nothing.
+        self.restored: dict[OperatorId, list[OperatorSnapshot]] | None = None
 
     @property
     def has_all_slots(self) -> bool:
@@ -117,6 +120,7 @@ class Scheduler:
                     vertex.subtask,
                     execution.attempt,
                     slot.allocation_id,
+                    self._restored(vertex),
                 )
             )
             batch[1][vertex_id] = None
@@ -136,6 +140,16 @@ class Scheduler:
             )
             for task_executor_id, (tasks, vertices) in batches.items()
         ]
+
+    def _restored(self, vertex: ExecutionVertex) -> tuple[OperatorSnapshot, ...] | None:
+        restored = self.restored
+        if restored is None:
+            return None
+        return tuple(
+            restored[operator.operator_id][vertex.subtask]
+            for operator in vertex.job_vertex.vertex.operators
+            if operator.operator_id in restored
+        )
 
 
 def locate(result: IntermediateResult) -> ResultLocations:

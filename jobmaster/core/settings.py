@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from firesteel.common.config import Configuration, ConfigurationError, options
+from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.core.failover.restart_strategy import FixedDelayRestart, NoRestart, RestartStrategy
 
 
@@ -22,6 +23,7 @@ class JobSettings:
     restart_strategy: Literal["none", "fixed-delay"] = "none"
     restart_attempts: int = 1
     restart_delay_s: float = 1.0
+    checkpoints: CheckpointSettings | None = None  # None: the job takes none
 
     def new_restart_strategy(self) -> RestartStrategy:
         if self.restart_strategy == "fixed-delay":
@@ -46,4 +48,26 @@ def settings_from(conf: Configuration) -> JobSettings:
         restart_strategy="fixed-delay" if strategy == "fixed-delay" else "none",
         restart_attempts=conf.get(options.RESTART_ATTEMPTS),
         restart_delay_s=conf.get(options.RESTART_DELAY),
+        checkpoints=_checkpoints_from(conf),
+    )
+
+
+def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
+    interval_s = conf.get(options.CHECKPOINT_INTERVAL)
+    if not interval_s:
+        return None
+    if not conf.get(options.CHECKPOINT_DIR):
+        raise ConfigurationError(
+            f"{options.CHECKPOINT_INTERVAL.key} is set, and {options.CHECKPOINT_DIR.key} is not:"
+            " say where checkpoints are to be kept"
+        )
+    return CheckpointSettings(
+        directory=conf.get(options.CHECKPOINT_DIR),
+        interval_s=interval_s,
+        timeout_s=conf.get(options.CHECKPOINT_TIMEOUT),
+        min_pause_s=conf.get(options.CHECKPOINT_MIN_PAUSE),
+        max_concurrent=conf.get(options.CHECKPOINT_MAX_CONCURRENT),
+        tolerable_failures=conf.get(options.CHECKPOINT_TOLERABLE_FAILURES),
+        num_retained=conf.get(options.CHECKPOINT_NUM_RETAINED),
+        after_tasks_finish=conf.get(options.CHECKPOINT_AFTER_FINISH),
     )

@@ -99,6 +99,8 @@ class TaskExecutorCore:
                 tasks.analyze(table, event)
             case events.OperatorEventReceived():
                 tasks.relay_to_task(table, event)
+            case events.CheckpointMessageReceived():
+                tasks.relay_to_tasks(table, event)
             case events.ProcessReady():
                 processes.ready(table, event, now)
             case events.ProcessEnding():

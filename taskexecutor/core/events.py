@@ -125,6 +125,14 @@ class OperatorEventReceived(FromJobMaster):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMessageReceived(FromJobMaster):
+    """A trigger or a notice, for these tasks."""
+
+    attempt_ids: tuple[AttemptId, ...]
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterLeft(FromJobMaster):
     cause: str
 
@@ -240,6 +248,7 @@ Event = (
     | TasksCancelled
     | AnalysisRequested
     | OperatorEventReceived
+    | CheckpointMessageReceived
     | JobMasterLeft
     | ProcessHeartbeat
     | ProcessReady

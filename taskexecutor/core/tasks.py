@@ -4,7 +4,7 @@ are relayed.
 
 from __future__ import annotations
 
-from firesteel.common.ids import AllocationId, AttemptId, JobId
+from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import allocations, commands, events
@@ -246,6 +246,19 @@ def relay_to_task(table: SlotTable, event: events.OperatorEventReceived) -> None
             executor_id=table.process_in(found.slot).executor_id, message=event.message
         )
     )
+
+
+def relay_to_tasks(table: SlotTable, event: events.CheckpointMessageReceived) -> None:
+    """One message per process that runs some of the tasks."""
+    processes: dict[ExecutorId, None] = {}
+    for attempt_id in event.attempt_ids:
+        found = table.task(event.job_id, attempt_id)
+        if found is None or found.task.state.terminal or found.slot.process is None:
+            table.dropped["CheckpointMessageReceived"] += 1
+        else:
+            processes[table.process_in(found.slot).executor_id] = None
+    for executor_id in processes:
+        table.command(commands.RelayToProcess(executor_id=executor_id, message=event.message))
 
 
 def cleaned(table: SlotTable, event: events.ProcessCleaned) -> None:

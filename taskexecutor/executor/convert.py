@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
-from firesteel.common.ids import AttemptId, JobId
+from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snapshots
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.rpc.convert import (
     edge_from_proto,
     error_to_proto,
@@ -17,10 +19,14 @@ from firesteel.common.rpc.convert import (
     vertex_from_proto,
 )
 from firesteel.common.states import ExecutionState
+from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
 from taskexecutor.executor.analysis.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
+from taskexecutor.executor.state import RestoredOperatorState
+from taskexecutor.executor.state.files import read_snapshot
 from taskexecutor.executor.task import InEdge, MetricSample, OutEdge, TaskConfig, TaskMetrics
+from taskexecutor.executor.task.interfaces import Acknowledged, Declined
 
 # -- from the TaskExecutor
 
@@ -83,6 +89,36 @@ def _task_config(
         output_schemas=_schemas(described.output_schemas),
         input_schemas=_schemas(described.input_schemas),
         config=config,
+        restored=_restored(submit, deployment),
+    )
+
+
+def _restored(
+    submit: tasks_pb2.SubmitTasks, deployment: tasks_pb2.TaskDeployment
+) -> dict[OperatorId, RestoredOperatorState] | None:
+    if not deployment.HasField("restored"):
+        return None
+    storage = checkpoint_storage(submit)
+    assert storage is not None, "a task restores without a checkpoint directory"
+    return {
+        snapshot.operator_id: read_snapshot(storage, snapshot)
+        for snapshot in decode_snapshots(deployment.restored)
+    }
+
+
+def checkpoint_storage(submit: tasks_pb2.SubmitTasks) -> CheckpointStorage | None:
+    """Where the job's checkpoints are; None if it takes none."""
+    if not submit.checkpoint_directory:
+        return None
+    return CheckpointStorage(submit.checkpoint_directory).at(submit.job_id)
+
+
+def barrier(trigger: tasks_pb2.TriggerCheckpoint) -> CheckpointBarrier:
+    return CheckpointBarrier(
+        checkpoint_id=trigger.checkpoint_id,
+        timestamp_ms=trigger.timestamp_ms,
+        savepoint=trigger.savepoint,
+        unaligned=trigger.unaligned,
     )
 
 
@@ -120,6 +156,21 @@ def task_state(
     )
     states = tasks_pb2.TaskStateChanges(job_id=job_id, changes=[change])
     return executor_pb2.ExecutorToTaskExecutor(task_states=states)
+
+
+def checkpoint_answer(
+    job_id: str, answer: Acknowledged | Declined
+) -> executor_pb2.ExecutorToTaskExecutor:
+    message = tasks_pb2.CheckpointAnswer(
+        job_id=job_id, attempt_id=answer.attempt_id, checkpoint_id=answer.checkpoint_id
+    )
+    match answer:
+        case Acknowledged():
+            message.snapshot = encode_snapshots(answer.operators)
+            message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
+        case Declined():
+            message.declined = answer.cause or "no cause given"
+    return executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=message)
 
 
 def metrics_report(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -40,6 +40,7 @@ from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.static_tables import StaticTables
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskMetrics, TaskServices
+from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
 
 log = structlog.get_logger(__name__)
 
@@ -102,6 +103,14 @@ class Host:
                 for attempt_id in message.cancel.attempt_ids:
                     if (task := self._tasks.get(attempt_id)) is not None:
                         task.cancel()
+            case "trigger_checkpoint":
+                trigger = message.trigger_checkpoint
+                for task in self._tasks_of(trigger.attempt_ids):
+                    task.trigger_checkpoint(convert.barrier(trigger))
+            case "notify_checkpoint":
+                notice = message.notify_checkpoint
+                for task in self._tasks_of(notice.attempt_ids):
+                    task.notify_checkpoint(notice.checkpoint_id, completed=notice.completed)
             case "operator_event":
                 self._deliver(operator_event_from_proto(message.operator_event))
             case "analyze":
@@ -175,16 +184,22 @@ class Host:
         try:
             self._configure(submit.config)
             configs = convert.task_configs(submit, new)
+            storage = convert.checkpoint_storage(submit)
         except Exception as error:
             for deployment in new:
                 self._report_failure(deployment.attempt_id, error)
             return
+
+        def answer(found: Acknowledged | Declined) -> None:
+            self._link.send(convert.checkpoint_answer(submit.job_id, found))
+
         services = TaskServices(
             exchange=self._exchange,
             engine=self._engine,
             create_operator=self._create_operator,
             report_state=self._report_state,
             send_event=self._send_event,
+            checkpoints=None if storage is None else CheckpointServices(storage, answer),
             user_code_roots=self._user_roots,
         )
         for config in configs:
@@ -209,6 +224,11 @@ class Host:
         with _log_context(config):
             task.run()
         self._tasks.remove(task)
+
+    def _tasks_of(self, attempt_ids: Iterable[str]) -> list[StreamTask]:
+        """Those of these tasks that run here."""
+        found = (self._tasks.get(attempt_id) for attempt_id in attempt_ids)
+        return [task for task in found if task is not None]
 
     def _deliver(self, event: OperatorEvent) -> None:
         if not isinstance(event.message, ToOperator):

@@ -194,6 +194,59 @@ FAILOVER_STRATEGY = _jobs.option(
     "What is restarted when a task fails; no effect yet: it is the whole job.",
     choices=("region", "full", "individual"),
 )
+_checkpoints = _Section("Checkpoints")
+CHECKPOINT_INTERVAL = _checkpoints.option(
+    "execution.checkpointing.interval",
+    "duration",
+    0.0,
+    "Time from the start of one periodic checkpoint to the next; 0: no checkpoints.",
+)
+CHECKPOINT_DIR = _checkpoints.option(
+    "execution.checkpointing.dir",
+    "string",
+    "",
+    "Where checkpoints are kept: a directory that all processes share, or a URI such as"
+    " s3://bucket/checkpoints.",
+)
+CHECKPOINT_TIMEOUT = _checkpoints.option(
+    "execution.checkpointing.timeout",
+    "duration",
+    600.0,
+    "A checkpoint that is not complete after this long is given up.",
+)
+CHECKPOINT_MIN_PAUSE = _checkpoints.option(
+    "execution.checkpointing.min-pause",
+    "duration",
+    0.0,
+    "Least time between the end of a checkpoint and the start of the next periodic one.",
+)
+CHECKPOINT_MAX_CONCURRENT = _checkpoints.option(
+    "execution.checkpointing.max-concurrent-checkpoints",
+    "int",
+    1,
+    "How many checkpoints may be under way.",
+    minimum=1,
+)
+CHECKPOINT_TOLERABLE_FAILURES = _checkpoints.option(
+    "execution.checkpointing.tolerable-failed-checkpoints",
+    "int",
+    0,
+    "How many checkpoints in a row may fail before the job does.",
+    minimum=0,
+)
+CHECKPOINT_NUM_RETAINED = _checkpoints.option(
+    "execution.checkpointing.num-retained",
+    "int",
+    1,
+    "How many complete checkpoints are kept.",
+    minimum=1,
+)
+CHECKPOINT_AFTER_FINISH = _checkpoints.option(
+    "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
+    "bool",
+    True,
+    "Whether checkpoints go on after some tasks have finished.",
+)
 JOBMASTER_SPARES = _jobs.option(
     "jobmanager.warm-spares",
     "int",

@@ -7,9 +7,10 @@ COLLECTING ──all have acknowledged──▶ STORING ──its row is committ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
+from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import AttemptId, OperatorId, VertexId
 from firesteel.common.states import IllegalTransition
 from jobmaster.core.checkpoints.plan import CheckpointPlan
@@ -41,13 +42,23 @@ TRANSITIONS: dict[CheckpointState, frozenset[CheckpointState]] = {
 class Snapshot:
     """What one task acknowledged."""
 
-    state: bytes = field(repr=False)  # where its state is, as its process wrote it; opaque here
-    size_bytes: int = 0
+    operators: tuple[OperatorSnapshot, ...] = ()  # those with state
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
     async_ms: float = 0.0
-    # Operators whose union list state is part of it: all of their subtasks have to be (spec 001).
-    union_lists: frozenset[OperatorId] = frozenset()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(operator.size_bytes for operator in self.operators)
+
+    @property
+    def union_lists(self) -> frozenset[OperatorId]:
+        """Operators with union list state: all of their subtasks have to take part (spec 001)."""
+        return frozenset(o.operator_id for o in self.operators if o.union_lists)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(handle.file.path for operator in self.operators for handle in operator.keyed)
 
 
 class Checkpoint:

@@ -11,7 +11,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import Coordinator, create
-from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
+from jobmaster.core.coordinators.base import Json, Spool, UnexpectedMessage
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.execution_graph import Execution
 
@@ -143,10 +143,20 @@ class Coordinators:
             if operator_id in self.alignment:
                 self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
 
-    def start_over(self) -> None:
-        for coordinator in self.by_operator.values():
-            coordinator.start_over()
+    def start_over(self, snapshots: Mapping[OperatorId, Json] | None = None) -> None:
+        """All tasks start again: from a checkpoint's snapshots, or from the beginning."""
+        for operator_id, coordinator in self.by_operator.items():
+            snapshot = None if snapshots is None else snapshots.get(operator_id)
+            if snapshot is None:
+                coordinator.start_over()
+            else:
+                coordinator.restore(snapshot)
         self.alignment.start_over()
+
+    def snapshot(self) -> dict[OperatorId, Json]:
+        """For a checkpoint: those that have one."""
+        found = {o: coordinator.snapshot() for o, coordinator in self.by_operator.items()}
+        return {operator_id: json for operator_id, json in found.items() if json is not None}
 
     def _of(self, execution: Execution) -> list[OperatorId]:
         """Operators of the task that have a coordinator or an alignment group."""

@@ -49,6 +49,8 @@ class Ended(Phase):
 
     def handle(self, job: Job, event: events.Event | Tick) -> None:
         match event:
+            case events.CheckpointStored() | events.CheckpointNotStored():
+                pass  # known to whoever restores it; this master tells nobody any more
             case events.TerminalStatusStored() | events.DispatcherLost():
                 job.out.append(commands.Exit())
             case events.TaskExecutorConnected():

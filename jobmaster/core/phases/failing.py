@@ -34,7 +34,7 @@ class Failing(Phase):
         return False
 
     def advance(self, job: Job, now: float) -> Phase:
-        if job.graph.live > 0:
+        if job.graph.live > 0 or not job.checkpoints.settled:
             return self
         if self.restart_delay_s is None:
             return Ended.enter(job, JobEvent.GIVE_UP, now)

@@ -31,7 +31,5 @@ class Restarting(Phase):
         """New attempts of all tasks; the job goes on when their slots are there."""
         if now < self.at:
             return self
-        job.restarts += 1
-        job.graph.start_over(job.ids, job.now_ms(now))
-        job.coordinators.start_over()
+        job.start_over(now)
         return WaitingForSlots.enter(job, now)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.ids import AttemptId
 from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind, Snapshot
 from jobmaster.core.checkpoints.commands import (
     AnswerRequest,
@@ -22,6 +23,15 @@ from jobmaster.testing import job, operator_id, vertex
 from tests.unit.jobmaster.checkpoints.graphs import finish, running, task
 
 C = TypeVar("C")
+
+
+def snapshot(attempt: AttemptId, *, union: bool = False) -> Snapshot:
+    state = OperatorSnapshot(
+        operator_id=operator_id("sink"),
+        lists={"attempt": (attempt.encode(),)},
+        union_lists={"u": (b"",)} if union else {},
+    )
+    return Snapshot(operators=(state,))
 
 
 class Coordination:
@@ -55,14 +65,14 @@ class Coordination:
         return trigger.checkpoint_id
 
     def acknowledge(
-        self, checkpoint_id: int, *attempts: AttemptId, **fields: frozenset[OperatorId]
+        self, checkpoint_id: int, *attempts: AttemptId, union: bool = False
     ) -> list[Command]:
         return [
             command
             for attempt in attempts or tuple(self.graph.attempts)
             for command in self.do(
                 self.coordinator.acknowledged(
-                    attempt, checkpoint_id, Snapshot(state=attempt.encode(), **fields), self.now
+                    attempt, checkpoint_id, snapshot(attempt, union=union), self.now
                 )
             )
         ]
@@ -145,7 +155,7 @@ def test_a_newer_one_that_is_complete_first_ends_the_older_one() -> None:
         (1, False),
     ]
     (dropped,) = of(ended, DropSnapshots)
-    assert [s.state for s in dropped.snapshots] == [source.encode()]
+    assert dropped.snapshots == (snapshot(source),)
     late = c.acknowledge(1, *list(c.graph.attempts)[1:])
     assert {type(command) for command in late} == {DropSnapshots}, "nothing refers to its files"
     assert not of(c.sent, TooManyFailures)
@@ -275,7 +285,7 @@ def test_union_list_state_is_all_or_none() -> None:
     c.acknowledge(
         checkpoint_id,
         task(c.graph, "sink", 1).attempt_id,
-        union_lists=frozenset({operator_id("sink")}),
+        union=True,
     )
     assert "sink has union list state" in c.coordinator.history[-1].failure
     assert not of(c.sent, StoreCheckpoint)

@@ -1,0 +1,201 @@
+"""A job's checkpoints between its coordinator and the rest of the core: commands by TaskExecutor,
+the metadata of what is complete, and the state that tasks restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
+from jobmaster.core import commands
+from jobmaster.core.checkpoints import commands as wanted
+from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind, Snapshot
+from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator
+from jobmaster.core.checkpoints.restore import assign
+from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.coordinators.registry import Coordinators
+from jobmaster.core.execution_graph import Execution, ExecutionGraph
+
+
+class JobCheckpoints:
+    """Without settings, a job takes no checkpoints and restores nothing."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings | None,
+        graph: ExecutionGraph,
+        coordinators: Coordinators,
+        now_ms: Callable[[float], int],
+    ) -> None:
+        self.coordinator = (
+            None
+            if settings is None
+            else CheckpointCoordinator(settings, graph, snapshot_coordinators=coordinators.snapshot)
+        )
+        self.failure = ""  # why the job is to fail: too many checkpoints have
+        self._graph = graph
+        self._now_ms = now_ms
+        self._metadata: dict[int, CheckpointMetadata] = {}  # of those stored or being stored
+        self._running = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known which checkpoint is the latest."""
+        return self.coordinator is None or self.coordinator.settled
+
+    @property
+    def latest(self) -> CheckpointMetadata | None:
+        """What a job that starts again restores."""
+        if self.coordinator is None or self.coordinator.latest is None:
+            return None
+        return self._metadata[self.coordinator.latest]
+
+    def next_deadline(self) -> float | None:
+        return None if self.coordinator is None else self.coordinator.next_deadline()
+
+    def follow(self, running: bool, now: float) -> list[commands.Command]:
+        """Called after every event. `running`: whether all tasks run, or have finished."""
+        if self.coordinator is None or running == self._running:
+            return []
+        self._running = running
+        if running:
+            return self._converted(self.coordinator.started(now), now)
+        return self._converted(self.coordinator.stopped("the job does not run any more", now), now)
+
+    def tick(self, now: float) -> list[commands.Command]:
+        return [] if self.coordinator is None else self._converted(self.coordinator.tick(now), now)
+
+    def finished(self, execution: Execution, now: float) -> list[commands.Command]:
+        if self.coordinator is None:
+            return []
+        return self._converted(self.coordinator.finished(execution, now), now)
+
+    def acknowledged(
+        self, attempt_id: AttemptId, checkpoint_id: int, snapshot: Snapshot, now: float
+    ) -> list[commands.Command]:
+        assert self.coordinator is not None
+        return self._converted(
+            self.coordinator.acknowledged(attempt_id, checkpoint_id, snapshot, now), now
+        )
+
+    def declined(
+        self, attempt_id: AttemptId, checkpoint_id: int, cause: str, now: float
+    ) -> list[commands.Command]:
+        assert self.coordinator is not None
+        return self._converted(
+            self.coordinator.declined(attempt_id, checkpoint_id, cause, now), now
+        )
+
+    def stored(self, checkpoint_id: int, now: float) -> list[commands.Command]:
+        assert self.coordinator is not None
+        return self._converted(self.coordinator.stored(checkpoint_id, now), now)
+
+    def not_stored(self, checkpoint_id: int, problem: str, now: float) -> list[commands.Command]:
+        assert self.coordinator is not None
+        self._metadata.pop(checkpoint_id, None)
+        return self._converted(self.coordinator.not_stored(checkpoint_id, problem, now), now)
+
+    def restored(self) -> dict[OperatorId, list[OperatorSnapshot]] | None:
+        """What each subtask of each operator restores; None: everything begins from nothing."""
+        latest = self.latest
+        if latest is None:
+            return None
+        parallelism = {
+            operator.operator_id: vertex.vertex.parallelism
+            for vertex in self._graph.vertices
+            for operator in vertex.vertex.operators
+        }
+        return {o.operator_id: assign(o, parallelism[o.operator_id]) for o in latest.operators}
+
+    # -- inside
+
+    def _converted(self, found: Iterable[wanted.Command], now: float) -> list[commands.Command]:
+        converted: list[commands.Command] = []
+        for command in found:
+            converted += self._convert(command, now)
+        return converted
+
+    def _convert(self, command: wanted.Command, now: float) -> list[commands.Command]:
+        match command:
+            case wanted.TriggerCheckpoint():
+                return [
+                    commands.TriggerCheckpoint(
+                        task_executor_id=task_executor_id,
+                        checkpoint_id=command.checkpoint_id,
+                        timestamp_ms=self._now_ms(now),
+                        savepoint=command.kind is Kind.SAVEPOINT,
+                        unaligned=command.unaligned,
+                        attempt_ids=attempts,
+                    )
+                    for task_executor_id, attempts in _by_task_executor(command.executions)
+                ]
+            case wanted.NotifyCheckpoint():
+                return [
+                    commands.NotifyCheckpoint(
+                        task_executor_id=task_executor_id,
+                        checkpoint_id=command.checkpoint_id,
+                        completed=command.completed,
+                        attempt_ids=attempts,
+                    )
+                    for task_executor_id, attempts in _by_task_executor(command.executions)
+                ]
+            case wanted.StoreCheckpoint():
+                metadata = self._describe(command.checkpoint)
+                self._metadata[metadata.checkpoint_id] = metadata
+                return [commands.StoreCheckpoint(metadata=metadata)]
+            case wanted.DropCheckpoint():
+                self._metadata.pop(command.checkpoint_id, None)
+                return [commands.DropCheckpoint(checkpoint_id=command.checkpoint_id)]
+            case wanted.DropSnapshots():
+                paths = tuple(path for snapshot in command.snapshots for path in snapshot.files)
+                return [commands.DropCheckpointFiles(paths=paths)] if paths else []
+            case wanted.AnswerRequest():
+                return []  # nobody can ask yet
+            case wanted.TooManyFailures():
+                self.failure = command.cause
+                return []
+            case _:
+                assert_never(command)
+
+    def _describe(self, checkpoint: Checkpoint) -> CheckpointMetadata:
+        plan = checkpoint.plan
+        subtasks: dict[OperatorId, dict[int, OperatorSnapshot]] = {}
+        for attempt_id, snapshot in checkpoint.snapshots.items():
+            subtask = plan.to_acknowledge[attempt_id].vertex.subtask
+            for operator in snapshot.operators:
+                subtasks.setdefault(operator.operator_id, {})[subtask] = operator
+        job = self._graph.job_graph
+        return CheckpointMetadata(
+            checkpoint_id=checkpoint.checkpoint_id,
+            job_id=job.job_id,
+            job_name=job.name,
+            timestamp_ms=self._now_ms(checkpoint.triggered_at),
+            savepoint=checkpoint.kind is Kind.SAVEPOINT,
+            operators=tuple(
+                CheckpointedOperator(
+                    operator_id=operator.operator_id,
+                    uid=operator.uid,
+                    name=operator.name,
+                    parallelism=vertex.parallelism,
+                    max_parallelism=vertex.max_parallelism,
+                    finished=vertex.vertex_id in plan.finished,
+                    coordinator=checkpoint.coordinators.get(operator.operator_id),
+                    subtasks=subtasks.get(operator.operator_id, {}),
+                )
+                for vertex in job.vertices
+                for operator in vertex.operators
+            ),
+        )
+
+
+def _by_task_executor(
+    executions: Iterable[Execution],
+) -> Iterable[tuple[TaskExecutorId, tuple[AttemptId, ...]]]:
+    found: dict[TaskExecutorId, list[AttemptId]] = {}
+    for execution in executions:
+        if execution.slot is not None:
+            found.setdefault(execution.slot.task_executor_id, []).append(execution.attempt_id)
+    return [(task_executor_id, tuple(attempts)) for task_executor_id, attempts in found.items()]
