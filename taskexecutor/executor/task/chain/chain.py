@@ -91,7 +91,7 @@ class OperatorChain:
     def open(self, check: Callable[[], None]) -> None:
         for node in reversed(self.nodes):
             check()
-            node.operator.open()
+            node.open()
 
     # -- checkpoints
 

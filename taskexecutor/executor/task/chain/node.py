@@ -14,7 +14,8 @@ import pyarrow as pa
 from firesteel.common.ids import OperatorId
 from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
 from firesteel.elements import MAX_WATERMARK, Watermark
-from firesteel.operator import StreamOperator
+from firesteel.errors import FiresteelError
+from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext
@@ -24,6 +25,8 @@ from taskexecutor.executor.task.metrics import OperatorMetrics
 from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
+
+_POSITION = "firesteel.position"  # the list state of a source's position
 
 
 class ChainNode:
@@ -82,6 +85,19 @@ class ChainNode:
         self.state = state
         self.operator.initialize_state(state)
 
+    def open(self) -> None:
+        self.operator.open()
+        if not isinstance(self.operator, SourceOperator) or self.state is None:
+            return
+        positions = self.state.list_state(_POSITION)
+        if len(positions) > 1 or (self.state.restored and not positions):
+            raise FiresteelError(
+                f"{self.name} was checkpointed with another parallelism than"
+                f" {self.context.task.parallelism}, which a source cannot be restored with yet"
+            )
+        for position in positions:
+            self.operator.restore(position)
+
     def finish(self) -> None:
         for input_index, ended in enumerate(self._ended):
             if not ended:
@@ -110,6 +126,8 @@ class ChainNode:
         """The node's state, under the id of its first member."""
         assert self.state is not None
         self.operator.snapshot_state(checkpoint_id)
+        if isinstance(self.operator, SourceOperator):
+            self.state.list_state(_POSITION)[:] = [self.operator.position()]
         return OperatorId(self.member_ids[0]), self.state.snapshot()
 
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
