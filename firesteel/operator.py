@@ -201,6 +201,10 @@ class RuntimeContext(Protocol):
         """
 
     @property
+    def checkpoints(self) -> bool:
+        """Whether the job takes checkpoints."""
+
+    @property
     def cancelled(self) -> bool:
         """Long work should check this and return early."""
 
@@ -239,6 +243,9 @@ class StreamOperator:
     """
 
     inputs: int = 1
+    # Why the operator cannot take part in checkpoints; empty: it can, because all that it keeps is
+    # in its state.
+    not_checkpointed: str = ""
     # This input is read to its end before the others are, whose producers wait meanwhile.
     reads_first: int | None = None
     context: RuntimeContext
@@ -311,6 +318,11 @@ class SourceOperator(StreamOperator):
         sets `waiting`.
         """
         raise NotImplementedError
+
+    @property
+    def has_position(self) -> bool:
+        """Whether the source can be continued where it was."""
+        return type(self).position is not SourceOperator.position
 
     def position(self) -> Any:
         """What of its input has been emitted, as JSON; no rows. After `flush`.

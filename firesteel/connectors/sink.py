@@ -6,9 +6,10 @@ and a committer makes them visible.
 
     each subtask       SinkWriter: write(batch)*, prepare()  ->  Committer: commit(committables)
 
-Both run in the same subtask. Today a sink commits at the end of the input and every
-`commit_interval_s`; what was committed is written again if the job restarts. With checkpoints,
-`prepare` is called when one is taken and `commit` when it is complete.
+Both run in the same subtask. With checkpoints, `prepare` is called when one is taken and `commit`
+when it is complete, by another attempt and in another subtask if the job has failed between.
+Without them, a sink commits at the end of the input and every `commit_interval_s`, and what was
+committed is written again if the job restarts.
 """
 
 from __future__ import annotations
@@ -72,6 +73,11 @@ class Committer(ABC):
     @abstractmethod
     def commit(self, committables: Sequence[Committable]) -> None:
         """Makes them visible. Idempotent: after a failure it may be called again with the same."""
+
+    def recovered(self) -> None:  # noqa: B027 - optional
+        """Everything that was restored from a checkpoint is committed, by all subtasks. What else
+        earlier attempts of the job have prepared never will be.
+        """
 
     @abstractmethod
     def abort(self, committables: Sequence[Committable]) -> None:

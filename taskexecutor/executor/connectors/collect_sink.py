@@ -30,6 +30,8 @@ class CollectSinkRuntime(SinkRuntime[CollectSink]):
 
 
 class Collecting(StreamOperator):
+    not_checkpointed = "the rows that it has sent are not part of checkpoints"
+
     def __init__(self) -> None:
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0

@@ -28,6 +28,8 @@ class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):
 
 
 class ForeachBatch(StreamOperator):
+    not_checkpointed = "its batch ids are not part of checkpoints"
+
     def __init__(self, sink: ForeachBatchSink) -> None:
         self._sink = sink
         self._rows: list[pa.RecordBatch] = []

@@ -35,25 +35,35 @@ class WriterSink(SinkRuntime[AnySink]):
 class SinkWriting(StreamOperator):
     """Writes with a SinkWriter, and commits what it prepares: at the end of the input, at the
     sink's interval, and when the writer asks for it.
+
+    With checkpoints, what was prepared belongs to the next one, and is committed when that one is
+    complete, by this attempt or, after a failure, by the one that restores it: whatever a complete
+    checkpoint holds is committed (invariant 23). What was prepared for one that was given up is
+    committed with the next.
     """
 
     def __init__(self, runtime: WriterSink[Any]) -> None:
         self._runtime = runtime
         self._interval_s: float | None = runtime.sink.commit_interval_s
         self._deadline_ms: int | None = None  # of what was written since the last commit
-        self._prepared: Sequence[Committable] = ()
+        self._prepared: Sequence[Committable] = ()  # for no checkpoint yet
+        # Prepared for checkpoints, as (checkpoint, committables), and not committed: list state.
+        self._in_checkpoints: list[tuple[int, Sequence[Committable]]] = []
+        self._recovered = False
         self._writer: SinkWriter | None = None
         self._committer: Committer | None = None
         self._restored = False
 
     def initialize_state(self, state: OperatorState) -> None:
         self._restored = state.restored
+        self._in_checkpoints = state.list_state("committables")
 
     def open(self) -> None:
         with self.context.time("python"):
             self._committer = self._runtime.create_committer(self.context)
             if self._committer is not None and not self._restored:
                 self._committer.start_over()
+            self._commit_checkpoints()
             self._writer = self._runtime.create_writer(self.context)
             self._writer.open()
 
@@ -61,7 +71,9 @@ class SinkWriting(StreamOperator):
         if not batch.num_rows:
             return
         assert self._writer is not None
-        if self._interval_s is not None and self._deadline_ms is None:
+        timed = self._interval_s is not None and not self.context.checkpoints
+        if timed and self._deadline_ms is None:
+            assert self._interval_s is not None
             self._deadline_ms = time.time_ns() // 1_000_000 + max(1, round(self._interval_s * 1000))
             self.context.timers.register_processing_time(self._deadline_ms)
         with self.context.time("python"):
@@ -78,25 +90,52 @@ class SinkWriting(StreamOperator):
         with self.context.time("python"):
             self._writer.flush()
 
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        self._prepare()
+        if self._prepared:
+            self._in_checkpoints.append((checkpoint_id, tuple(self._prepared)))
+        self._prepared = ()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        with self.context.time("python"):
+            self._commit_checkpoints(checkpoint_id)
+            if self._committer is not None and not self._recovered:
+                self._recovered = True
+                self._committer.recovered()
+
     def finish(self) -> None:
         self._commit()
 
     def _commit(self) -> None:
-        assert self._writer is not None
+        """With checkpoints: as soon as one is complete."""
         self._deadline_ms = None
-        with self.context.time("python"):
-            self._prepared = tuple(self._writer.prepare())
-            self._commit_prepared()
+        self._prepare()
+        if self.context.checkpoints:
+            return
+        if self._committer is not None:
+            with self.context.time("python"):
+                self._committer.commit(self._prepared)
         self._prepared = ()
 
-    def _commit_prepared(self) -> None:
-        if self._committer is not None:
-            self._committer.commit(self._prepared)
-        elif self._prepared:
+    def _prepare(self) -> None:
+        assert self._writer is not None
+        with self.context.time("python"):
+            self._prepared = (*self._prepared, *self._writer.prepare())
+        if self._prepared and self._committer is None:
             raise FiresteelError(
                 f"{self.context.operator_name}: its writer prepared {len(self._prepared)} "
                 "committables, and create_committer() returned None"
             )
+
+    def _commit_checkpoints(self, up_to: int | None = None) -> None:
+        """Of the checkpoints up to this one; None: of all."""
+        due = [c for n, found in self._in_checkpoints if up_to is None or n <= up_to for c in found]
+        if due:
+            assert self._committer is not None
+            self._committer.commit(due)
+        self._in_checkpoints[:] = [
+            (n, found) for n, found in self._in_checkpoints if up_to is not None and n > up_to
+        ]
 
     def close(self) -> None:
         writer, self._writer = self._writer, None

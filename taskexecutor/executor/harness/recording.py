@@ -128,6 +128,7 @@ class RecordingSource(_Recording, SourceOperator):
         super().__init__(name, journal)
         self.elements = deque(elements)
         self.endless = endless
+        self._polled = 0
 
     def poll(self, max_wait_s: float) -> bool:
         self.waiting = False
@@ -136,6 +137,7 @@ class RecordingSource(_Recording, SourceOperator):
             self.journal.note(self.name, "exhausted" if not self.endless else "waits")
             return self.endless
         self.journal.note(self.name, "poll")
+        self._polled += 1
         element = self.elements.popleft()
         if isinstance(element, Watermark):
             self.output.emit_watermark(element)
@@ -144,3 +146,12 @@ class RecordingSource(_Recording, SourceOperator):
         else:
             self.output.emit(element)
         return True
+
+    def position(self) -> int:
+        """How many elements were emitted."""
+        return self._polled
+
+    def restore(self, position: int) -> None:
+        for _ in range(position - self._polled):
+            self.elements.popleft()
+        self._polled = position

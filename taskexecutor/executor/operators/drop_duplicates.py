@@ -25,6 +25,8 @@ class DropDuplicates(StreamOperator):
     near them. The rows of a batch are decided in the order of event time.
     """
 
+    not_checkpointed = "the rows that it has seen are not part of checkpoints"
+
     def __init__(self, spec: DropDuplicatesSpec) -> None:
         self._spec = spec
         # Without a time, all rows of a key are near each other.

@@ -32,6 +32,8 @@ class MapInArrow(StreamOperator):
 
 
 class CoMapInArrow(StreamOperator):
+    not_checkpointed = "the input that it reads first is not part of checkpoints"
+
     inputs = 2
 
     def __init__(self, spec: CoMapInArrowSpec) -> None:

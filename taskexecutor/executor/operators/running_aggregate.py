@@ -22,6 +22,8 @@ class RunningAggregate(StreamOperator):
     stream of upserts by key.
     """
 
+    not_checkpointed = "its totals are not part of checkpoints"
+
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec
         merges = merges_of(spec.aggregates)

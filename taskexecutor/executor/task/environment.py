@@ -23,6 +23,7 @@ class TaskEnvironment:
         send_event: Callable[[OperatorEvent], None],
         mailbox: Mailbox,
         clock: TaskClock,
+        checkpoints: bool = False,
     ) -> None:
         self.info = info
         self.config = config
@@ -30,6 +31,7 @@ class TaskEnvironment:
         self.send_event = send_event
         self.mailbox = mailbox
         self.clock = clock
+        self.checkpoints = checkpoints  # whether the job takes them
         self.cancelled = False  # set once, by any thread
         # Mails ran in the middle of a step and may have changed what it found: no sleep after it.
         self.yielded = False

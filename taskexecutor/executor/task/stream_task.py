@@ -87,6 +87,7 @@ class StreamTask:
             send_event=services.send_event,
             mailbox=self._mailbox,
             clock=self._clock,
+            checkpoints=services.checkpoints is not None,
         )
         self._partitions: list[ResultPartition] = []
         self._chain: OperatorChain | None = None
@@ -204,6 +205,7 @@ class StreamTask:
         )
         self._chain = chain
         if self._services.checkpoints is not None:
+            chain.check_checkpointed()
             self._checkpoints = TaskCheckpoints(
                 config.attempt_id, chain, self._services.checkpoints
             )

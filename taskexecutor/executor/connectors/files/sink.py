@@ -1,6 +1,7 @@
 """FileSink: part files that appear under their names when they are complete.
 
     <path>/.inprogress-<attempt>-part-<subtask>-<job>-<sink>-<n>.parquet   while it is written
+    <path>/.complete-<attempt>-part-<subtask>-<job>-<sink>-<n>.parquet     until its checkpoint is
     <path>/part-<subtask>-<job>-<sink>-<n>.parquet                         once it is committed
 
 No two writers share a name, not even two sinks of one task with the same path.
@@ -12,6 +13,8 @@ writes to the same folder with the same program.
 
 The names of committed files tell their job, but not the attempt. A job that starts over finds those
 of its earlier attempts, and removes them with its first commit: its rows are all written again.
+With checkpoints, <n> and the <attempt> of complete files begin with the attempt's number. Once
+everything that a checkpoint holds is committed, complete files of earlier attempts are removed.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from taskexecutor.executor.connectors.files.formats import WRITERS, TableWriter,
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
 _UNFINISHED = ".inprogress-"
+_COMPLETE = ".complete-"
 GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this
 GROUP_ROWS = 2**20
 
@@ -94,8 +98,16 @@ class FileWriter(SinkWriter):
         self._write_gathered()
         self._complete_file()
         complete, self._complete = self._complete, []
+        if self._context.checkpoints:  # it is to outlive this task
+            complete = [self._kept(file) for file in complete]
         self.commit_now = False
         return complete
+
+    def _kept(self, file: CompleteFile) -> CompleteFile:
+        path = self._folder / f"{_COMPLETE}{self._context.task.attempt}-{file.final.name}"
+        with _explained(path):
+            os.rename(file.in_progress, path)
+        return CompleteFile(path, file.final)
 
     def close(self) -> None:
         self._gathered = []
@@ -114,7 +126,10 @@ class FileWriter(SinkWriter):
         if self._file is not None and not self._file.suits(table):
             self._complete_file()
         if self._file is None:
-            name = f"{_committed_prefix(self._context)}{self._count}.{self._sink.format}"
+            number = f"{self._count}"
+            if self._context.checkpoints:  # files of earlier attempts stay
+                number = f"{self._context.task.attempt}-{number}"
+            name = f"{_committed_prefix(self._context)}{number}.{self._sink.format}"
             self._count += 1
             attempt = self._context.task.attempt_id[:12]
             self._file = _PartFile(
@@ -135,6 +150,7 @@ class FileCommitter(Committer):
     def __init__(self, sink: FileSink, context: RuntimeContext) -> None:
         self._folder = Path(sink.path)
         self._prefix = _committed_prefix(context)
+        self._context = context
         self._superseded: list[Path] = []
 
     def start_over(self) -> None:
@@ -149,6 +165,17 @@ class FileCommitter(Committer):
             with _explained(file.final):
                 if file.in_progress.exists() or not file.final.exists():  # else: committed before
                     os.rename(file.in_progress, file.final)
+
+    def recovered(self) -> None:
+        task = self._context.task
+        if task.subtask != 0:
+            return
+        job_and_sink = f"{task.job_id[:12]}-{_sink_id(self._context)}"
+        for path in self._folder.glob(f"{_COMPLETE}*-part-*-{job_and_sink}-*"):
+            attempt = path.name.removeprefix(_COMPLETE).partition("-")[0]
+            if attempt.isdigit() and int(attempt) < task.attempt:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def abort(self, committables: Sequence[CompleteFile]) -> None:
         for file in committables:

@@ -60,6 +60,8 @@ class PythonSinkRuntime(WriterSink[PythonSink]):
 class EpochWriting(SinkWriting):
     """The messages are committed by another operator: they are emitted, a row each."""
 
+    not_checkpointed = "its batch ids are not part of checkpoints"
+
     def _commit_prepared(self) -> None:
         for message in self._prepared:
             row = [

@@ -284,6 +284,8 @@ class _Read:
 class PartitionReader(StreamOperator):
     """Turns partitions into their rows, and passes the planner's marks on."""
 
+    not_checkpointed = "its partitions are not part of checkpoints"
+
     def __init__(self, source: PythonSource) -> None:
         self._source = source
 

@@ -64,6 +64,8 @@ class TransformWithState(StreamOperator):
             self.inputs = 2
             self.reads_first = _INITIAL_STATE
         self._initial_state_read = spec.initial_key_columns is None
+        if not self._initial_state_read:
+            self.not_checkpointed = "how far its initial state is read is not part of checkpoints"
 
     # -- life
 

@@ -41,6 +41,8 @@ class _Pane:
 
 
 class PaneWindows(StreamOperator):
+    not_checkpointed = "its windows are not part of checkpoints"
+
     def __init__(
         self,
         window: TumblingSpec | SlidingSpec,

@@ -40,6 +40,8 @@ class SessionWindows(StreamOperator):
     A row is too late if its session, joined with those still open, was over when the row arrived.
     """
 
+    not_checkpointed = "its windows are not part of checkpoints"
+
     def __init__(
         self,
         window: SessionSpec,

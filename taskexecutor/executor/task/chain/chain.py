@@ -95,6 +95,11 @@ class OperatorChain:
 
     # -- checkpoints
 
+    def check_checkpointed(self) -> None:
+        """Raises FiresteelError if an operator keeps something that no checkpoint holds."""
+        for node in self.nodes:
+            node.check_checkpointed()
+
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Behind everything that belongs to the checkpoint, which is flushed."""
         self._emit_event(barrier)

@@ -117,5 +117,9 @@ class OperatorContext:
         self._environment.yield_to_mail(timeout_s)
 
     @property
+    def checkpoints(self) -> bool:
+        return self._environment.checkpoints
+
+    @property
     def cancelled(self) -> bool:
         return self._environment.cancelled

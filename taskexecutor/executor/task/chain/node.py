@@ -122,6 +122,17 @@ class ChainNode:
 
     # -- checkpoints
 
+    def check_checkpointed(self) -> None:
+        operator = self.operator
+        reason = operator.not_checkpointed
+        if isinstance(operator, SourceOperator) and not operator.has_position:
+            reason = reason or "it cannot say how far it has read"
+        if reason:
+            raise FiresteelError(
+                f"{self.name} cannot take part in checkpoints yet: {reason}. Run the job without"
+                " them (execution.checkpointing.interval: 0)"
+            )
+
     def snapshot(self, checkpoint_id: int) -> tuple[OperatorId, OperatorStateSnapshot]:
         """The node's state, under the id of its first member."""
         assert self.state is not None

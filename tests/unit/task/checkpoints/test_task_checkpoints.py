@@ -157,11 +157,38 @@ def test_a_source_sends_the_barrier_when_it_is_triggered(checkpoints: Checkpoint
     run.wait_for(RUNNING)
     run.task.trigger_checkpoint(barrier(3))
     answer = checkpoints.acknowledged()
-    assert (answer.checkpoint_id, answer.operators) == (3, (answer.operators[0],))
-    assert answer.operators[0].empty
+    assert answer.checkpoint_id == 3
+    assert run.sent(OUT)[0] == batch(1)
     assert barrier(3) in run.sent(OUT)
     run.task.cancel()
     run.join()
+    restored = {
+        OperatorId(stable_id("src")): read_snapshot(checkpoints.storage, answer.operators[0])
+    }
+    again = Run(
+        vertex(operator("src")),
+        {"src": RecordingSource("src", journal, [batch(1), batch(2)])},
+        out_edges=[OUT],
+        restored=restored,
+    ).run()
+    assert again.sent(OUT)[0] == batch(2), "it goes on where it was"
+
+
+def test_an_operator_that_keeps_what_no_checkpoint_holds_is_refused(
+    checkpoints: Checkpoints,
+) -> None:
+    class Forgetful(Summing):
+        not_checkpointed = "its sums are not part of checkpoints"
+
+    run = Run(
+        vertex(operator("sum", ())),
+        {"sum": Forgetful()},
+        in_edges=[(IN, 1)],
+        checkpoints=checkpoints.services,
+    ).run()
+    assert run.errors[0].summary.startswith(
+        "FiresteelError: sum cannot take part in checkpoints yet: its sums are not part of"
+    )
 
 
 def finishing_source(checkpoints: Checkpoints, journal: Journal) -> Run:
