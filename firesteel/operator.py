@@ -320,6 +320,11 @@ class SourceOperator(StreamOperator):
         raise NotImplementedError
 
     @property
+    def splits_received(self) -> int:
+        """How many splits the source's coordinator has given it."""
+        return 0
+
+    @property
     def has_position(self) -> bool:
         """Whether the source can be continued where it was."""
         return type(self).position is not SourceOperator.position

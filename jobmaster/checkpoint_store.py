@@ -31,7 +31,10 @@ class CheckpointStore:
 
     def execute(
         self,
-        command: commands.StoreCheckpoint | commands.DropCheckpoint | commands.DropCheckpointFiles,
+        command: commands.StoreCheckpoint
+        | commands.DropCheckpoint
+        | commands.DropCheckpointFiles
+        | commands.DropAllCheckpoints,
     ) -> None:
         loop = asyncio.get_running_loop()
         match command:
@@ -41,6 +44,8 @@ class CheckpointStore:
                 )
             case commands.DropCheckpoint(checkpoint_id=checkpoint_id):
                 loop.run_in_executor(self._thread, self._drop, checkpoint_id)
+            case commands.DropAllCheckpoints():
+                loop.run_in_executor(self._thread, self._drop_all)
             case commands.DropCheckpointFiles(paths=paths):
                 loop.run_in_executor(self._thread, self._drop_files, paths)
 
@@ -59,6 +64,9 @@ class CheckpointStore:
 
     def _drop(self, checkpoint_id: int) -> None:
         self._try(lambda: self._opened().delete_directory(f"chk-{checkpoint_id}"))
+
+    def _drop_all(self) -> None:
+        self._try(lambda: self._opened().delete_directory(""))
 
     def _drop_files(self, paths: tuple[str, ...]) -> None:
         self._try(lambda: self._opened().delete(paths))

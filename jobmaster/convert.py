@@ -307,6 +307,7 @@ class TaskExecutorMessages:
                     savepoint=command.savepoint,
                     unaligned=command.unaligned,
                     attempt_ids=command.attempt_ids,
+                    splits={str(attempt): n for attempt, n in command.splits.items()},
                 )
                 return self._message(trigger_checkpoint=trigger)
             case commands.NotifyCheckpoint():

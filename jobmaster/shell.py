@@ -207,6 +207,7 @@ class RunningJob:
                 commands.StoreCheckpoint()
                 | commands.DropCheckpoint()
                 | commands.DropCheckpointFiles()
+                | commands.DropAllCheckpoints()
             ):
                 self._checkpoints.execute(command)
             case commands.ReportStatus():

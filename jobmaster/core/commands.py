@@ -113,6 +113,7 @@ class TriggerCheckpoint:
     savepoint: bool
     unaligned: bool
     attempt_ids: tuple[AttemptId, ...]
+    splits: dict[AttemptId, int]  # how many a source was assigned, where there are any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,11 @@ class DropCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropAllCheckpoints:
+    """The job is over: delete its checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheckpointFiles:
     """Delete files that belong to no checkpoint."""
 
@@ -231,6 +237,7 @@ Command: TypeAlias = (
     | StoreCheckpoint
     | DropCheckpoint
     | DropCheckpointFiles
+    | DropAllCheckpoints
     | ReportStatus
     | ReportProgress
     | Log

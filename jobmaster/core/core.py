@@ -264,6 +264,7 @@ class JobMasterCore:
         self._compare_tasks(event, held, now)
         if returning:
             self.phase.reconnected(job, task_executor_id)
+            job.out += job.checkpoints.reconnected(now)
 
     def _compare_tasks(
         self, event: events.TaskExecutorConnected, held: list[Slot], now: float

@@ -106,7 +106,8 @@ class Host:
             case "trigger_checkpoint":
                 trigger = message.trigger_checkpoint
                 for task in self._tasks_of(trigger.attempt_ids):
-                    task.trigger_checkpoint(convert.barrier(trigger))
+                    splits = trigger.splits.get(task.config.attempt_id, 0)
+                    task.trigger_checkpoint(convert.barrier(trigger), splits)
             case "notify_checkpoint":
                 notice = message.notify_checkpoint
                 for task in self._tasks_of(notice.attempt_ids):

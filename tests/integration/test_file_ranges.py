@@ -127,7 +127,7 @@ def test_a_file_that_is_not_what_was_listed_is_named(engine: SparkEngine, tmp_pa
 
 
 def check(harness: OperatorHarness, split: str) -> None:
-    number = harness.operator._splits._received  # type: ignore[attr-defined]
+    number = harness.operator._splits.received  # type: ignore[attr-defined]
     read_split(harness, number, split)
 
 

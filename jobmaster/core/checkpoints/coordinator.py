@@ -121,6 +121,20 @@ class CheckpointCoordinator:
             commands.append(_refusal(request, cause))
         return commands
 
+    def lost_messages(self, now: float) -> list[Command]:
+        """Triggers and notices to tasks may be lost: what is being collected is given up, and the
+        tasks hear again what is complete.
+        """
+        commands: list[Command] = []
+        for checkpoint in self.pending:
+            if checkpoint.state is CheckpointState.COLLECTING:
+                cause = "the stream to a TaskExecutor broke: messages may be lost"
+                commands += self._fail(checkpoint, cause, now)
+        complete = [c for c in self.history if c.state is CheckpointState.COMPLETED]
+        if complete and self._running:
+            commands.append(self._notice(complete[-1], completed=True))
+        return [*commands, *self._begin_requested(now)]
+
     def finished(self, execution: Execution, now: float) -> list[Command]:
         """A task has finished. Whoever waits for its acknowledgement would wait for ever."""
         commands: list[Command] = []

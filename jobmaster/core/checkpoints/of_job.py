@@ -37,6 +37,7 @@ class JobCheckpoints:
         )
         self.failure = ""  # why the job is to fail: too many checkpoints have
         self._graph = graph
+        self._assigned = coordinators.assigned
         self._now_ms = now_ms
         self._metadata: dict[int, CheckpointMetadata] = {}  # of those stored or being stored
         self._running = False
@@ -76,7 +77,8 @@ class JobCheckpoints:
     def acknowledged(
         self, attempt_id: AttemptId, checkpoint_id: int, snapshot: Snapshot, now: float
     ) -> list[commands.Command]:
-        assert self.coordinator is not None
+        if self.coordinator is None:
+            return []
         return self._converted(
             self.coordinator.acknowledged(attempt_id, checkpoint_id, snapshot, now), now
         )
@@ -84,10 +86,21 @@ class JobCheckpoints:
     def declined(
         self, attempt_id: AttemptId, checkpoint_id: int, cause: str, now: float
     ) -> list[commands.Command]:
-        assert self.coordinator is not None
+        if self.coordinator is None:
+            return []
         return self._converted(
             self.coordinator.declined(attempt_id, checkpoint_id, cause, now), now
         )
+
+    def reconnected(self, now: float) -> list[commands.Command]:
+        """A TaskExecutor's stream broke and is open again: triggers and notices may be lost."""
+        if self.coordinator is None:
+            return []
+        return self._converted(self.coordinator.lost_messages(now), now)
+
+    def ended(self) -> list[commands.Command]:
+        """The job is over: nobody will restore it."""
+        return [] if self.coordinator is None else [commands.DropAllCheckpoints()]
 
     def stored(self, checkpoint_id: int, now: float) -> list[commands.Command]:
         assert self.coordinator is not None
@@ -121,6 +134,7 @@ class JobCheckpoints:
     def _convert(self, command: wanted.Command, now: float) -> list[commands.Command]:
         match command:
             case wanted.TriggerCheckpoint():
+                splits = {e.attempt_id: self._assigned(e) for e in command.executions}
                 return [
                     commands.TriggerCheckpoint(
                         task_executor_id=task_executor_id,
@@ -129,6 +143,7 @@ class JobCheckpoints:
                         savepoint=command.kind is Kind.SAVEPOINT,
                         unaligned=command.unaligned,
                         attempt_ids=attempts,
+                        splits={a: splits[a] for a in attempts if splits.get(a)},
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]

@@ -83,6 +83,10 @@ class Coordinator:
         """The outcome of a `Spool`; `problem` is empty if it succeeded."""
         return ()
 
+    def assigned(self, attempt_id: AttemptId) -> int:
+        """How many splits the attempt was assigned, whether they have arrived or not."""
+        return 0
+
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         """The attempt failed or was cancelled: what it owned becomes available again."""
 

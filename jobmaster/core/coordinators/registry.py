@@ -153,6 +153,14 @@ class Coordinators:
                 coordinator.restore(snapshot)
         self.alignment.start_over()
 
+    def assigned(self, execution: Execution) -> int:
+        """How many splits the task was assigned, whether they have arrived or not."""
+        return sum(
+            self.by_operator[operator_id].assigned(execution.attempt_id)
+            for operator_id in self._of(execution)
+            if operator_id in self.by_operator
+        )
+
     def snapshot(self) -> dict[OperatorId, Json]:
         """For a checkpoint: those that have one."""
         found = {o: coordinator.snapshot() for o, coordinator in self.by_operator.items()}

@@ -95,6 +95,9 @@ class SplitEnumerator(Coordinator, ABC):
         self._waiting.pop(attempt_id, None)
         return SplitAssigned(number=len(owned) - 1, split_json=self.split_json(number))
 
+    def assigned(self, attempt_id: AttemptId) -> int:
+        return len(self._owned.get(attempt_id, ()))
+
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._waiting.pop(attempt_id, None)
         for number in self._owned.pop(attempt_id, ()):

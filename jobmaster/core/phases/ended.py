@@ -28,6 +28,8 @@ class Ended(Phase):
         job.declare()
         job.free(slots, phase.cause)
         job.log("info", "job ended", status=job.graph.status.name)
+        if event is not JobEvent.SUSPEND:
+            job.out += job.checkpoints.ended()
         job.report_status()
         for task_executor_id in job.task_executors.all():
             job.dismiss(task_executor_id, phase.cause)

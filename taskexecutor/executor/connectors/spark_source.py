@@ -31,6 +31,10 @@ class SparkSourceStage(SparkStage, SourceOperator):
         self._splits = Splits()
         self._split: Split | None = None  # has begun and not ended
 
+    @property
+    def splits_received(self) -> int:
+        return self._splits.received
+
     def handle_coordinator_event(self, event: Any) -> None:
         self._splits.handle(event, self.context)
 

@@ -61,6 +61,10 @@ class SplitReading(SourceOperator):
         with self.context.time("python"):
             self._reader.open()
 
+    @property
+    def splits_received(self) -> int:
+        return self._splits.received
+
     def handle_coordinator_event(self, event: Any) -> None:
         self._splits.handle(event, self.context)
 

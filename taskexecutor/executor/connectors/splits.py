@@ -47,7 +47,7 @@ class Splits:
     def __init__(self) -> None:
         self.waiting: deque[Begun] = deque()
         self.exhausted = False  # there will be no more
-        self._received = 0
+        self.received = 0  # by this attempt
         self._requested = False
 
     def position(self, begun: Begun | None, **others: Any) -> dict[str, Any]:
@@ -64,13 +64,13 @@ class Splits:
         """Requests one more, unless a request is unanswered."""
         if not self._requested and not self.exhausted:
             self._requested = True
-            context.send_to_coordinator(SplitRequested(received=self._received))
+            context.send_to_coordinator(SplitRequested(received=self.received))
 
     def handle(self, event: Any, context: RuntimeContext) -> None:
         match event:
             case SplitAssigned():
-                if event.number == self._received:
-                    self._received += 1
+                if event.number == self.received:
+                    self.received += 1
                     self._requested = False
                     self.waiting.append(Begun(json.loads(event.split_json), None))
             case SplitsExhausted():

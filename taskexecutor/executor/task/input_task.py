@@ -115,7 +115,7 @@ class InputTask:
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_partitions_ended else Step.MORE
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
         self._carry_out(self._alignment.trigger(barrier))
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:

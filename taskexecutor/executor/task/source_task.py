@@ -23,6 +23,8 @@ class SourceTask:
             )
         self._head = head
         self._source = head.operator
+        # Checkpoints that wait for splits on their way, with the number to be received.
+        self._triggered: list[tuple[CheckpointBarrier, int]] = []
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
 
@@ -30,6 +32,8 @@ class SourceTask:
         """Acquires nothing: a source has only its operators."""
 
     def step(self) -> Step:
+        if self._triggered:
+            self._take_triggered()
         if self._chain.stopped:
             self.max_wait_s = None  # a mail raises the limit
             return Step.DRY
@@ -44,12 +48,18 @@ class SourceTask:
     def step_after_data(self) -> Step:
         return Step.END
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        assert self._checkpoints is not None
-        self._checkpoints.take(barrier)
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
+        self._triggered.append((barrier, splits))
+        self._take_triggered()
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
-        """A source waits for no barriers."""
+        self._triggered = [t for t in self._triggered if t[0].checkpoint_id != checkpoint_id]
+
+    def _take_triggered(self) -> None:
+        while self._triggered and self._source.splits_received >= self._triggered[0][1]:
+            barrier, _ = self._triggered.pop(0)
+            assert self._checkpoints is not None
+            self._checkpoints.take(barrier)
 
     def watermark_us(self) -> int:
         return self._head.watermark_us

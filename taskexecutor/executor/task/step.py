@@ -28,8 +28,10 @@ class TaskKind(Protocol):
     def step_after_data(self) -> Step:
         """END when nothing at all can follow on the inputs."""
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        """The master's trigger: no running producer will bring the barrier."""
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
+        """The master's trigger: no running producer will bring the barrier. A source waits until it
+        has received so many splits.
+        """
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
         """The checkpoint was given up: its barriers need not be waited for."""

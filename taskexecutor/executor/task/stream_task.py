@@ -109,9 +109,11 @@ class StreamTask:
         for partition in list(self._partitions):
             partition.abort()
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        """Begins a checkpoint here, between two elements."""
-        self._mailbox.put_between(functools.partial(self._trigger, barrier))
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int = 0) -> None:
+        """Begins a checkpoint here, between two elements, once the source has received all `splits`
+        that it was assigned: they are not in its enumerator's snapshot.
+        """
+        self._mailbox.put_between(functools.partial(self._trigger, barrier, splits))
 
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
         """How a checkpoint ended, between two elements."""
@@ -347,9 +349,9 @@ class StreamTask:
 
     # -- checkpoints
 
-    def _trigger(self, barrier: CheckpointBarrier) -> None:
+    def _trigger(self, barrier: CheckpointBarrier, splits: int) -> None:
         assert self._kind is not None
-        self._kind.trigger_checkpoint(barrier)
+        self._kind.trigger_checkpoint(barrier, splits)
 
     def _checkpoint_ended(self, checkpoint_id: int, *, completed: bool) -> None:
         assert self._kind is not None

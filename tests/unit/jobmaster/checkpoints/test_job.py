@@ -1,0 +1,202 @@
+"""Checkpoints of a job as its core takes them: with its phases, its restarts and its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.operator_messages import SplitRequested
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ErrorInfo
+from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.checkpoint import Snapshot
+from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.execution_graph import Execution
+from jobmaster.core.settings import JobSettings, settings_from
+from jobmaster.testing import World, job, offer, operator_id, vertex
+
+RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
+
+
+def world(**settings: float) -> World:
+    """A source of ten splits and a sink, in one slot, with a checkpoint every ten seconds."""
+    sequence = {"start": 0, "end": 100, "split_rows": 10}
+    graph = job(vertex("source", 1, coordinator=("sequence-source", sequence)), vertex("sink", 1))
+    checkpoints = CheckpointSettings(directory="/d", interval_s=10.0, **settings)  # type: ignore[arg-type]
+    made = World(
+        graph,
+        JobSettings(
+            checkpoints=checkpoints,
+            restart_strategy="fixed-delay",
+            restart_attempts=9,
+            restart_delay_s=0.0,
+            heartbeat_timeout_s=1000.0,
+        ),
+    )
+    made.run(("tm", 1))
+    return made
+
+
+def snapshot(vertex_name: str, text: str) -> Snapshot:
+    state = OperatorSnapshot(operator_id=operator_id(vertex_name), lists={"l": (text.encode(),)})
+    return Snapshot(operators=(state,))
+
+
+def acknowledge(made: World, execution: Execution, checkpoint_id: int) -> list[commands.Command]:
+    assert execution.slot is not None
+    name = execution.vertex.job_vertex.vertex.name
+    return made.post(
+        events.CheckpointAcknowledged(
+            task_executor_id=execution.slot.task_executor_id,
+            attempt_id=execution.attempt_id,
+            checkpoint_id=checkpoint_id,
+            snapshot=snapshot(name, f"{name} {checkpoint_id}"),
+        )
+    )
+
+
+def ask_split(made: World, received: int) -> list[commands.Command]:
+    (source,) = made.executions("source")
+    assert source.slot is not None
+    return made.post(
+        events.OperatorMessageReceived(
+            task_executor_id=source.slot.task_executor_id,
+            operator_id=operator_id("source"),
+            attempt_id=source.attempt_id,
+            message=SplitRequested(received=received),
+        )
+    )
+
+
+def complete(made: World) -> int:
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    for execution in made.executions():
+        acknowledge(made, execution, trigger.checkpoint_id)
+    store = made.of(commands.StoreCheckpoint)[-1]
+    assert store.metadata.checkpoint_id == trigger.checkpoint_id
+    made.post(events.CheckpointStored(checkpoint_id=trigger.checkpoint_id))
+    return trigger.checkpoint_id
+
+
+def fail(made: World, vertex_name: str = "sink") -> None:
+    error = ErrorInfo(summary="RuntimeError: once")
+    made.report(made.executions(vertex_name), FAILED, error=error)
+    others = [e for e in made.executions() if e.state is ExecutionState.CANCELING]
+    made.report(others, ExecutionState.CANCELED)
+
+
+def test_a_job_that_fails_goes_on_from_its_latest_complete_checkpoint() -> None:
+    made = world()
+    ask_split(made, 0)
+    ask_split(made, 1)
+    checkpoint_id = complete(made)
+    ask_split(made, 2)
+    made.pass_time(10.0)
+    (source,) = made.executions("source")
+    acknowledge(made, source, checkpoint_id + 1)
+    made.sent.clear()
+    fail(made)
+    made.pass_time(0.1)
+    deploy = made.one(commands.DeployTasks)
+    restored = {
+        task.subtask: task.restored for task in deploy.tasks if task.vertex_id == source_id(made)
+    }
+    assert restored[0] is not None
+    assert [s.lists["l"] for s in restored[0]] == [(f"source {checkpoint_id}".encode(),)]
+    made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
+    answer = made.one(commands.SendOperatorMessage, ask_split(made, 0))
+    assert '"start": 20' in answer.message.split_json, "the third split: two are the reader's"  # type: ignore[union-attr]
+    assert complete(made) == checkpoint_id + 2, "ids go on"
+
+
+def source_id(made: World) -> object:
+    return made.core.graph.vertices[0].vertex.vertex_id
+
+
+def test_a_job_that_fails_before_its_first_checkpoint_begins_from_nothing() -> None:
+    made = world()
+    made.sent.clear()
+    fail(made)
+    made.pass_time(0.1)
+    assert {task.restored for task in made.one(commands.DeployTasks).tasks} == {None}
+
+
+def test_the_trigger_says_how_many_splits_its_snapshot_counts_on() -> None:
+    made = world()
+    ask_split(made, 0)
+    ask_split(made, 1)
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    (source,) = made.executions("source")
+    assert trigger.attempt_ids == (source.attempt_id,)
+    assert trigger.splits == {source.attempt_id: 2}
+
+
+def test_a_job_restarts_only_when_it_is_known_which_checkpoint_is_the_latest() -> None:
+    made = world()
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    for execution in made.executions():
+        acknowledge(made, execution, trigger.checkpoint_id)
+    made.sent.clear()
+    fail(made)
+    made.pass_time(5.0)
+    assert made.core.graph.status is JobStatus.FAILING
+    made.post(events.CheckpointStored(checkpoint_id=trigger.checkpoint_id))
+    made.pass_time(0.1)
+    restored = [task.restored for task in made.one(commands.DeployTasks).tasks]
+    assert all(part is not None for part in restored)
+
+
+def test_the_job_fails_with_too_many_failed_checkpoints_and_says_which_task_declined() -> None:
+    made = world()
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    (sink,) = made.executions("sink")
+    assert sink.slot is not None
+    made.post(
+        events.CheckpointDeclined(
+            task_executor_id=sink.slot.task_executor_id,
+            attempt_id=sink.attempt_id,
+            checkpoint_id=trigger.checkpoint_id,
+            cause="the disk is full",
+        )
+    )
+    assert made.core.graph.status is JobStatus.FAILING
+    assert (
+        "sink (1/1)#0 declined: the disk is full" in made.core.exceptions.newest_first()[0].summary
+    )
+
+
+def test_a_reconnected_task_executor_may_have_missed_a_trigger() -> None:
+    made = world()
+    first = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    made.sent.clear()
+    made.connect(
+        "tm", [offer(0)], [events.TaskUpdate(e.attempt_id, e.state) for e in made.executions()]
+    )
+    notice = made.one(commands.NotifyCheckpoint)
+    assert (notice.checkpoint_id, notice.completed) == (first.checkpoint_id, False)
+    assert made.core.graph.status is JobStatus.RUNNING
+    assert complete(made) == first.checkpoint_id + 1
+
+
+def test_a_job_that_ends_leaves_no_checkpoint_behind() -> None:
+    made = world()
+    complete(made)
+    made.sent.clear()
+    made.post(events.CancelRequested())
+    made.report(made.executions(), ExecutionState.CANCELED)
+    assert made.core.graph.status is JobStatus.CANCELED
+    assert made.of(commands.DropAllCheckpoints)
+    late = made.post(events.CheckpointStored(checkpoint_id=99))
+    assert late == []
+
+
+def test_an_interval_without_a_directory_is_refused() -> None:
+    conf = Configuration({"execution.checkpointing.interval": "1 s"})
+    with pytest.raises(ConfigurationError, match=r"execution.checkpointing.dir is not: say where"):
+        settings_from(conf)
+    directory = conf.with_overrides({"execution.checkpointing.dir": "/d"})
+    assert settings_from(directory).checkpoints == CheckpointSettings(
+        directory="/d", interval_s=1.0
+    )
+    assert settings_from(Configuration({})).checkpoints is None
