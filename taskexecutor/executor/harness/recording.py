@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from firesteel.common.operator_messages import ToOperator
+from firesteel.common.operator_messages import SplitAssigned, ToOperator
 from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.operator import (
     OperatorState,
@@ -129,6 +129,7 @@ class RecordingSource(_Recording, SourceOperator):
         self.elements = deque(elements)
         self.endless = endless
         self._polled = 0
+        self.splits = 0  # that were assigned
 
     def poll(self, max_wait_s: float) -> bool:
         self.waiting = False
@@ -147,11 +148,21 @@ class RecordingSource(_Recording, SourceOperator):
             self.output.emit(element)
         return True
 
-    def position(self) -> int:
-        """How many elements were emitted."""
-        return self._polled
+    @property
+    def splits_received(self) -> int:
+        return self.splits
 
-    def restore(self, position: int) -> None:
-        for _ in range(position - self._polled):
+    def handle_coordinator_event(self, event: ToOperator) -> None:
+        super().handle_coordinator_event(event)
+        if isinstance(event, SplitAssigned):
+            self.splits += 1
+
+    def position(self) -> list[int]:
+        """How many elements were emitted, and how many splits assigned."""
+        return [self._polled, self.splits]
+
+    def restore(self, position: list[int]) -> None:
+        polled, self.splits = position
+        for _ in range(polled):
             self.elements.popleft()
-        self._polled = position
+        self._polled = polled

@@ -31,7 +31,7 @@ import structlog
 from firesteel.common.error_report import error_info
 from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
-from firesteel.common.operator_messages import ToOperator
+from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted, ToOperator
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo
@@ -122,8 +122,14 @@ class StreamTask:
         )
 
     def handle_event(self, operator_id: str, message: ToOperator) -> None:
-        """Delivers a message from the operator's coordinator, between two elements."""
-        self._mailbox.put(functools.partial(self._deliver, operator_id, message))
+        """Delivers a message from the operator's coordinator. Splits come between two elements, in
+        order with the triggers of checkpoints: a snapshot holds those that were assigned before it.
+        """
+        mail = functools.partial(self._deliver, operator_id, message)
+        if isinstance(message, SplitAssigned | SplitsExhausted):
+            self._mailbox.put_between(mail)
+        else:
+            self._mailbox.put(mail)
 
     def metrics(self) -> TaskMetrics:
         return self._metrics.read()

@@ -89,11 +89,14 @@ class TaskCheckpoints:
     def _write_all(self) -> None:
         while (work := self._writing.get()) is not None:
             try:
-                self._services.answer(self._write(work))
+                answer = self._write(work)
+                if answer is not None:
+                    self._services.answer(answer)
             except Exception:
                 _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
 
-    def _write(self, work: _ToWrite) -> Acknowledged | Declined:
+    def _write(self, work: _ToWrite) -> Acknowledged | Declined | None:
+        """None: the task has ended, and the master learns that from its state."""
         started = time.perf_counter()
         storage = self._services.storage
         written: list[OperatorSnapshot] = []
@@ -101,7 +104,8 @@ class TaskCheckpoints:
         try:
             for operator_id, snapshot in work.operators:
                 if self._closed.is_set():
-                    raise StorageError("the task has ended")
+                    self._delete(paths)
+                    return None
                 path = f"chk-{work.checkpoint_id}/{self._attempt_id}-{operator_id[:8]}"
                 paths.append(path)
                 written.append(write_snapshot(storage, path, operator_id, snapshot))

@@ -5,6 +5,7 @@ at its end (spec 000, spec 001).
 from __future__ import annotations
 
 import queue
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId, stable_id
+from firesteel.common.operator_messages import SplitAssigned
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition
 from firesteel.operator import OperatorState, StreamOperator
@@ -206,9 +208,13 @@ def test_a_task_closes_when_a_checkpoint_holds_what_finish_has_done(
 ) -> None:
     """Spec 001: the first notice of any checkpoint that began after finish() will do."""
     journal = Journal()
-    run = finishing_source(checkpoints, journal).start()
+    done = threading.Event()
+    journal.hooks["src.finish"] = done.set
+    run = finishing_source(checkpoints, journal)
     run.task.trigger_checkpoint(barrier(1))
+    run.start()
     checkpoints.acknowledged()
+    assert done.wait(PATIENCE_S)
     finished = run.exchange.partitions[(out_edge("out", 1).result_id, 0, 0)]
     for checkpoint_id in (42, 43, 44):
         run.task.trigger_checkpoint(barrier(checkpoint_id))
@@ -284,6 +290,37 @@ def test_an_operator_that_waits_for_a_mail_is_not_interrupted_by_a_checkpoint(
     assert "mail.ran" in waited[0]
     sent = run.sent(out_edge("out", 1))
     assert sent.index(barrier(1)) > 0, "behind the batch that was in the middle"
+    run.task.cancel()
+    run.join()
+
+
+def test_a_split_that_was_assigned_after_the_checkpoint_began_is_not_in_it(
+    checkpoints: Checkpoints,
+) -> None:
+    """It is not in the enumerator's snapshot as assigned, so it will be assigned again."""
+    journal = Journal()
+    source = RecordingSource("src", journal, [batch(1)], endless=True)
+
+    def deliver_late() -> None:
+        if not source.splits:
+            run.task.trigger_checkpoint(barrier(1))
+            run.task.handle_event(stable_id("src"), SplitAssigned(number=0, split_json="0"))
+
+    journal.hooks["src.poll"] = deliver_late
+    run = Run(
+        vertex(operator("src")), {"src": source}, out_edges=[OUT], checkpoints=checkpoints.services
+    )
+    run.start()
+    (part,) = checkpoints.acknowledged().operators
+    position = read_snapshot(checkpoints.storage, part).lists["firesteel.position"]
+    assert position == [[1, 0]], "one element, no split"
+    run.task.trigger_checkpoint(barrier(2), splits=1)
+    run.task.trigger_checkpoint(barrier(3), splits=2)
+    (part,) = checkpoints.acknowledged().operators
+    assert read_snapshot(checkpoints.storage, part).lists["firesteel.position"] == [[1, 1]]
+    run.task.handle_event(stable_id("src"), SplitAssigned(number=1, split_json="1"))
+    answer = checkpoints.acknowledged()
+    assert answer.checkpoint_id == 3, "it has waited for the split on its way"
     run.task.cancel()
     run.join()
 
