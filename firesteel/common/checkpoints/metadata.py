@@ -168,6 +168,7 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
         lists={name: pb.Items(items=items) for name, items in snapshot.lists.items()},
         union_lists={name: pb.Items(items=items) for name, items in snapshot.union_lists.items()},
         broadcasts=snapshot.broadcasts,
+        finished=snapshot.finished,
     )
 
 
@@ -193,4 +194,5 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
             name: tuple(items.items) for name, items in sorted(message.union_lists.items())
         },
         broadcasts=dict(sorted(message.broadcasts.items())),
+        finished=message.finished,
     )

@@ -49,10 +49,13 @@ class OperatorSnapshot:
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
     broadcasts: Mapping[str, bytes] = field(default_factory=dict)
+    # To restore: all subtasks of the operator had finished. A source has nothing more to read.
+    finished: bool = False
 
     @property
     def empty(self) -> bool:
-        return not (self.keyed or self.lists or self.union_lists or self.broadcasts)
+        state = self.keyed or self.lists or self.union_lists or self.broadcasts
+        return not (state or self.finished)
 
     @property
     def size_bytes(self) -> int:

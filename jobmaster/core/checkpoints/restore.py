@@ -58,13 +58,14 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
     """What each subtask restores, at the parallelism that the operator has now (at most its max
     parallelism).
 
-    Keyed state goes where its keys go. Lists stay where they were, or, if there are other subtasks
-    now or some had finished, are dealt out evenly in their order; a union list goes to everyone
-    whole; of a broadcast state all subtasks had the same, so everyone gets any of them.
+    Keyed state goes where its keys go. Lists stay where they were, or, with another parallelism,
+    are dealt out evenly in their order; a union list goes to everyone whole; of a broadcast state
+    all subtasks had the same, so everyone gets any of them.
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
-    unchanged = parallelism == operator.parallelism == len(snapshots)
+    unchanged = parallelism == operator.parallelism
+    nothing = OperatorSnapshot(operator_id=operator.operator_id)
     lists = _by_name([snapshot.lists for snapshot in snapshots])
     dealt = {} if unchanged else {name: _dealt(v, parallelism) for name, v in lists.items()}
     union_lists = {
@@ -80,12 +81,13 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
             operator_id=operator.operator_id,
             keyed=_cut(handles, key_group_range(subtask, parallelism, operator.max_parallelism)),
             lists=(
-                snapshots[subtask].lists
+                operator.subtasks.get(subtask, nothing).lists
                 if unchanged
                 else {name: parts[subtask] for name, parts in dealt.items() if parts[subtask]}
             ),
             union_lists=union_lists,
             broadcasts=broadcasts,
+            finished=operator.finished,
         )
         for subtask in range(parallelism)
     ]

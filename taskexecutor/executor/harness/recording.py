@@ -162,6 +162,7 @@ class RecordingSource(_Recording, SourceOperator):
         return [self._polled, self.splits]
 
     def restore(self, position: list[int]) -> None:
+        """Goes on behind what was emitted."""
         polled, self.splits = position
         for _ in range(polled):
             self.elements.popleft()

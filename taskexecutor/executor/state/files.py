@@ -53,6 +53,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
             name: [pickle.loads(item) for item in v] for name, v in snapshot.union_lists.items()
         },
         broadcasts={name: pickle.loads(value) for name, value in snapshot.broadcasts.items()},
+        finished=snapshot.finished,
     )
 
 

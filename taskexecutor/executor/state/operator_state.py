@@ -20,6 +20,7 @@ class RestoredOperatorState:
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
     union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
     broadcasts: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    finished: bool = False  # all subtasks of the operator had finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class TaskOperatorState:
     def __init__(self, keyed: KeyedState, restored: RestoredOperatorState | None) -> None:
         self._keyed = keyed
         self._restored = restored is not None
+        self.finished_before = restored is not None and restored.finished
         state = restored or RestoredOperatorState()
         if restored is not None:
             keyed.restore(restored.keyed)

@@ -34,6 +34,9 @@ class SourceTask:
     def step(self) -> Step:
         if self._triggered:
             self._take_triggered()
+        if self._head.finished_before:
+            self.max_wait_s = None
+            return Step.END
         if self._chain.stopped:
             self.max_wait_s = None  # a mail raises the limit
             return Step.DRY

@@ -90,13 +90,18 @@ class ChainNode:
         if not isinstance(self.operator, SourceOperator) or self.state is None:
             return
         positions = self.state.list_state(_POSITION)
-        if len(positions) > 1 or (self.state.restored and not positions):
+        if len(positions) > 1:
             raise FiresteelError(
                 f"{self.name} was checkpointed with another parallelism than"
                 f" {self.context.task.parallelism}, which a source cannot be restored with yet"
             )
         for position in positions:
             self.operator.restore(position)
+
+    @property
+    def finished_before(self) -> bool:
+        """Whether the checkpoint that is restored was taken when all subtasks had finished."""
+        return self.state is not None and self.state.finished_before
 
     def finish(self) -> None:
         for input_index, ended in enumerate(self._ended):

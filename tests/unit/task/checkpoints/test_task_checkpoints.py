@@ -15,9 +15,10 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId, stable_id
 from firesteel.common.operator_messages import SplitAssigned
 from firesteel.common.states import ExecutionState
-from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition
+from firesteel.elements import MAX_WATERMARK, CheckpointBarrier, EndOfData, EndOfPartition
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.testing import Journal, RecordingOperator, RecordingSource
+from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
 from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
 from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
@@ -174,6 +175,18 @@ def test_a_source_sends_the_barrier_when_it_is_triggered(checkpoints: Checkpoint
         restored=restored,
     ).run()
     assert again.sent(OUT)[0] == batch(2), "it goes on where it was"
+
+
+def test_a_source_that_had_finished_reads_nothing_again(checkpoints: Checkpoints) -> None:
+    journal = Journal()
+    run = Run(
+        vertex(operator("src")),
+        {"src": RecordingSource("src", journal, [batch(1)])},
+        out_edges=[OUT],
+        restored={OperatorId(stable_id("src")): RestoredOperatorState(finished=True)},
+    ).run()
+    assert run.sent(OUT) == [MAX_WATERMARK, EndOfData(), EndOfPartition()]
+    assert run.states[-1] is FINISHED
 
 
 def test_an_operator_that_keeps_what_no_checkpoint_holds_is_refused(
