@@ -94,7 +94,6 @@ def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     assert sorted(rows["value"]) == list(range(ROWS)), "every row once"
     for _, of_key in rows.groupby("key"):
         assert sorted(of_key["n"]) == list(range(1, len(of_key) + 1)), "and counted once"
-        assert list(of_key.sort_values("n")["value"]) == sorted(of_key["value"]), "in order"
     attempts = {path.name.split("-")[4] for path in out.glob("part-*")}
     assert attempts == {"0", "1", "2"}, "files of all three attempts: none was taken back"
     assert not list(out.glob(".*")), "nothing is left uncommitted"
