@@ -44,11 +44,13 @@ def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stage(
-    engine: SparkEngine, program: Callable[[DataStream], DataStream]
+    engine: SparkEngine,
+    program: Callable[[DataStream], DataStream],
+    source: SequenceSource | None = None,
 ) -> tuple[SequenceStage, OperatorHarness]:
     env = Environment(parallelism=1)
-    numbers = env.from_source(SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT))
-    program(numbers).print()
+    source = source or SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT)
+    program(env.from_source(source)).print()
     graph = env.job_graph("numbers")
     schemas = [operator.schema for operator in analyze(graph, engine)]
     operators = [o for o in graph.vertices[0].operators if o.runs_on_spark]
@@ -82,6 +84,14 @@ def test_transforms_run_by_a_kept_plan(engine: SparkEngine) -> None:
     assert plan_is_kept(operator)
     counts = harness.metrics.plan_counts
     assert counts.kept_runs == harness.metrics.bundles - 1, "the last split is a shorter one"
+
+
+def test_a_split_with_fewer_numbers_than_parts_ends(engine: SparkEngine) -> None:
+    few = SequenceSource(0, 3, column="n")
+    operator, harness = stage(engine, lambda numbers: numbers.filter("n > 1"), source=few)
+    read_split(harness, 0, '{"start": 0, "end": 3}')
+    assert harness.rows() == [{"n": 2}]
+    assert plan_is_kept(operator)
 
 
 def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:

@@ -84,13 +84,15 @@ class SequenceStage(SparkSourceStage):
         super().__init__(specs, output_schema)
         self._source = source
         self._ranges: RangePlans | None = None
-        self._start = self._next = self._end_at = 0  # of the split
+        self._next = self._end_at = 0  # of the split
+        self._untouched = False  # nothing of the split has been read
         self._kept = False  # the plan that reads the split
         self._piece_rows = _FIRST_PIECE_ROWS  # of a plan that is made for them
 
     def _begin(self, split: Split, at: Any) -> None:
-        self._start, self._end_at = split["start"], split["end"]
-        self._next = self._start if at is None else at["next"]
+        start, self._end_at = split["start"], split["end"]
+        self._next = start if at is None else at["next"]
+        self._untouched = self._next == start
 
     def _read(self) -> tuple[int, bool]:
         first = self._next
@@ -103,7 +105,8 @@ class SequenceStage(SparkSourceStage):
                     self._engine.cores,
                     self.context.plan_meter,
                 )
-            if first == self._start:
+            if self._untouched:  # the first part of a short split may have no numbers
+                self._untouched = False
                 self._kept = self._ranges.covers(first, self._end_at)
             if self._kept:
                 assert self._ranges.frame is not None
