@@ -88,11 +88,7 @@ class CheckpointCoordinator:
         return not any(c.state is CheckpointState.STORING for c in self._pending.values())
 
     def next_deadline(self) -> float | None:
-        deadlines = [
-            checkpoint.expires_at
-            for checkpoint in self._pending.values()
-            if checkpoint.state is CheckpointState.COLLECTING
-        ]
+        deadlines = [checkpoint.expires_at for checkpoint in self._collecting()]
         if self._due is not None and self._may_begin:
             deadlines.append(self._due)
         return min(deadlines, default=None)
@@ -113,9 +109,8 @@ class CheckpointCoordinator:
         self._running = False
         self._due = None
         commands: list[Command] = []
-        for checkpoint in self.pending:
-            if checkpoint.state is CheckpointState.COLLECTING:
-                commands += self._fail(checkpoint, cause, now)
+        for checkpoint in self._collecting():
+            commands += self._fail(checkpoint, cause, now)
         while self._requests:
             request = self._requests.popleft()
             commands.append(_refusal(request, cause))
@@ -126,10 +121,9 @@ class CheckpointCoordinator:
         tasks hear again what is complete.
         """
         commands: list[Command] = []
-        for checkpoint in self.pending:
-            if checkpoint.state is CheckpointState.COLLECTING:
-                cause = "the stream to a TaskExecutor broke: messages may be lost"
-                commands += self._fail(checkpoint, cause, now)
+        for checkpoint in self._collecting():
+            cause = "the stream to a TaskExecutor broke: messages may be lost"
+            commands += self._fail(checkpoint, cause, now)
         complete = [c for c in self.history if c.state is CheckpointState.COMPLETED]
         if complete and self._running:
             commands.append(self._notice(complete[-1], completed=True))
@@ -138,10 +132,8 @@ class CheckpointCoordinator:
     def finished(self, execution: Execution, now: float) -> list[Command]:
         """A task has finished. Whoever waits for its acknowledgement would wait for ever."""
         commands: list[Command] = []
-        for checkpoint in self.pending:
-            if checkpoint.state is CheckpointState.COLLECTING and checkpoint.awaits(
-                execution.attempt_id
-            ):
+        for checkpoint in self._collecting():
+            if checkpoint.awaits(execution.attempt_id):
                 cause = f"task {execution.name} finished before it acknowledged"
                 commands += self._fail(checkpoint, cause, now)
         return [*commands, *self._begin_requested(now)]
@@ -157,8 +149,8 @@ class CheckpointCoordinator:
 
     def tick(self, now: float) -> list[Command]:
         commands: list[Command] = []
-        for checkpoint in self.pending:
-            if checkpoint.state is CheckpointState.COLLECTING and checkpoint.expires_at <= now:
+        for checkpoint in self._collecting():
+            if checkpoint.expires_at <= now:
                 commands += self._expire(checkpoint, now)
         commands += self._begin_requested(now)
         if self._due is not None and self._due <= now and self._may_begin:
@@ -216,12 +208,8 @@ class CheckpointCoordinator:
     def acknowledged(
         self, attempt_id: AttemptId, checkpoint_id: int, snapshot: Snapshot, now: float
     ) -> list[Command]:
-        checkpoint = self._pending.get(checkpoint_id)
-        if (
-            checkpoint is None
-            or checkpoint.state is not CheckpointState.COLLECTING
-            or not checkpoint.awaits(attempt_id)
-        ):
+        checkpoint = self._awaiting(attempt_id, checkpoint_id)
+        if checkpoint is None:
             self.stale += 1
             if self._was_given_up(checkpoint_id):
                 return [DropSnapshots(checkpoint_id=checkpoint_id, snapshots=(snapshot,))]
@@ -241,12 +229,8 @@ class CheckpointCoordinator:
     def declined(
         self, attempt_id: AttemptId, checkpoint_id: int, cause: str, now: float
     ) -> list[Command]:
-        checkpoint = self._pending.get(checkpoint_id)
-        if (
-            checkpoint is None
-            or checkpoint.state is not CheckpointState.COLLECTING
-            or not checkpoint.awaits(attempt_id)
-        ):
+        checkpoint = self._awaiting(attempt_id, checkpoint_id)
+        if checkpoint is None:
             self.stale += 1
             return []
         name = checkpoint.plan.to_acknowledge[attempt_id].name
@@ -254,6 +238,17 @@ class CheckpointCoordinator:
             *self._fail(checkpoint, f"task {name} declined: {cause}", now, counts=True),
             *self._begin_requested(now),
         ]
+
+    def _collecting(self) -> list[Checkpoint]:
+        found = self._pending.values()
+        return [c for c in found if c.state is CheckpointState.COLLECTING]
+
+    def _awaiting(self, attempt_id: AttemptId, checkpoint_id: int) -> Checkpoint | None:
+        """The checkpoint, if it waits for this task's answer."""
+        checkpoint = self._pending.get(checkpoint_id)
+        if checkpoint is None or checkpoint.state is not CheckpointState.COLLECTING:
+            return None
+        return checkpoint if checkpoint.awaits(attempt_id) else None
 
     def _expire(self, checkpoint: Checkpoint, now: float) -> list[Command]:
         missing = [

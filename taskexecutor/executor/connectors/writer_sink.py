@@ -112,18 +112,24 @@ class SinkWriting(StreamOperator):
         self._prepare()
         if self.context.checkpoints:
             return
-        if self._committer is not None:
-            with self.context.time("python"):
-                self._committer.commit(self._prepared)
+        with self.context.time("python"):
+            self._commit_prepared()
         self._prepared = ()
 
     def _prepare(self) -> None:
         assert self._writer is not None
         with self.context.time("python"):
             self._prepared = (*self._prepared, *self._writer.prepare())
-        if self._prepared and self._committer is None:
+
+    def _commit_prepared(self) -> None:
+        self._make_visible(self._prepared)
+
+    def _make_visible(self, committables: Sequence[Committable]) -> None:
+        if self._committer is not None:
+            self._committer.commit(committables)
+        elif committables:
             raise FiresteelError(
-                f"{self.context.operator_name}: its writer prepared {len(self._prepared)} "
+                f"{self.context.operator_name}: its writer prepared {len(committables)} "
                 "committables, and create_committer() returned None"
             )
 
@@ -131,8 +137,7 @@ class SinkWriting(StreamOperator):
         """Of the checkpoints up to this one; None: of all."""
         due = [c for n, found in self._in_checkpoints if up_to is None or n <= up_to for c in found]
         if due:
-            assert self._committer is not None
-            self._committer.commit(due)
+            self._make_visible(due)
         self._in_checkpoints[:] = [
             (n, found) for n, found in self._in_checkpoints if up_to is not None and n > up_to
         ]
