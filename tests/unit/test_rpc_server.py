@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -81,3 +84,33 @@ def test_a_server_on_a_busy_machine_may_take_a_while_to_answer_a_connection() ->
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         thread.join()
     server.stop(None).wait()
+
+
+_WITH_A_BROKEN_POLLER = """
+import os, sys, time
+import firesteel.client.client
+import grpc
+
+channel = grpc.insecure_channel("127.0.0.1:1")
+connected = grpc.channel_ready_future(channel)
+time.sleep(0.2)  # its threads poll
+for fd in os.listdir("/proc/self/fd"):
+    try:
+        if "eventpoll" in os.readlink(f"/proc/self/fd/{fd}"):
+            os.close(int(fd))
+    except OSError:
+        pass
+time.sleep(0.2)  # they fail, again and again
+os._exit(0)
+"""
+
+
+def test_grpc_prints_nothing_between_the_lines_of_a_command() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _WITH_A_BROKEN_POLLER],
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")
