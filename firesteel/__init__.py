@@ -4,9 +4,14 @@ from firesteel import Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSink, FileSource
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# What fails is raised. gRPC's own lines on standard error, such as a poller's when a process is
+# started beside it, only disturb what a command prints. gRPC reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
     "Client",
