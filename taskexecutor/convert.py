@@ -141,21 +141,13 @@ def from_job_master(
                 attempt_id=AttemptId(event.attempt_id),
                 message=relayed,
             )
-        case "trigger_checkpoint":
-            trigger = message.trigger_checkpoint
+        case "trigger_checkpoint" | "notify_checkpoint" as kind:
+            relayed = getattr(message, kind)
             return events.CheckpointMessageReceived(
                 job_id=job_id,
                 job_master_epoch=epoch,
-                attempt_ids=tuple(AttemptId(a) for a in trigger.attempt_ids),
-                message=executor_pb2.TaskExecutorToExecutor(trigger_checkpoint=trigger),
-            )
-        case "notify_checkpoint":
-            notice = message.notify_checkpoint
-            return events.CheckpointMessageReceived(
-                job_id=job_id,
-                job_master_epoch=epoch,
-                attempt_ids=tuple(AttemptId(a) for a in notice.attempt_ids),
-                message=executor_pb2.TaskExecutorToExecutor(notify_checkpoint=notice),
+                attempt_ids=tuple(AttemptId(a) for a in relayed.attempt_ids),
+                message=executor_pb2.TaskExecutorToExecutor(**{kind: relayed}),
             )
         case "analyze":
             return events.AnalysisRequested(

@@ -5,23 +5,36 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel import Environment
-from firesteel.connectors import FileSink, SequenceSource
+from firesteel.connectors import (
+    EndOfSplit,
+    FileSink,
+    FileSource,
+    PythonSource,
+    SequenceSource,
+    Source,
+    SourceReader,
+)
 from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
+from firesteel.operator import RuntimeContext
 
 from .conftest import Session, files_below
 
 ROWS, KEYS = 60_000, 7
+READ_ROWS, FILE_ROWS = 2_000, 80_000
 CHECKPOINTS = {
     "execution.checkpointing.interval": "200 ms",
     "restart-strategy.type": "fixed-delay",
@@ -98,6 +111,108 @@ def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     assert attempts == {"0", "1", "2"}, "files of all three attempts: none was taken back"
     assert not list(out.glob(".*")), "nothing is left uncommitted"
     assert not list(files_below(checkpoints)), "nobody will restore the job"
+
+
+class Numbers(Source):
+    """A source of a program's own: numbers, one in each batch."""
+
+    def output_schema(self) -> str:
+        return "value BIGINT"
+
+    def splits(self, parallelism: int) -> list[dict[str, int]]:
+        return [{"start": start, "end": start + 100} for start in range(0, READ_ROWS, 100)]
+
+    def create_reader(self, context: RuntimeContext) -> SourceReader:
+        return NumbersReader()
+
+
+class NumbersReader(SourceReader):
+    def begin(self, split: dict[str, int]) -> None:  # type: ignore[override]
+        self.next, self.end = split["start"], split["end"]
+
+    def poll(self) -> pa.RecordBatch:
+        if self.next == self.end:
+            raise EndOfSplit
+        self.next += 1
+        return pa.record_batch({"value": pa.array([self.next - 1], pa.int64())})
+
+    def position(self) -> int:
+        return self.next
+
+    def restore(self, position: int) -> None:  # type: ignore[override]
+        self.next = position
+
+
+class Offsets(DataSource):
+    def schema(self) -> str:
+        return "value BIGINT"
+
+    def simpleStreamReader(self, schema: object) -> SimpleDataSourceStreamReader:
+        return OffsetsReader(Path(self.options["until"]))
+
+
+class OffsetsReader(SimpleDataSourceStreamReader):
+    """Its one subtask runs in a task of its own, far ahead of its consumers if it is not slow."""
+
+    def __init__(self, until: Path) -> None:
+        self.until = until
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def read(self, start):  # type: ignore[no-untyped-def]
+        if not self.until.exists():
+            time.sleep(0.02)
+        end = {"n": min(start["n"] + 10, READ_ROWS)}
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(self, start, end):  # type: ignore[no-untyped-def]
+        return iter([(n,) for n in range(start["n"], end["n"])])
+
+    def isFinished(self, end: dict[str, int]) -> bool:
+        return end["n"] == READ_ROWS
+
+
+def csv_files(folder: Path) -> FileSource:
+    """Of a megabyte each, of which a task reads a part at a time."""
+    folder.mkdir()
+    for start in range(0, FILE_ROWS, FILE_ROWS // 4):
+        lines = (f"{n},{n:0>40}\n" for n in range(start, start + FILE_ROWS // 4))
+        (folder / f"{start}.csv").write_text("".join(lines))
+    return FileSource(str(folder), format="csv", schema="value BIGINT, text STRING")
+
+
+@pytest.mark.parametrize("kind", ["files", "own", "python"])
+def test_every_source_goes_on_where_the_checkpoint_left_it(
+    session: Session, tmp_path: Path, kind: str
+) -> None:
+    out, failed = tmp_path / "out", tmp_path / "failed"
+    sources = {
+        "files": lambda: csv_files(tmp_path / "files"),
+        "own": Numbers,
+        "python": lambda: PythonSource(Offsets, {"until": str(failed)}, poll_interval="1 ms"),
+    }
+    pause_s = {"files": 0.2, "own": 0.01, "python": 0.0}[kind]
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As soon as a checkpoint is complete; slowly until then."""
+        for batch in batches:
+            if not failed.exists():
+                time.sleep(pause_s)
+                if list(out.glob("part-*")):
+                    failed.touch()
+                    raise RuntimeError("fails once")
+            yield batch
+
+    checkpoints = {"execution.checkpointing.dir": str(tmp_path / "checkpoints")}
+    env = Environment(parallelism=2, configuration={**CHECKPOINTS, **checkpoints})
+    stream = env.from_source(sources[kind]()).map_in_arrow(fail_once)  # type: ignore[operator]
+    stream.sink_to(FileSink(str(out)))
+    assert session.run(env).status.name == "FINISHED"
+    assert failed.exists()
+    values = ds.dataset(out, format="parquet").to_table()["value"].to_pylist()
+    assert sorted(values) == list(range(FILE_ROWS if kind == "files" else READ_ROWS))
+    assert {path.name.split("-")[4] for path in out.glob("part-*")} == {"0", "1"}
 
 
 def test_an_operator_that_no_checkpoint_holds_is_refused_before_data_flows(

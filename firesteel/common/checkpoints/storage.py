@@ -1,12 +1,9 @@
 """Files of checkpoints on any file system of pyarrow's: a directory, S3, ...
 
-    DIR/JOB-ID/chk-7/            what only checkpoint 7 refers to
+    DIR/JOB-ID/chk-7/            what checkpoint 7 refers to
               chk-7/_metadata    written last: with it the checkpoint is whole
-              shared/            what several checkpoints may refer to
-    DIR/savepoint-012345-0123456789ab/_metadata
 
-Paths in the metadata are relative to the job's directory, or to the savepoint's own, which can so
-be moved or copied.
+Paths in the metadata are relative to the job's directory, which can so be moved or copied.
 
 A file appears under its name only when it is whole. Every file has a checksum, and so has every
 part that is read by itself; what does not match is never used (invariant 6).
@@ -16,14 +13,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 import pyarrow.fs as pafs
 import xxhash
 
 from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
-from firesteel.common.ids import JobId
 from firesteel.errors import FiresteelError
 
 METADATA = "_metadata"
@@ -109,19 +105,15 @@ class CheckpointStorage:
     def delete(self, paths: Iterable[str]) -> None:
         """Files; those that are gone are fine."""
         for path in paths:
-            with self._errors(f"the file {path} of {self.uri} cannot be deleted"):
-                try:
-                    self._fs.delete_file(self._path(path))
-                except FileNotFoundError:
-                    pass
+            problem = f"the file {path} of {self.uri} cannot be deleted"
+            with self._errors(problem), suppress(FileNotFoundError):
+                self._fs.delete_file(self._path(path))
 
     def delete_directory(self, path: str) -> None:
         """With all that is in it; fine if it is gone."""
-        with self._errors(f"the directory {path} of {self.uri} cannot be deleted"):
-            try:
-                self._fs.delete_dir(self._path(path))
-            except FileNotFoundError:
-                pass
+        problem = f"the directory {path} of {self.uri} cannot be deleted"
+        with self._errors(problem), suppress(FileNotFoundError):
+            self._fs.delete_dir(self._path(path))
 
     def files(self) -> list[str]:
         """All files below this directory, ordered; unfinished ones too."""
@@ -159,7 +151,7 @@ class CheckpointStorage:
                 os.fsync(file.fileno())
             os.replace(part, where)
         except BaseException:
-            with _ignoring_os_errors():
+            with suppress(OSError):
                 os.unlink(part)
             raise
 
@@ -190,20 +182,3 @@ class CheckpointStorage:
         except OSError as error:
             reason = error.strerror or str(error)
             raise StorageError(f"{problem}: {reason}") from error
-
-
-def checkpoint_directory(job_id: JobId, checkpoint_id: int) -> str:
-    return f"{job_id}/chk-{checkpoint_id}"
-
-
-def savepoint_directory(job_id: JobId, random_hex: str) -> str:
-    """`random_hex`: so that two savepoints have two names."""
-    return f"savepoint-{job_id[:6]}-{random_hex[:12]}"
-
-
-@contextmanager
-def _ignoring_os_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        pass

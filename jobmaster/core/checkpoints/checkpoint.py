@@ -74,11 +74,8 @@ class Checkpoint:
         triggered_at: float,
         expires_at: float,
         request: str = "",
-        target: str = "",
     ) -> None:
-        """Times are seconds on the core's clock. `request`: of whoever asked for it; `target`:
-        the directory of a savepoint.
-        """
+        """Times are seconds on the core's clock. `request`: of whoever asked for it."""
         self.checkpoint_id = checkpoint_id
         self.kind = kind
         self.plan = plan
@@ -86,7 +83,6 @@ class Checkpoint:
         self.triggered_at = triggered_at
         self.expires_at = expires_at
         self.request = request
-        self.target = target
         self.snapshots: dict[AttemptId, Snapshot] = {}
         self.state = CheckpointState.COLLECTING
         self.ended_at: float | None = None

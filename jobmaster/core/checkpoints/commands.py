@@ -17,7 +17,6 @@ class TriggerCheckpoint:
     kind: Kind
     executions: tuple[Execution, ...]
     unaligned: bool = False
-    aligned_timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

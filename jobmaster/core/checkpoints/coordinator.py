@@ -48,7 +48,6 @@ class Request:
 
     request: str  # names it; the answer has the same name
     kind: Kind
-    target: str = ""  # a savepoint's directory
 
 
 class CheckpointCoordinator:
@@ -188,7 +187,6 @@ class CheckpointCoordinator:
             triggered_at=now,
             expires_at=now + settings.timeout_s,
             request=request.request if request is not None else "",
-            target=request.target if request is not None else "",
         )
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint
@@ -199,7 +197,6 @@ class CheckpointCoordinator:
                 executions=plan.to_trigger,
                 # A savepoint holds no data in flight: it can be restored with other parallelisms.
                 unaligned=settings.unaligned and kind is Kind.CHECKPOINT,
-                aligned_timeout_s=settings.aligned_timeout_s,
             )
         ]
 

@@ -16,6 +16,5 @@ class CheckpointSettings:
     max_concurrent: int = 1
     tolerable_failures: int = 0  # in a row; one more fails the job
     unaligned: bool = False
-    aligned_timeout_s: float = 0.0  # aligned for so long, then unaligned
     num_retained: int = 1
     after_tasks_finish: bool = True

@@ -169,6 +169,16 @@ def test_credit_returns_in_steps_and_whenever_the_queue_runs_dry() -> None:
     assert channel.answers == [(300, 0)]
 
 
+def test_a_barrier_behind_the_data_is_acknowledged_when_it_is_taken() -> None:
+    """Its producer waits for that at its end (spec 001), and no more data will return credit."""
+    channel = Joined()
+    for event in (EndOfData(), CheckpointBarrier(checkpoint_id=1, timestamp_ms=0)):
+        assert channel.sender.offer_event(event)
+        assert not channel.sender.acknowledged
+        channel.settle()
+        assert channel.sender.acknowledged
+
+
 def test_a_blocked_channel_fills_up_but_is_not_available() -> None:
     channel = Joined()
     channel.receiver.block(BlockReason.BARRIER_ALIGNMENT)

@@ -14,8 +14,8 @@ are.
 
 The receiver grants when an element is taken: in steps of a quarter of the window, and all that is
 due whenever its queue runs empty. The latter makes sure that a sender which needs the whole window
-for one large batch gets it. All that is due is granted at EndOfData, too: its producer waits until
-all data was taken (spec 001).
+for one large batch gets it. All that is due is granted at EndOfData, too, and at barriers, which
+may follow it: their producer waits until all was taken (spec 001).
 """
 
 from taskexecutor.executor.exchange.channels.elements import (

@@ -13,7 +13,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from firesteel.elements import EndOfData, EndOfPartition, StreamElement
+from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamElement
 from taskexecutor.executor.exchange.channels.elements import MAX_WAITING_EVENTS, Grant, Queued
 from taskexecutor.executor.exchange.errors import LocalProtocolError, RemoteProtocolError
 
@@ -149,7 +149,8 @@ class ReceiverChannel:
             self._due_bytes >= self._grant_step_bytes
             or self._due_events >= MAX_WAITING_EVENTS // 4
             or (self._due_bytes and not self._queue)
-            or isinstance(queued.element, EndOfData)  # its producer waits until all data is taken
+            # The producer waits until all is taken, up to a barrier behind EndOfData.
+            or isinstance(queued.element, EndOfData | CheckpointBarrier)
         ):
             grant = Grant(size_bytes=self._due_bytes, events=self._due_events)
             self._due_bytes = self._due_events = 0

@@ -204,7 +204,7 @@ class SenderChannel:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the consumer has taken all that was offered. Only behind EndOfData or
+        """Whether the consumer has taken all that was offered. Only behind EndOfData, a barrier or
         EndOfPartition is it certain to become true.
         """
         return self.state is SenderState.FINISHED or not (
