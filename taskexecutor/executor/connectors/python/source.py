@@ -18,7 +18,6 @@ when a completed checkpoint contains that offset.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, SourceOperator, StreamOperator
+from firesteel.operator import SourceOperator, StreamOperator
 from taskexecutor.executor.connectors.python.data_source import (
     PARTITION_SCHEMA,
     batches_of,
@@ -75,15 +74,12 @@ class _OffsetSource(SourceOperator):
     def __init__(self, source: PythonSource) -> None:
         self._source = source
         self._reader: Any = None  # None: not the subtask that reads
-        self._offset: Any = None
-        self._kept: list[str] = []  # operator list state: the position, as JSON
+        self._offset: Any = None  # before the first poll, unless it was restored
+        self._text: str | None = None  # of the offset
         # By checkpoint: the offset to commit when it is complete.
         self._by_checkpoint: dict[int, Any] = {}
         self._ended = False
         self.poll_interval_s = source.poll_interval_s
-
-    def initialize_state(self, state: OperatorState) -> None:
-        self._kept = state.list_state("offset")
 
     def open(self) -> None:
         if self.context.task.subtask != READING_SUBTASK:
@@ -93,15 +89,16 @@ class _OffsetSource(SourceOperator):
             self._data_source = create(self._source)
             self._schema = schema_of(self._source, self._data_source)
             self._reader = stream_reader(self._source, self._data_source, self._schema)
-            if not self._kept:
-                self._offset = self._reader.initialOffset()
-        if self._kept:
-            self.restore(json.loads(self._kept[0]))
-            return
+
+    def _begin(self) -> None:
+        with user_code(self.context):
+            self._offset = self._reader.initialOffset()
         self._text = offset_text(self._offset, self._source.name)
         self._note_end()
 
     def poll(self, max_wait_s: float) -> bool:
+        if self._reader is not None and self._text is None:
+            self._begin()
         if self._ended:
             return False
         end = self._advance()
@@ -125,19 +122,18 @@ class _OffsetSource(SourceOperator):
                 self._ended = bool(is_finished(self._offset))
 
     def position(self) -> Any:
-        return {"version": VERSION, "offset": self._offset if self._reader is not None else None}
+        return {"version": VERSION, "offset": self._offset}
 
     def restore(self, position: Any) -> None:
         check_version(position, self.context)
-        if self._reader is not None:
+        if self._reader is not None and position["offset"] is not None:
             self._offset = position["offset"]
             self._text = offset_text(self._offset, self._source.name)
             self._ended = False
             self._note_end()
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        if self._reader is not None:
-            self._kept[:] = [json.dumps(self.position())]
+        if self._text is not None:
             self._by_checkpoint[checkpoint_id] = self._offset
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
