@@ -49,7 +49,7 @@ class OperatorSnapshot:
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
     broadcasts: Mapping[str, bytes] = field(default_factory=dict)
-    # To restore: all subtasks of the operator had finished. A source has nothing more to read.
+    # All subtasks of the operator had finished before this attempt: it has nothing more to do.
     finished: bool = False
 
     @property

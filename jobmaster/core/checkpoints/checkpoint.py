@@ -106,6 +106,17 @@ class Checkpoint:
         """Whether the task takes part and has not acknowledged."""
         return attempt_id in self.plan.to_acknowledge and attempt_id not in self.snapshots
 
+    @property
+    def finished_before(self) -> frozenset[VertexId]:
+        """Vertices that had finished in the checkpoint that was restored. Their tasks run once more
+        to tell their consumers the end (invariant 15).
+        """
+        return frozenset(
+            self.plan.to_acknowledge[attempt_id].vertex.job_vertex.vertex.vertex_id
+            for attempt_id, snapshot in self.snapshots.items()
+            if any(operator.finished for operator in snapshot.operators)
+        )
+
     def torn_union_list(self) -> str:
         """Which operator's union list is not whole, because some of its subtasks have finished and
         others not; empty if there is none (spec 001, "UnionListState").

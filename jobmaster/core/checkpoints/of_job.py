@@ -196,7 +196,10 @@ class JobCheckpoints:
                     name=operator.name,
                     parallelism=vertex.parallelism,
                     max_parallelism=vertex.max_parallelism,
-                    finished=vertex.vertex_id in plan.finished,
+                    finished=(
+                        vertex.vertex_id in plan.finished
+                        or vertex.vertex_id in checkpoint.finished_before
+                    ),
                     coordinator=checkpoint.coordinators.get(operator.operator_id),
                     subtasks=subtasks.get(operator.operator_id, {}),
                 )

@@ -39,6 +39,7 @@ def write_snapshot(
         broadcasts={
             name: _dumps(name, items) for name, items in snapshot.broadcasts.items() if items
         },
+        finished=snapshot.finished,
     )
 
 

@@ -31,6 +31,8 @@ class OperatorStateSnapshot:
     lists: dict[str, list[Any]]
     union_lists: dict[str, list[Any]]
     broadcasts: dict[str, dict[Any, Any]]
+    # All subtasks of the operator had finished before this attempt: once finished, for good.
+    finished: bool = False
 
 
 class TaskOperatorState:
@@ -70,6 +72,7 @@ class TaskOperatorState:
             lists=copy.deepcopy(self._lists),
             union_lists=copy.deepcopy(self._union_lists),
             broadcasts=copy.deepcopy(self._broadcasts),
+            finished=self.finished_before,
         )
 
     def close(self) -> None:

@@ -100,15 +100,18 @@ class ChainNode:
 
     @property
     def finished_before(self) -> bool:
-        """Whether the checkpoint that is restored was taken when all subtasks had finished."""
+        """Whether all subtasks had finished in the checkpoint that is restored: what the operator
+        had to say is said, and only its end is told once more (spec 001).
+        """
         return self.state is not None and self.state.finished_before
 
     def finish(self) -> None:
         for input_index, ended in enumerate(self._ended):
             if not ended:
                 self._end_input(input_index)
-        self.operator.flush()
-        self.operator.finish()
+        if not self.finished_before:
+            self.operator.flush()
+            self.operator.finish()
         self.output.seal("finish")
         for target in self.output.targets:
             target.finished()
@@ -141,6 +144,8 @@ class ChainNode:
     def snapshot(self, checkpoint_id: int) -> tuple[OperatorId, OperatorStateSnapshot]:
         """The node's state, under the id of its first member."""
         assert self.state is not None
+        if self.finished_before:
+            return OperatorId(self.member_ids[0]), self.state.snapshot()
         self.operator.snapshot_state(checkpoint_id)
         if isinstance(self.operator, SourceOperator):
             self.state.list_state(_POSITION)[:] = [self.operator.position()]
@@ -199,6 +204,8 @@ class ChainNode:
 
     def _end_input(self, input_index: int) -> None:
         self._ended[input_index] = True
+        if self.finished_before:
+            return
         self.operator.flush()
         self.operator.end_input(input_index)
 

@@ -43,7 +43,9 @@ def snapshot(vertex_name: str, text: str) -> Snapshot:
     return Snapshot(operators=(state,))
 
 
-def acknowledge(made: World, execution: Execution, checkpoint_id: int) -> list[commands.Command]:
+def acknowledge(
+    made: World, execution: Execution, checkpoint_id: int, state: Snapshot | None = None
+) -> list[commands.Command]:
     assert execution.slot is not None
     name = execution.vertex.job_vertex.vertex.name
     return made.post(
@@ -51,7 +53,7 @@ def acknowledge(made: World, execution: Execution, checkpoint_id: int) -> list[c
             task_executor_id=execution.slot.task_executor_id,
             attempt_id=execution.attempt_id,
             checkpoint_id=checkpoint_id,
-            snapshot=snapshot(name, f"{name} {checkpoint_id}"),
+            snapshot=state or snapshot(name, f"{name} {checkpoint_id}"),
         )
     )
 
@@ -70,8 +72,13 @@ def ask_split(made: World, received: int) -> list[commands.Command]:
 
 
 def complete(made: World) -> int:
+    return complete_of(made)
+
+
+def complete_of(made: World, vertex_name: str = "") -> int:
+    """A checkpoint in which the tasks of this vertex take part; without a name, all."""
     trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
-    for execution in made.executions():
+    for execution in made.executions(vertex_name):
         acknowledge(made, execution, trigger.checkpoint_id)
     store = made.of(commands.StoreCheckpoint)[-1]
     assert store.metadata.checkpoint_id == trigger.checkpoint_id
@@ -112,6 +119,27 @@ def test_a_job_that_fails_goes_on_from_its_latest_complete_checkpoint() -> None:
 
 def source_id(made: World) -> object:
     return made.core.graph.vertices[0].vertex.vertex_id
+
+
+def test_what_had_finished_once_has_finished_in_every_later_checkpoint() -> None:
+    """Its task runs once more after a restart, to tell its consumers the end (invariant 15)."""
+    made = world()
+    (source,) = made.executions("source")
+    made.report([source], FINISHED)
+    complete_of(made, "sink")
+    fail(made)
+    made.pass_time(0.1)
+    made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    (source,), (sink,) = made.executions("source"), made.executions("sink")
+    finished = OperatorSnapshot(operator_id=operator_id("source"), finished=True)
+    acknowledge(made, source, trigger.checkpoint_id, Snapshot(operators=(finished,)))
+    acknowledge(made, sink, trigger.checkpoint_id)
+    metadata = made.of(commands.StoreCheckpoint)[-1].metadata
+    assert {o.operator_id: o.finished for o in metadata.operators} == {
+        operator_id("source"): True,
+        operator_id("sink"): False,
+    }
 
 
 def test_a_job_that_fails_before_its_first_checkpoint_begins_from_nothing() -> None:

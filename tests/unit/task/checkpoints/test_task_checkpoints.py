@@ -189,6 +189,36 @@ def test_a_source_that_had_finished_reads_nothing_again(checkpoints: Checkpoints
     assert run.states[-1] is FINISHED
 
 
+def test_what_had_finished_says_nothing_again_and_stays_finished(checkpoints: Checkpoints) -> None:
+    """Invariant 15: also in checkpoints that are taken before its task has ended once more."""
+    journal = Journal()
+    names = ("src", "sum")
+    run = Run(
+        vertex(operator("src"), operator("sum", (0,))),
+        {
+            "src": RecordingSource("src", journal, [batch(1)]),
+            "sum": RecordingOperator("sum", journal),
+        },
+        out_edges=[out_edge("out", 1)],
+        checkpoints=checkpoints.services,
+        restored={
+            OperatorId(stable_id(name)): RestoredOperatorState(finished=True) for name in names
+        },
+    )
+    run.task.trigger_checkpoint(barrier(1))
+    run.start()
+    first = checkpoints.acknowledged()
+    run.task.trigger_checkpoint(barrier(2))
+    for answer in (first, checkpoints.acknowledged()):
+        assert [part.finished for part in answer.operators] == [True, True]
+        assert not any(part.lists for part in answer.operators), "a position would be read from"
+    run.task.notify_checkpoint(2, completed=True)
+    run.join()
+    assert run.states[-1] is FINISHED
+    assert journal.of("poll", "end_input", "finish") == []
+    assert run.sent(out_edge("out", 1))[-1] == EndOfPartition()
+
+
 def test_an_operator_that_keeps_what_no_checkpoint_holds_is_refused(
     checkpoints: Checkpoints,
 ) -> None:
