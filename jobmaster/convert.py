@@ -103,6 +103,11 @@ def from_task_executor(
             )
         case "checkpoint_answer":
             return _checkpoint_answer(task_executor_id, message.checkpoint_answer)
+        case "data_ended":
+            return events.TaskDataEnded(
+                task_executor_id=task_executor_id,
+                attempt_id=AttemptId(message.data_ended.attempt_id),
+            )
         case "offer_slots":
             slots = tuple(slot_offer(slot) for slot in message.offer_slots.slots)
             return events.SlotsOffered(task_executor_id=task_executor_id, slots=slots)
@@ -137,6 +142,7 @@ def _checkpoint_answer(
         checkpoint_id=checkpoint_id,
         snapshot=Snapshot(
             operators=decode_snapshots(answer.snapshot),
+            operators_finished=answer.operators_finished,
             sync_ms=answer.sync_ms,
             async_ms=answer.async_ms,
         ),

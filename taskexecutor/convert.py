@@ -337,6 +337,12 @@ def from_executor(
             return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=JobId(answer.job_id), message=relayed
             )
+        case "data_ended":
+            ended = message.data_ended
+            relayed = job_master_pb2.TaskExecutorToJobMaster(data_ended=ended)
+            return events.ProcessMessageReceived(
+                executor_id=executor_id, job_id=JobId(ended.job_id), message=relayed
+            )
         case "analyze_result":
             result = message.analyze_result
             relayed = job_master_pb2.TaskExecutorToJobMaster(analyze_result=result)

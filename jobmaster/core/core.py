@@ -154,6 +154,10 @@ class JobMasterCore:
                 job.out += job.checkpoints.declined(
                     event.attempt_id, event.checkpoint_id, event.cause, now
                 )
+            case events.TaskDataEnded():
+                self.task_executors.seen(event.task_executor_id, now)
+                if (execution := self._live(event.attempt_id)) is not None:
+                    job.out += job.checkpoints.data_ended(execution, now)
             case events.CheckpointStored():
                 job.out += job.checkpoints.stored(event.checkpoint_id, now)
             case events.CheckpointNotStored():

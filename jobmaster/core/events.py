@@ -162,6 +162,14 @@ class CheckpointDeclined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDataEnded:
+    """The task has processed all its data, and only waits for a checkpoint that holds that."""
+
+    task_executor_id: TaskExecutorId
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStored:
     """It is complete."""
 
@@ -218,6 +226,7 @@ Event: TypeAlias = (
     | ChunkNotSpooled
     | CheckpointAcknowledged
     | CheckpointDeclined
+    | TaskDataEnded
     | CheckpointStored
     | CheckpointNotStored
     | ResourceManagerConnected

@@ -26,7 +26,12 @@ from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
 from taskexecutor.executor.task import InEdge, MetricSample, OutEdge, TaskConfig, TaskMetrics
-from taskexecutor.executor.task.interfaces import Acknowledged, Declined
+from taskexecutor.executor.task.interfaces import (
+    Acknowledged,
+    CheckpointAnswer,
+    DataEnded,
+    Declined,
+)
 
 # -- from the TaskExecutor
 
@@ -158,15 +163,17 @@ def task_state(
     return executor_pb2.ExecutorToTaskExecutor(task_states=states)
 
 
-def checkpoint_answer(
-    job_id: str, answer: Acknowledged | Declined
-) -> executor_pb2.ExecutorToTaskExecutor:
+def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.ExecutorToTaskExecutor:
+    if isinstance(answer, DataEnded):
+        ended = tasks_pb2.DataEnded(job_id=job_id, attempt_id=answer.attempt_id)
+        return executor_pb2.ExecutorToTaskExecutor(data_ended=ended)
     message = tasks_pb2.CheckpointAnswer(
         job_id=job_id, attempt_id=answer.attempt_id, checkpoint_id=answer.checkpoint_id
     )
     match answer:
         case Acknowledged():
             message.snapshot = encode_snapshots(answer.operators)
+            message.operators_finished = answer.operators_finished
             message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
         case Declined():
             message.declined = answer.cause or "no cause given"

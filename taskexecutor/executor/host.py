@@ -40,7 +40,7 @@ from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.static_tables import StaticTables
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskMetrics, TaskServices
-from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
+from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices
 
 log = structlog.get_logger(__name__)
 
@@ -191,7 +191,7 @@ class Host:
                 self._report_failure(deployment.attempt_id, error)
             return
 
-        def answer(found: Acknowledged | Declined) -> None:
+        def answer(found: CheckpointAnswer) -> None:
             self._link.send(convert.checkpoint_answer(submit.job_id, found))
 
         services = TaskServices(

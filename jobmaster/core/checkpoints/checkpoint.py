@@ -7,6 +7,7 @@ COLLECTING ──all have acknowledged──▶ STORING ──its row is committ
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,6 +44,7 @@ class Snapshot:
     """What one task acknowledged."""
 
     operators: tuple[OperatorSnapshot, ...] = ()  # those with state
+    operators_finished: bool = False  # finish() was called on all of them before it was taken
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
     async_ms: float = 0.0
@@ -118,14 +120,24 @@ class Checkpoint:
         )
 
     def torn_union_list(self) -> str:
-        """Which operator's union list is not whole, because some of its subtasks have finished and
-        others not; empty if there is none (spec 001, "UnionListState").
+        """Which operator's union list is not whole, or will not be when the next checkpoint begins,
+        because some of its subtasks have finished and others not; empty if there is none. Those
+        whose finish() was called end with this checkpoint, and their part with them (spec 001,
+        "UnionListState").
         """
+        finishing = Counter(
+            self.plan.to_acknowledge[attempt_id].vertex.job_vertex.vertex.vertex_id
+            for attempt_id, snapshot in self.snapshots.items()
+            if snapshot.operators_finished
+        )
         for attempt_id, snapshot in self.snapshots.items():
             if not snapshot.union_lists:
                 continue
             vertex = self.plan.to_acknowledge[attempt_id].vertex.job_vertex.vertex
-            if self._finished_in(vertex.vertex_id):
+            if (
+                self._finished_in(vertex.vertex_id)
+                or 0 < finishing[vertex.vertex_id] < vertex.parallelism
+            ):
                 names = [
                     operator.name
                     for operator in vertex.operators

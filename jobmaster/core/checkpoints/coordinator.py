@@ -11,6 +11,8 @@ checkpoint that is no longer retained is dropped. One that fails on the way leav
   can be restored, because it is not known yet which one is the latest (invariants 5, 6): `settled`.
 * They are stored one at a time, in the order of their ids; when one is complete, older ones that
   are not are given up. A savepoint is not: somebody waits for it.
+* Tasks that have processed all their data end with the next checkpoint. As soon as all have, it
+  begins, whatever the interval.
 * A task that finishes before it has acknowledged ends a checkpoint at once (spec 001).
 * An acknowledgement that no checkpoint waits for comes from a task whose checkpoint was given up:
   its files are deleted.
@@ -76,6 +78,7 @@ class CheckpointCoordinator:
         self._requests: deque[Request] = deque()
         self._running = False
         self._due: float | None = None  # when the next periodic one may begin
+        self._data_ended: set[AttemptId] = set()  # tasks that have processed all their data
 
     @property
     def pending(self) -> tuple[Checkpoint, ...]:
@@ -97,6 +100,7 @@ class CheckpointCoordinator:
     def started(self, now: float) -> list[Command]:
         """The job runs (again): periodic checkpoints begin after one interval."""
         self._running = True
+        self._data_ended.clear()
         interval_s = self._settings.interval_s
         self._due = None if interval_s is None else now + interval_s
         return self._begin_requested(now)
@@ -127,6 +131,21 @@ class CheckpointCoordinator:
         if complete and self._running:
             commands.append(self._notice(complete[-1], completed=True))
         return [*commands, *self._begin_requested(now)]
+
+    def data_ended(self, execution: Execution, now: float) -> list[Command]:
+        """A task has processed all its data. The last of all makes a checkpoint due: nothing but
+        that is missing until the job ends.
+        """
+        self._data_ended.add(execution.attempt_id)
+        if not self._only_ends or self._due is None:
+            return []
+        self._due = now
+        return self.tick(now)
+
+    @property
+    def _only_ends(self) -> bool:
+        """Whether no task has data left. One whose message was lost waits for the interval."""
+        return len(self._data_ended) == len(self._graph.attempts)
 
     def finished(self, execution: Execution, now: float) -> list[Command]:
         """A task has finished. Whoever waits for its acknowledgement would wait for ever."""
@@ -333,7 +352,7 @@ class CheckpointCoordinator:
     def _end(self, checkpoint: Checkpoint, now: float) -> None:
         checkpoint.ended_at = now
         self.history.append(checkpoint)
-        if self._due is not None:
+        if self._due is not None and not self._only_ends:
             self._due = max(self._due, now + self._settings.min_pause_s)
 
     def _notice(self, checkpoint: Checkpoint, *, completed: bool) -> NotifyCheckpoint:

@@ -74,6 +74,11 @@ class JobCheckpoints:
             return []
         return self._converted(self.coordinator.finished(execution, now), now)
 
+    def data_ended(self, execution: Execution, now: float) -> list[commands.Command]:
+        if self.coordinator is None:
+            return []
+        return self._converted(self.coordinator.data_ended(execution, now), now)
+
     def acknowledged(
         self, attempt_id: AttemptId, checkpoint_id: int, snapshot: Snapshot, now: float
     ) -> list[commands.Command]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -119,6 +119,7 @@ class Acknowledged:
     attempt_id: AttemptId
     checkpoint_id: int
     operators: tuple[OperatorSnapshot, ...]
+    operators_finished: bool  # finish() was called on all of them before
     sync_ms: float
     async_ms: float
 
@@ -132,9 +133,19 @@ class Declined:
     cause: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataEnded:
+    """The task has called finish(): only a checkpoint is missing until it can end."""
+
+    attempt_id: AttemptId
+
+
+CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointServices:
     """What a task's checkpoints use of its process."""
 
     storage: CheckpointStorage  # the job's directory
-    answer: Callable[[Acknowledged | Declined], None]  # from any thread
+    answer: Callable[[CheckpointAnswer], None]  # from any thread

@@ -21,7 +21,12 @@ from firesteel.elements import CheckpointBarrier
 from taskexecutor.executor.state import OperatorStateSnapshot
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.task.chain import OperatorChain
-from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
+from taskexecutor.executor.task.interfaces import (
+    Acknowledged,
+    CheckpointServices,
+    DataEnded,
+    Declined,
+)
 
 _log = structlog.get_logger("task")
 
@@ -29,6 +34,7 @@ _log = structlog.get_logger("task")
 class _ToWrite(NamedTuple):
     checkpoint_id: int
     operators: list[tuple[OperatorId, OperatorStateSnapshot]]
+    operators_finished: bool
     sync_ms: float
 
 
@@ -63,11 +69,14 @@ class TaskCheckpoints:
                 target=self._write_all, name=f"checkpoints {self._attempt_id[:8]}", daemon=True
             )
             self._writer.start()
-        self._writing.put(_ToWrite(barrier.checkpoint_id, operators, sync_ms))
+        self._writing.put(_ToWrite(barrier.checkpoint_id, operators, self._finished, sync_ms))
 
     def operators_finished(self) -> None:
-        """From now on, a checkpoint holds what finish() has done (spec 001)."""
+        """From now on, a checkpoint holds what finish() has done (spec 001). The master need not
+        wait an interval for the next one when all tasks have come so far.
+        """
         self._finished = True
+        self._services.answer(DataEnded(attempt_id=self._attempt_id))
 
     def ended(self, checkpoint_id: int, *, completed: bool) -> None:
         """The master's notice. Any checkpoint that began after finish() will do, whichever notice
@@ -121,6 +130,7 @@ class TaskCheckpoints:
             attempt_id=self._attempt_id,
             checkpoint_id=work.checkpoint_id,
             operators=tuple(written),
+            operators_finished=work.operators_finished,
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from firesteel.common.checkpoints.state import OperatorSnapshot
@@ -277,6 +278,27 @@ def test_a_task_that_finishes_after_it_acknowledged_cancels_nothing() -> None:
     assert of(c.acknowledge(checkpoint_id, *sinks), StoreCheckpoint)
 
 
+def test_when_no_task_has_data_left_the_last_checkpoint_does_not_wait() -> None:
+    c = Coordination(min_pause_s=5.0)
+    running = c.begin()
+    c.now += 1.0
+    executions = list(c.graph.executions())
+    for execution in executions:
+        assert c.do(c.coordinator.data_ended(execution, c.now)) == [], "one is under way"
+    c.acknowledge(running)
+    c.do(c.coordinator.stored(running, c.now))
+    assert c.coordinator.next_deadline() == c.now
+    last = c.complete()
+    assert (last, c.now) == (2, 11.0)
+    assert c.coordinator.next_deadline() == 21.0, "only once: then the tasks end"
+    c.do(c.coordinator.stopped("a task failed", c.now))
+    c.do(c.coordinator.started(c.now))
+    assert [c.do(c.coordinator.data_ended(e, c.now)) for e in executions[:-1]] == [[], []]
+    assert c.coordinator.next_deadline() == 21.0, "it counts anew after a restart"
+    (trigger,) = c.do(c.coordinator.data_ended(executions[-1], c.now))
+    assert isinstance(trigger, TriggerCheckpoint)
+
+
 def test_union_list_state_is_all_or_none() -> None:
     c = Coordination()
     finish(task(c.graph, "sink", 0))
@@ -289,6 +311,20 @@ def test_union_list_state_is_all_or_none() -> None:
     )
     assert "sink has union list state" in c.coordinator.history[-1].failure
     assert not of(c.sent, StoreCheckpoint)
+
+
+def test_union_list_state_has_no_part_of_a_task_that_would_end_before_the_others() -> None:
+    """Spec 001: its operators finish all at once, or the next checkpoint lacks its part."""
+    c = Coordination()
+    source, *sinks = c.graph.attempts
+    for finished in ([True, False], [True, True]):
+        checkpoint_id = c.begin()
+        c.acknowledge(checkpoint_id, source)
+        for attempt_id, ended in zip(sinks, finished, strict=True):
+            state = replace(snapshot(attempt_id, union=True), operators_finished=ended)
+            c.do(c.coordinator.acknowledged(attempt_id, checkpoint_id, state, c.now))
+    assert "sink has union list state" in c.coordinator.history[-1].failure
+    assert [s.checkpoint.checkpoint_id for s in of(c.sent, StoreCheckpoint)] == [2]
 
 
 def test_when_the_job_stops_nothing_goes_on_but_what_is_being_stored() -> None:

@@ -20,7 +20,13 @@ from firesteel.operator import OperatorState, StreamOperator
 from firesteel.testing import Journal, RecordingOperator, RecordingSource
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
-from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointServices, Declined
+from taskexecutor.executor.task.interfaces import (
+    Acknowledged,
+    CheckpointAnswer,
+    CheckpointServices,
+    DataEnded,
+    Declined,
+)
 from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
 
 RUNNING, FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
@@ -59,7 +65,14 @@ class Checkpoints:
     def __init__(self, directory: Path) -> None:
         self.storage = CheckpointStorage(str(directory))
         self.answers: queue.Queue[Acknowledged | Declined] = queue.Queue()
-        self.services = CheckpointServices(self.storage, self.answers.put)
+        self.data_ended = threading.Event()
+        self.services = CheckpointServices(self.storage, self._put)
+
+    def _put(self, answer: CheckpointAnswer) -> None:
+        if isinstance(answer, DataEnded):
+            self.data_ended.set()
+        else:
+            self.answers.put(answer)
 
     def answer(self) -> Acknowledged | Declined:
         return self.answers.get(timeout=PATIENCE_S)
@@ -251,17 +264,15 @@ def test_a_task_closes_when_a_checkpoint_holds_what_finish_has_done(
 ) -> None:
     """Spec 001: the first notice of any checkpoint that began after finish() will do."""
     journal = Journal()
-    done = threading.Event()
-    journal.hooks["src.finish"] = done.set
     run = finishing_source(checkpoints, journal)
     run.task.trigger_checkpoint(barrier(1))
     run.start()
-    checkpoints.acknowledged()
-    assert done.wait(PATIENCE_S)
+    assert not checkpoints.acknowledged().operators_finished
+    assert checkpoints.data_ended.wait(PATIENCE_S), "the master need not wait for the interval"
     finished = run.exchange.partitions[(out_edge("out", 1).result_id, 0, 0)]
     for checkpoint_id in (42, 43, 44):
         run.task.trigger_checkpoint(barrier(checkpoint_id))
-        checkpoints.acknowledged()
+        assert checkpoints.acknowledged().operators_finished
     first = next(e for e in finished.sent if isinstance(e, EndOfData))
     assert finished.sent.index(first) < finished.sent.index(barrier(42))
     assert run.thread.is_alive()
