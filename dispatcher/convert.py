@@ -18,6 +18,8 @@ from firesteel.common.ids import JobId, JobMasterId, is_id
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
 
+_MAX_GROUP_BYTES = 255  # its length is kept in one byte (dispatcher.results)
+
 GRPC_STATUS = {
     RefusalKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     RefusalKind.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
@@ -78,7 +80,8 @@ class AppendResults:
     operator_id: str
     generation: int  # increases with every restart of the job, under whichever JobMaster
     index: int
-    ipc_stream: bytes  # empty: only begins the generation
+    ipc_stream: bytes  # empty: shows the group's chunks; without a group, begins the generation
+    group: str  # empty: the chunk is shown at once
 
 
 def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
@@ -92,6 +95,8 @@ def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> A
             f"a JobMaster sent chunk {request.index} of restart {request.restart}"
             f" under epoch {request.epoch}"
         )
+    if len(request.group.encode()) > _MAX_GROUP_BYTES:
+        raise RemoteProtocolError(f"a JobMaster sent a chunk of group {request.group[:80]!r}...")
     return AppendResults(
         job_id=JobId(request.job_id),
         epoch=request.epoch,
@@ -99,6 +104,7 @@ def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> A
         generation=request.epoch << 32 | request.restart,
         index=request.index,
         ipc_stream=request.ipc_stream,
+        group=request.group,
     )
 
 

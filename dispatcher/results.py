@@ -4,11 +4,20 @@ They are deleted earlier if they are too old or too many (`Limits`). DIR/<job id
 why: who reads them gets that reason, and never some of the rows as if they were all.
 
 One file per sink and generation, DIR/<job id>/<operator id>-<generation>.chunks, which repeats
-[8-byte little-endian length][one Arrow IPC stream]. A chunk counts once it is complete.
+[7-byte little-endian length][length of the group][group][one Arrow IPC stream]. A chunk counts once
+it is complete.
 
 A job that starts over sends its rows again, under a higher generation, which replaces the older
 one. Within a generation chunks are numbered from 0, and each is appended once however often it is
-sent. Blocking I/O: the shell appends in one thread, readers may be in others.
+sent.
+
+Of a job with checkpoints, each chunk has a group, and readers do not see it before that is shown:
+by a chunk with the group and no content, which is written when a checkpoint with the group's rows
+is complete. Rows of groups that are never shown come again in others, after a failure. To
+show a group twice changes nothing; to show one that is not there is refused, because its rows would
+be lost.
+
+Blocking I/O: the shell appends in one thread, readers may be in others.
 """
 
 from __future__ import annotations
@@ -17,17 +26,18 @@ import asyncio
 import errno
 import os
 import shutil
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from firesteel.common.config import options
 from firesteel.common.units import shortest_duration, shortest_size
 from firesteel.errors import FiresteelError
 
-_LENGTH_BYTES = 8
+_HEAD_BYTES = 8  # the last one is the length of the group
 _EVICTED = "evicted"
 
 
@@ -40,7 +50,7 @@ class ResultsGone(FiresteelError):
 
 
 class ChunkOutOfOrder(FiresteelError):
-    """The chunk is of an older generation, or one before it is missing."""
+    """The chunk is of an older generation, or one before it or that it shows is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +114,13 @@ class ResultStore:
             raise _not_written(error, self._directory / job_id) from error
 
     def append(
-        self, job_id: str, operator_id: str, generation: int, index: int, ipc_stream: bytes
+        self,
+        job_id: str,
+        operator_id: str,
+        generation: int,
+        index: int,
+        ipc_stream: bytes,
+        group: str = "",
     ) -> None:
         """Hands the chunk to the operating system. Does nothing if it is there already.
 
@@ -117,8 +133,7 @@ class ResultStore:
                     f"chunk {index} of operator {operator_id} came before chunk {file.chunks}"
                 )
             if index == file.chunks:
-                file.append(ipc_stream)
-                self.total_bytes += _LENGTH_BYTES + len(ipc_stream)
+                self.total_bytes += file.append(ipc_stream, group)
         except OSError as error:
             raise _not_written(error, self._directory / job_id) from error
 
@@ -210,40 +225,74 @@ class _ChunkFile:
         self.generation = generation
         self.chunks = 0
         self._path = path
+        self._groups: set[str] = set()
+        self._end_bytes = 0  # an incomplete chunk after it is overwritten
         path.touch()
-        reader = ChunkReader(path)
-        while reader.skip():
-            self.chunks += 1
-        self._end_bytes = reader.position_bytes  # an incomplete chunk after it is overwritten
+        with open(path, "rb") as file:
+            while (record := _next_record(file, self._end_bytes)) is not None:
+                self.chunks += 1
+                self._groups.add(record.group)
+                self._end_bytes = record.end
 
-    def append(self, ipc_stream: bytes) -> None:
+    def append(self, ipc_stream: bytes, group: str) -> int:
+        """Returns how many bytes were written."""
+        if group and not ipc_stream and group not in self._groups:
+            raise ChunkOutOfOrder(
+                f"the rows {group} that a checkpoint holds are not among those of this job"
+            )
+        name = group.encode()
+        head = len(ipc_stream).to_bytes(_HEAD_BYTES - 1, "little") + bytes([len(name)])
         try:
             with open(self._path, "r+b") as file:
                 file.truncate(self._end_bytes)
                 file.seek(self._end_bytes)
-                file.write(len(ipc_stream).to_bytes(_LENGTH_BYTES, "little"))
+                file.write(head + name)
                 file.write(ipc_stream)
         except OSError:
             with suppress(OSError):  # the first error is the one to report
                 os.truncate(self._path, self._end_bytes)
             raise
-        self._end_bytes += _LENGTH_BYTES + len(ipc_stream)
+        written_bytes = len(head) + len(name) + len(ipc_stream)
+        self._end_bytes += written_bytes
         self.chunks += 1
+        self._groups.add(group)
+        return written_bytes
+
+
+class _Record(NamedTuple):
+    group: str
+    start: int  # of the content, in bytes
+    end: int
+
+
+def _next_record(file: BinaryIO, position: int) -> _Record | None:
+    """The one that begins there; None if it is not complete."""
+    file.seek(position)
+    head = file.read(_HEAD_BYTES)
+    if len(head) < _HEAD_BYTES:
+        return None
+    start = position + _HEAD_BYTES + head[-1]
+    end = start + int.from_bytes(head[:-1], "little")
+    if end > os.fstat(file.fileno()).st_size:
+        return None
+    return _Record(file.read(head[-1]).decode(), start, end)
 
 
 class ChunkReader:
-    """The complete chunks of one file, in order, while it grows."""
+    """The chunks of one file that readers see, in the order in which they are shown."""
 
     def __init__(self, path: Path) -> None:
-        self.position_bytes = 0
         self._path = path
+        self._position_bytes = 0
+        self._seen: deque[_Record] = deque()
+        self._hidden: dict[str, list[_Record]] = {}
 
     def skip(self) -> bool:
-        """Passes over the next chunk; False if it is not complete yet."""
+        """Passes over the next chunk; False if there is none yet."""
         return self._next(read=False) is not None
 
     def next(self) -> bytes | None:
-        """None if it is not complete yet."""
+        """None if there is none yet."""
         return self._next(read=True)
 
     def _next(self, *, read: bool) -> bytes | None:
@@ -252,15 +301,25 @@ class ChunkReader:
         except FileNotFoundError:
             return None
         with file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            file.seek(self.position_bytes)
-            head = file.read(_LENGTH_BYTES)
-            length = int.from_bytes(head, "little")
-            end = self.position_bytes + _LENGTH_BYTES + length
-            if len(head) < _LENGTH_BYTES or end > size_bytes:
-                return None
-            self.position_bytes = end
-            return file.read(length) if read else b""
+            while not self._seen:
+                record = _next_record(file, self._position_bytes)
+                if record is None:
+                    return None
+                self._position_bytes = record.end
+                self._take(record)
+            found = self._seen.popleft()
+            if not read:
+                return b""
+            file.seek(found.start)
+            return file.read(found.end - found.start)
+
+    def _take(self, record: _Record) -> None:
+        if not record.group:
+            self._seen.append(record)
+        elif record.end > record.start:
+            self._hidden.setdefault(record.group, []).append(record)
+        else:
+            self._seen.extend(self._hidden.pop(record.group, ()))
 
 
 async def follow(

@@ -345,8 +345,8 @@ class Shell:
         await self._in_thread(
             self._results_thread,
             lambda: (
-                self.results.append(*key, chunk.index, chunk.ipc_stream)
-                if chunk.ipc_stream
+                self.results.append(*key, chunk.index, chunk.ipc_stream, chunk.group)
+                if chunk.ipc_stream or chunk.group
                 else self.results.begin(*key)
             ),
         )

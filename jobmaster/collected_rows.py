@@ -2,7 +2,8 @@
 
 Chunks are sent one after the other, numbered per sink from 0, under the number of the job's
 restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a job
-that starts over replace those that it sent before.
+that starts over replace those that it sent before. One that goes on from a checkpoint keeps the
+number: its chunks belong to groups, which are shown when their checkpoints are complete.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     operator_id: str
-    ipc_stream: bytes = field(repr=False)  # empty: only begins the restart
+    ipc_stream: bytes = field(repr=False)  # both empty: only begins the restart
+    group: str
     restart: int
     kept: Callable[[str], None]  # called with what went wrong; empty: nothing
 
@@ -52,11 +54,13 @@ class CollectedRows:
         """What follows is of this restart of the job; what was sent before is void."""
         self._restart = restart
         for operator_id in self._sinks:
-            self._queue.put_nowait(_Chunk(operator_id, b"", restart, lambda problem: None))
+            self._queue.put_nowait(_Chunk(operator_id, b"", "", restart, lambda problem: None))
 
-    def append(self, operator_id: str, ipc_stream: bytes, kept: Callable[[str], None]) -> None:
+    def append(
+        self, operator_id: str, ipc_stream: bytes, group: str, kept: Callable[[str], None]
+    ) -> None:
         """Calls `kept` when the chunk is kept, or cannot be: then with the reason."""
-        self._queue.put_nowait(_Chunk(operator_id, ipc_stream, self._restart, kept))
+        self._queue.put_nowait(_Chunk(operator_id, ipc_stream, group, self._restart, kept))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -71,7 +75,7 @@ class CollectedRows:
                 problem = await self._send(stub, chunk, indexes.get(key, 0))
                 if problem:
                     log.error("collected rows cannot be kept", cause=problem)
-                elif chunk.ipc_stream:
+                elif chunk.ipc_stream or chunk.group:
                     indexes[key] = indexes.get(key, 0) + 1
                 chunk.kept(problem)
 
@@ -85,6 +89,7 @@ class CollectedRows:
             restart=chunk.restart,
             index=index,
             ipc_stream=chunk.ipc_stream,
+            group=chunk.group,
         )
         try:
             async for attempt in tenacity.AsyncRetrying(

@@ -195,6 +195,7 @@ class RunningJob:
                 self._collected.append(
                     command.operator_id,
                     command.ipc_stream,
+                    command.group,
                     lambda problem: self._spooled(command, problem),
                 )
             case commands.BeginResults():

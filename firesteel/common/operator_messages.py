@@ -32,7 +32,9 @@ class SplitsExhausted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkCollected:
     sequence: int  # per attempt, from 0
+    # Empty: shows the chunks of `group`, because their checkpoint is complete.
     ipc_stream: bytes = field(repr=False)
+    group: str = ""  # clients do not see the chunk before its group is shown; empty: at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

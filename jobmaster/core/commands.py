@@ -157,7 +157,8 @@ class SpoolChunk:
     operator_id: OperatorId
     attempt_id: AttemptId
     sequence: int
-    ipc_stream: bytes = field(repr=False)
+    ipc_stream: bytes = field(repr=False)  # empty: shows the chunks of `group`
+    group: str = ""  # the chunk is hidden until this is shown; empty: it is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,10 @@ def operator_event_to_proto(event: OperatorEvent) -> tasks_pb2.OperatorEvent:
             proto.assign_split.SetInParent()
         case SplitsExhausted():
             proto.no_more_splits.SetInParent()
-        case ChunkCollected(sequence=sequence, ipc_stream=ipc_stream):
+        case ChunkCollected(sequence=sequence, ipc_stream=ipc_stream, group=group):
             proto.collect_chunk.sequence = sequence
             proto.collect_chunk.ipc_stream = ipc_stream
+            proto.collect_chunk.group = group
             proto.collect_chunk.SetInParent()
         case ChunkAcknowledged(sequence=sequence, error=error):
             proto.collect_ack.sequence = sequence
@@ -82,7 +83,9 @@ def _message(proto: tasks_pb2.OperatorEvent) -> OperatorMessage:
             return SplitsExhausted()
         case "collect_chunk":
             chunk = proto.collect_chunk
-            return ChunkCollected(sequence=chunk.sequence, ipc_stream=chunk.ipc_stream)
+            return ChunkCollected(
+                sequence=chunk.sequence, ipc_stream=chunk.ipc_stream, group=chunk.group
+            )
         case "collect_ack":
             ack = proto.collect_ack
             return ChunkAcknowledged(sequence=ack.sequence, error=ack.error)

@@ -28,6 +28,7 @@ class Spool:
 
     sequence: int
     ipc_stream: bytes = field(repr=False)
+    group: str = ""
 
 
 class Answer(NamedTuple):

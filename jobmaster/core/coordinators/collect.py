@@ -1,6 +1,8 @@
 """collect: appends what the subtasks of a CollectSink send to the spool, chunk by chunk, each once.
 
 The rows of a job that starts over replace those that it sent before (jobmaster.collected_rows).
+Those of one that goes on from a checkpoint follow them: what is in no complete checkpoint is never
+shown.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class CollectCoordinator(Coordinator):
                 ),
             )
         self._next[attempt_id] = expected + 1
-        return (Spool(sequence=message.sequence, ipc_stream=message.ipc_stream),)
+        return (
+            Spool(sequence=message.sequence, ipc_stream=message.ipc_stream, group=message.group),
+        )
 
     def spooled(
         self, attempt_id: AttemptId, sequence: int, problem: str

@@ -195,6 +195,7 @@ class Coordinators:
                 attempt_id=execution.attempt_id,
                 sequence=answer.sequence,
                 ipc_stream=answer.ipc_stream,
+                group=answer.group,
             )
         if execution.slot is None:
             return Log(

@@ -22,8 +22,9 @@ class WaitingForSlots(Phase):
 
     @classmethod
     def enter(cls, job: Job, now: float) -> WaitingForSlots:
-        """Schedules the job from its beginning; every task must be CREATED."""
-        job.out.append(commands.BeginResults(restart=job.restarts))
+        """Schedules all of the job; every task must be CREATED."""
+        if job.checkpoints.latest is None:
+            job.out.append(commands.BeginResults(restart=job.restarts))
         job.scheduler.schedule(job.strategy.first(job.graph), now, job.now_ms(now))
         return cls()
 

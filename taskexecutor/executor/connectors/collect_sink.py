@@ -1,6 +1,10 @@
 """CollectSink: rows to the client, by way of the coordinator in the JobMaster, which spools and
 acknowledges them.
 
+With checkpoints, the chunks between two of them are a group, which clients do not see before the
+checkpoint is complete that holds the group's name. Then the sink has the group shown, or after a
+failure the attempt that restores the checkpoint does: again, if need be, which changes nothing.
+
 At most `WINDOW` chunks are under way, and kept here until they are acknowledged: they may have to
 be sent again. With the window full the operator waits for an acknowledgement, running the task's
 mails while it does, so a cancellation reaches it.
@@ -9,14 +13,14 @@ mails while it does, so a cancellation reaches it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, Resend
 from firesteel.connectors import CollectSink
 from firesteel.errors import FiresteelError
-from firesteel.operator import StreamOperator
+from firesteel.operator import OperatorState, StreamOperator
 from taskexecutor.executor.connectors.runtime import SinkRuntime
 
 WINDOW = 4
@@ -29,14 +33,31 @@ class CollectSinkRuntime(SinkRuntime[CollectSink]):
         return Collecting()
 
 
-class Collecting(StreamOperator):
-    not_checkpointed = "the rows that it has sent are not part of checkpoints"
+class _Group(NamedTuple):
+    """The chunks that one checkpoint shows."""
 
+    checkpoint_id: int
+    job_id: str
+    name: str
+
+
+class Collecting(StreamOperator):
     def __init__(self) -> None:
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._next_sequence = 0
         self._unacknowledged: deque[ChunkCollected] = deque()
+        self._group = 0  # the number of this attempt's next one
+        self._group_begun = False
+        self._hidden: list[_Group] = []  # list state: in a checkpoint, and not shown yet
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._hidden = state.list_state("groups")
+
+    def open(self) -> None:
+        # Those of another job, whose savepoint this one restores, are among that job's rows.
+        self._hidden[:] = [g for g in self._hidden if g.job_id == self.context.task.job_id]
+        self._show(None)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -61,12 +82,22 @@ class Collecting(StreamOperator):
                 writer.write_batch(batch)
         self._gathered, self._gathered_bytes = [], 0
         self._wait_until(WINDOW - 1)
-        chunk = ChunkCollected(
-            sequence=self._next_sequence, ipc_stream=sink.getvalue().to_pybytes()
-        )
-        self._unacknowledged.append(chunk)
-        self._next_sequence += 1
-        self.context.send_to_coordinator(chunk)
+        group = ""
+        if self.context.checkpoints:
+            group, self._group_begun = self._group_name, True
+        self._send(sink.getvalue().to_pybytes(), group)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """What was sent must be kept before the checkpoint says so."""
+        self._wait_until(0)
+        if self._group_begun:
+            group = _Group(checkpoint_id, self.context.task.job_id, self._group_name)
+            self._hidden.append(group)
+            self._group += 1
+            self._group_begun = False
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._show(checkpoint_id)
 
     def handle_coordinator_event(self, event: Any) -> None:
         match event:
@@ -98,6 +129,27 @@ class Collecting(StreamOperator):
 
     def close(self) -> None:
         self._gathered = []
+
+    @property
+    def _group_name(self) -> str:
+        return f"{self.context.task.attempt_id}-{self._group}"
+
+    def _show(self, up_to: int | None) -> None:
+        """The groups of the checkpoints up to this one, or of all. They are not forgotten before
+        that is certain.
+        """
+        due = [g for g in self._hidden if up_to is None or g.checkpoint_id <= up_to]
+        for group in due:
+            self._wait_until(WINDOW - 1)
+            self._send(b"", group.name)
+        self._wait_until(0)
+        self._hidden[:] = [g for g in self._hidden if g not in due]
+
+    def _send(self, ipc_stream: bytes, group: str) -> None:
+        chunk = ChunkCollected(sequence=self._next_sequence, ipc_stream=ipc_stream, group=group)
+        self._unacknowledged.append(chunk)
+        self._next_sequence += 1
+        self.context.send_to_coordinator(chunk)
 
     def _wait_until(self, unacknowledged: int) -> None:
         while len(self._unacknowledged) > unacknowledged:

@@ -51,7 +51,7 @@ class OperatorHarness:
 
     `spark` becomes `context.spark`; `sent` collects the events for the coordinator. `watermark`
     advances event time, `processing_time` processing time. `watermark_alignment` puts the operator
-    into a watermark alignment group.
+    into a watermark alignment group. `checkpoints`: the job takes them.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class OperatorHarness:
         side_output_tags: Sequence[str] = (),
         restored: RestoredOperatorState | None = None,
         watermark_alignment: WatermarkAlignmentSpec | None = None,
+        checkpoints: bool = False,
+        attempt: int = 0,
     ) -> None:
         inputs = len(input_schemas) if input_schemas is not None else operator.inputs
         schemas = tuple(input_schemas) if input_schemas is not None else (None,) * inputs
@@ -81,8 +83,8 @@ class OperatorHarness:
             subtask=subtask,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            attempt=0,
-            attempt_id=stable_id("attempt"),
+            attempt=attempt,
+            attempt_id=stable_id(f"attempt {attempt}" if attempt else "attempt"),
         )
         self.sent: list[OperatorEvent] = []
         self.environment = TaskEnvironment(
@@ -92,6 +94,7 @@ class OperatorHarness:
             send_event=self.sent.append,
             mailbox=Mailbox(),
             clock=TaskClock(),
+            checkpoints=checkpoints,
         )
         self.metrics = OperatorMetrics(stable_id(name), name)
         self._task_timers = TaskTimers()
@@ -169,6 +172,22 @@ class OperatorHarness:
         """The end of one of several inputs."""
         self._inputs[input_index].event(Watermark(MAX_TIMESTAMP_US))
         self._inputs[input_index].finished()
+
+    def checkpoint(self, checkpoint_id: int, *, finished: bool = False) -> RestoredOperatorState:
+        """What a task does when a barrier has come, or after `finish`. Returns the state that a
+        subtask of the same parallelism restores from the checkpoint.
+        """
+        if not finished:
+            self.operator.flush()
+            self.operator.prepare_barrier(checkpoint_id)
+        _, snapshot = self._node.snapshot(checkpoint_id)
+        restored = restored_from(snapshot)
+        snapshot.keyed.release()
+        return restored
+
+    def complete(self, checkpoint_id: int) -> None:
+        """The JobMaster's notice."""
+        self._node.notify_checkpoint(checkpoint_id, completed=True)
 
     def finish(self) -> None:
         """The end of all input: MAX_WATERMARK, then end_input and finish."""

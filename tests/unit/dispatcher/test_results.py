@@ -29,8 +29,10 @@ def results(tmp_path: Path) -> ResultStore:
     return ResultStore(tmp_path)
 
 
-def append(results: ResultStore, index: int, chunk: bytes, generation: int = FIRST) -> None:
-    results.append(JOB, SINK, generation, index, chunk)
+def append(
+    results: ResultStore, index: int, chunk: bytes, generation: int = FIRST, group: str = ""
+) -> None:
+    results.append(JOB, SINK, generation, index, chunk, group)
 
 
 def read(
@@ -66,6 +68,29 @@ def chunks_of(generation: int, *contents: bytes, first: int = 0) -> list[Chunk]:
         Chunk(generation=generation, index=index, ipc_stream=content)
         for index, content in enumerate(contents, first)
     ]
+
+
+def test_a_group_is_seen_when_it_is_shown_and_only_once(results: ResultStore) -> None:
+    append(results, 0, b"a0", group="a")
+    append(results, 1, b"b0", group="b")
+    append(results, 2, b"a1", group="a")
+    assert read(results) == []
+    append(results, 3, b"", group="a")
+    append(results, 4, b"c0", group="c")
+    append(results, 5, b"", group="a")  # again, by whoever restored the checkpoint
+    assert read(results) == chunks_of(FIRST, b"a0", b"a1")
+    meanwhile = (lambda: append(results, 6, b"", group="c"),)
+    assert read(results, meanwhile=meanwhile) == chunks_of(FIRST, b"a0", b"a1", b"c0")
+    assert read(results, offset=2, of_generation=FIRST) == chunks_of(FIRST, b"c0", first=2)
+
+
+def test_rows_that_a_checkpoint_holds_and_the_store_does_not_are_an_error(tmp_path: Path) -> None:
+    append(ResultStore(tmp_path), 0, b"a0", group="a")
+    opened_again = ResultStore(tmp_path)
+    with pytest.raises(ChunkOutOfOrder, match="the rows b that a checkpoint holds are not"):
+        append(opened_again, 1, b"", group="b")
+    append(opened_again, 1, b"", group="a")
+    assert read(opened_again) == chunks_of(FIRST, b"a0")
 
 
 def test_a_chunk_is_there_when_it_is_complete(tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ class Sender:
         self.dispatcher = dispatcher
         self.rows = rows
 
-    async def append(self, chunk: bytes) -> str:
+    async def append(self, chunk: bytes, group: str = "") -> str:
         """Returns what went wrong."""
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.rows.append(SINK, chunk, done.set_result)
+        self.rows.append(SINK, chunk, group, done.set_result)
         return await asyncio.wait_for(done, TIMEOUT_S)
 
 
@@ -73,6 +73,12 @@ async def test_chunks_are_numbered_anew_after_a_restart(sender: Sender) -> None:
         (1, 0, b""),
         (1, 0, b"a"),
     ]
+
+
+async def test_what_shows_a_group_has_a_number_too(sender: Sender) -> None:
+    for chunk in (b"a", b"", b"b"):
+        assert await sender.append(chunk, "g") == ""
+    assert sender.dispatcher.kept == [(0, 0, b"a"), (0, 1, b""), (0, 2, b"b")]
 
 
 async def test_a_chunk_without_an_answer_is_sent_again_under_its_number(sender: Sender) -> None:
