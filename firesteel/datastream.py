@@ -292,6 +292,12 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         returned. Subtasks call it concurrently: a target that allows one writer needs
         `set_parallelism(1)`, or one place per `batch_id`. `batch_id` increases and is never used
         twice, in one subtask or in two.
+
+        With checkpoints, a batch is what comes between two of them; it is part of the second, and
+        the function is called when that is complete. A job that fails at the wrong moment calls the
+        function again with the same rows and the same `batch_id`, as in Structured Streaming: a
+        function that ignores ids that it has seen, or replaces what they wrote, has each row once.
+        The rows between two checkpoints are held in memory.
         """
         checked_function("foreach_batch", function, 2)
         title = name or titled("Sink: ForeachBatch", function)

@@ -279,6 +279,11 @@ class StreamOperator:
         dry.
         """
 
+    def prepare_barrier(self, checkpoint_id: int) -> None:
+        """The barrier is about to be emitted, after `flush`: emits what belongs before it. Not
+        called after `finish`.
+        """
+
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Updates the registered state; the runtime then snapshots it."""
 

@@ -33,6 +33,11 @@ class PythonSink(Sink):
     one interval, and what it returns is committed soon after. Without checkpoints, such rows are
     written again when the job restarts.
 
+    With checkpoints, `write` gets the rows between two of them, and what it returns is committed
+    when the second one is complete; `commit_interval` means nothing. Batch ids increase, and are
+    not used again. A job that fails at the wrong moment calls `commit` again with the same messages
+    and the same id: a sink that ignores ids that it has committed has each row once.
+
     Raises InvalidProgram if the class has no stream writer or the interval is invalid.
     """
 

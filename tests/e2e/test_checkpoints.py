@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import cloudpickle
@@ -14,14 +16,22 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamWriter,
+    SimpleDataSourceStreamReader,
+    WriterCommitMessage,
+)
 from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel import Environment
+from firesteel.common.ids import stable_id
 from firesteel.connectors import (
+    CollectSink,
     EndOfSplit,
     FileSink,
     FileSource,
+    PythonSink,
     PythonSource,
     SequenceSource,
     Source,
@@ -52,10 +62,13 @@ def _ship_this_module() -> Iterator[None]:
 
 
 class Ledger(StatefulProcessor):
-    """Numbers the rows of each key. Fails once by itself, and once because its process is killed."""
+    """Numbers the rows of each key. Fails once by itself, and once because its process is killed,
+    each time when the attempt has a complete checkpoint.
+    """
 
-    def __init__(self, flags: str) -> None:
+    def __init__(self, flags: str, out: str) -> None:
         self.flags = Path(flags)
+        self.out = Path(out)
 
     def init(self, handle: object) -> None:
         self.count = handle.getValueState("count", "n BIGINT")  # type: ignore[attr-defined]
@@ -64,12 +77,15 @@ class Ledger(StatefulProcessor):
         (n,) = self.count.get() or (0,)
         for row in rows:
             n += 1
-            if row.value >= ROWS // 3 and self.first_time("raised"):
-                raise RuntimeError("fails once")
-            if row.value >= 2 * ROWS // 3 and self.first_time("killed"):
-                os.kill(os.getpid(), signal.SIGKILL)
             yield Row(key=key[0], value=row.value, n=n)
         self.count.update((n,))
+        if self.committed(0) and self.first_time("raised"):
+            raise RuntimeError("fails once")
+        if self.committed(1) and self.first_time("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def committed(self, attempt: int) -> bool:
+        return any(path.name.split("-")[4] == str(attempt) for path in self.out.glob("part-*"))
 
     def first_time(self, flag: str) -> bool:
         try:
@@ -79,28 +95,78 @@ class Ledger(StatefulProcessor):
         return True
 
 
-def numbered(env: Environment, flags: Path) -> DataStream:
+def numbered(env: Environment, flags: Path, out: Path) -> DataStream:
     return (
         env.from_source(SequenceSource(0, ROWS, rate_per_s=10_000))
         .transform(lambda df: df.selectExpr("value", f"value % {KEYS} AS key"))
         .key_by("key")
         .transform_with_state(
-            Ledger(str(flags)), "key BIGINT, value BIGINT, n BIGINT", "update", "none"
+            Ledger(str(flags), str(out)), "key BIGINT, value BIGINT, n BIGINT", "update", "none"
         )
     )
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    values: list[int]
+
+
+class Batches(DataSource):
+    """A sink that has each batch in a file of its own, whatever is delivered again."""
+
+    def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamWriter:
+        return BatchesWriter(Path(self.options["folder"]))
+
+
+class BatchesWriter(DataSourceStreamWriter):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return Written([row.value for row in iterator])
+
+    def commit(self, messages, batchId):  # type: ignore[no-untyped-def]
+        keep(self.folder, batchId, [value for message in messages for value in message.values])
+
+
+def keep(folder: Path, batch_id: int, values: list[int]) -> None:
+    """Raises AssertionError if other rows had this id."""
+    path, text = folder / str(batch_id), json.dumps(sorted(values))
+    if path.exists():
+        assert path.read_text() == text, "a batch that is delivered again is the same"
+        return
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)
+
+
+def kept(folder: Path) -> list[int]:
+    return sorted(value for path in folder.iterdir() for value in json.loads(path.read_text()))
 
 
 def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     session: Session, tmp_path: Path
 ) -> None:
-    out, flags, checkpoints = (tmp_path / name for name in ("out", "flags", "checkpoints"))
-    flags.mkdir()
+    names = ("out", "checkpoints", "flags", "batches", "python")
+    out, checkpoints, flags, batches, python = (tmp_path / name for name in names)
+    for folder in (flags, batches, python):
+        folder.mkdir()
     env = Environment(
         parallelism=2,
         configuration={**CHECKPOINTS, "execution.checkpointing.dir": str(checkpoints)},
     )
-    numbered(env, flags).sink_to(FileSink(str(out)))
-    details = session.run(env)
+    stream = numbered(env, flags, out)
+    stream.sink_to(FileSink(str(out)))
+    stream.sink_to(CollectSink(), uid="collected")
+    stream.sink_to(PythonSink(Batches, {"folder": str(python)}))
+    stream.foreach_batch(
+        lambda df, batch_id: keep(batches, batch_id, [row.value for row in df.collect()])
+    )
+    job_id = session.submit(env)
+    sink = stable_id("uid", "collected")
+    collected = [  # while the job runs
+        value for found in session.client.fetch_results(job_id, sink) for value in found["value"]
+    ]
+    details = session.client.wait(job_id)
     assert details.status.name == "FINISHED"
     assert {path.name for path in flags.iterdir()} == {"raised", "killed"}
     rows = ds.dataset(out, format="parquet").to_table().to_pandas()
@@ -110,6 +176,8 @@ def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     attempts = {path.name.split("-")[4] for path in out.glob("part-*")}
     assert attempts == {"0", "1", "2"}, "files of all three attempts: none was taken back"
     assert not list(out.glob(".*")), "nothing is left uncommitted"
+    assert sorted(value.as_py() for value in collected) == list(range(ROWS)), "each seen once"
+    assert kept(batches) == kept(python) == list(range(ROWS))
     assert not list(files_below(checkpoints)), "nobody will restore the job"
 
 

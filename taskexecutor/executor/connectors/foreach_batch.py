@@ -2,13 +2,22 @@
 
 Rows are gathered while Spark is busy, up to the bundle limit: light traffic makes small batches
 soon, heavy traffic large ones.
+
+With checkpoints, the rows between two of them are a batch, which is in the state with its id. The
+function gets it when the checkpoint is complete, or is restored: so a batch id never stands for
+other rows. Batches are keyed state, which is written to files and not into the metadata; their key
+is any one whose key group is the subtask's.
 """
 
 from __future__ import annotations
 
+from itertools import count
+from typing import NamedTuple
+
 import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.key_groups import key_group
 from firesteel.connectors import ForeachBatchSink
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
@@ -17,6 +26,9 @@ from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.schemas import to_spark
 from taskexecutor.executor.spark.transfer import BundleLoader
+from taskexecutor.executor.state import TaskOperatorState
+
+_BATCH = "batch"  # the keyed state
 
 
 class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):
@@ -27,15 +39,23 @@ class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):
         return ForeachBatch(self.sink)
 
 
-class ForeachBatch(StreamOperator):
-    not_checkpointed = "its batch ids are not part of checkpoints"
+class _HeldBatch(NamedTuple):
+    checkpoint_id: int
+    key: int
+    rows: bytes  # an Arrow IPC stream
 
+
+class ForeachBatch(StreamOperator):
     def __init__(self, sink: ForeachBatchSink) -> None:
         self._sink = sink
         self._rows: list[pa.RecordBatch] = []
         self._size_bytes = 0
         self._way: BundleLoader | None = None
         self._next: list[int] = []  # operator list state: how many batches this subtask has had
+        self._stream: pa.BufferOutputStream | None = None  # the batch of the next checkpoint
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        # In checkpoints, and not passed to the function yet; by batch id.
+        self._held: dict[int, _HeldBatch] = {}
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -44,9 +64,23 @@ class ForeachBatch(StreamOperator):
 
     def initialize_state(self, state: OperatorState) -> None:
         self._next = state.list_state("batches")
+        assert isinstance(state, TaskOperatorState)
+        self._state = state.keyed
+        for entry in self._state.entries(_BATCH):
+            batch_id, checkpoint_id = entry.namespace
+            self._held[batch_id] = _HeldBatch(checkpoint_id, entry.key, entry.value)
+
+    def open(self) -> None:
+        self._call_held(None)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
+            return
+        if self.context.checkpoints:
+            if self._writer is None:
+                self._stream = pa.BufferOutputStream()
+                self._writer = pa.ipc.new_stream(self._stream, self._schema_of(batch))
+            self._writer.write_batch(batch)
             return
         self._rows.append(batch)
         self._size_bytes += batch.nbytes
@@ -60,14 +94,45 @@ class ForeachBatch(StreamOperator):
         if not self._rows:
             return
         rows, self._rows, self._size_bytes = self._rows, [], 0
+        number = self._next[0] if self._next else 0
+        task = self.context.task
+        self._call(rows, number * task.parallelism + task.subtask)
+        self._next[:] = [number + 1]
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        if self._writer is None:
+            return
+        assert self._stream is not None
+        self._writer.close()
+        rows = self._stream.getvalue().to_pybytes()
+        self._writer = self._stream = None
+        task = self.context.task
+        # The same whatever the parallelism was when the state was restored.
+        batch_id = checkpoint_id * task.max_parallelism + task.subtask
+        groups = self._state.key_groups
+        key = next(k for k in count() if key_group(k, task.max_parallelism) in groups)
+        self._state.put(_BATCH, key, rows, namespace=(batch_id, checkpoint_id))
+        self._held[batch_id] = _HeldBatch(checkpoint_id, key, rows)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._call_held(checkpoint_id)
+
+    def _call_held(self, up_to: int | None) -> None:
+        """The batches of the checkpoints up to this one, or all."""
+        for batch_id, held in sorted(self._held.items(), key=lambda item: item[0]):
+            if up_to is not None and held.checkpoint_id > up_to:
+                continue
+            with pa.ipc.open_stream(held.rows) as reader:
+                self._call(list(reader), batch_id)
+            del self._held[batch_id]
+            self._state.remove(_BATCH, held.key, namespace=(batch_id, held.checkpoint_id))
+
+    def _call(self, rows: list[pa.RecordBatch], batch_id: int) -> None:
         if self._way is None:
             self._way = BundleLoader(
-                self._engine.session,
-                self._engine.bundles,
-                self.context.input_schemas[0] or rows[0].schema,
+                self._engine.session, self._engine.bundles, self._schema_of(rows[0])
             )
         task = self.context.task
-        count = self._next[0] if self._next else 0
         description = f"{task.job_name}: {task.task_name_with_subtask}"
         with (
             self.context.time("spark"),
@@ -76,8 +141,10 @@ class ForeachBatch(StreamOperator):
             ),
             self._way.dataframe(rows) as frame,
         ):
-            self._sink.function(frame, count * task.parallelism + task.subtask)
-        self._next[:] = [count + 1]
+            self._sink.function(frame, batch_id)
+
+    def _schema_of(self, batch: pa.RecordBatch) -> pa.Schema:
+        return self.context.input_schemas[0] or batch.schema
 
     def finish(self) -> None:
         self.flush()

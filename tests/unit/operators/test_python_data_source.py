@@ -49,6 +49,7 @@ from taskexecutor.executor.connectors.python.data_source import (
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
+from taskexecutor.executor.state import RestoredOperatorState
 
 SCHEMA = StructType([StructField("n", LongType()), StructField("text", StringType())])
 ARROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -501,7 +502,9 @@ def batch(*numbers: int) -> pa.RecordBatch:
     return pa.record_batch([list(numbers), [str(n) for n in numbers]], schema=ARROW)
 
 
-def writer(sink: PythonSink, subtask: int = 0, parallelism: int = 1) -> OperatorHarness:
+def writer(
+    sink: PythonSink, subtask: int = 0, parallelism: int = 1, **options: Any
+) -> OperatorHarness:
     schema = check_sink(sink, ARROW)
     return OperatorHarness(
         sink_runtime(sink).operator(),
@@ -509,12 +512,13 @@ def writer(sink: PythonSink, subtask: int = 0, parallelism: int = 1) -> Operator
         output_schema=schema,
         subtask=subtask,
         parallelism=parallelism,
+        **options,
     ).open()
 
 
-def committer(sink: PythonSink) -> OperatorHarness:
+def committer(sink: PythonSink, **options: Any) -> OperatorHarness:
     return OperatorHarness(
-        sink_runtime(PythonCommit(sink)).operator(), [check_sink(sink, ARROW)]
+        sink_runtime(PythonCommit(sink)).operator(), [check_sink(sink, ARROW)], **options
     ).open()
 
 
@@ -572,6 +576,62 @@ def test_with_an_interval_rows_are_committed_while_more_come() -> None:
     assert calls[1:] == [("commit", "none", 1, [(0, [{"n": 3, "text": "3"}])])]
     with pytest.raises(InvalidProgram, match="commit_interval is '0 s'; it must be positive"):
         PythonSink(Memory, commit_interval="0 s")
+
+
+def test_with_checkpoints_each_of_them_is_a_batch_that_is_delivered_again_after_a_failure() -> None:
+    sink = PythonSink(Memory, commit_interval="10 s")
+    subtask, commits = (make(sink, checkpoints=True) for make in (writer, committer))
+
+    def checkpoint(number: int) -> RestoredOperatorState:
+        before = len(subtask.batches)
+        subtask.checkpoint(number)
+        for messages in subtask.batches[before:]:
+            commits.process(messages)
+        return commits.checkpoint(number)
+
+    def committed(batch_id: int, n: int) -> tuple[Any, ...]:
+        return ("commit", "none", batch_id, [(0, [{"n": n, "text": str(n)}])])
+
+    subtask.process(batch(1))
+    checkpoint(3)
+    commits.flush()
+    assert calls == [], "the checkpoint is not complete"
+    subtask.process(batch(2))
+    checkpoint(4)  # is given up: it is committed with the next
+    checkpoint(5)  # has no rows
+    commits.complete(3)
+    assert calls == [committed(3, 1)]
+    commits.complete(5)
+    assert calls[1:] == [committed(4, 2)]
+    subtask.process(batch(3))
+    restored = checkpoint(6)  # is complete, and the task fails before it hears of it
+    subtask.process(batch(4))
+    subtask.checkpoint(7)
+    commits.process(subtask.batches[-1])
+    for harness in (subtask, commits):
+        harness.close()
+    assert calls[2:] == [("abort", 7, [0])], "only what no checkpoint holds"
+    calls.clear()
+    again = committer(sink, checkpoints=True, restored=restored, attempt=1)
+    assert calls == [committed(6, 3)]
+    again.complete(8)
+    again.end()
+    assert len(calls) == 1
+
+
+def test_with_checkpoints_every_subtask_writes_even_without_rows() -> None:
+    sink = PythonSink(Memory)
+    subtask = writer(sink, checkpoints=True)
+    commits = committer(sink, checkpoints=True)
+    subtask.finish()
+    for messages in subtask.batches:
+        commits.process(messages)
+    commits.finish()
+    commits.checkpoint(1, finished=True)
+    commits.complete(1)
+    for harness in (subtask, commits):
+        harness.close()
+    assert calls == [("commit", "none", 1, [(0, [])])]
 
 
 def test_what_is_not_committed_when_an_endless_job_is_cancelled_is_aborted() -> None:

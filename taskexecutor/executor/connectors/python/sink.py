@@ -6,9 +6,12 @@ A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, 
 thread of its own, which the task feeds. What it returns travels as a row to the committer, which
 calls `commit` with all of them, or `abort` if the task fails or is cancelled before. The rows of a
 job are one epoch, which ends with the input. With a commit interval, each writer ends an epoch that
-has been open for so long, and the committer commits what it has when no more is under way. (With
-checkpoints, each of them ends an epoch: its barrier is behind the messages, and its completion
-commits them.)
+has been open for so long, and the committer commits what it has when no more is under way.
+
+With checkpoints, each of them ends an epoch: its barrier is behind the messages, which become a
+batch in the committer's state, and its completion commits them. After a failure the committer
+commits what the checkpoint holds, again if need be, with the same messages and batch id. Batch ids
+are those of the checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 import pyarrow as pa
@@ -60,7 +63,20 @@ class PythonSinkRuntime(WriterSink[PythonSink]):
 class EpochWriting(SinkWriting):
     """The messages are committed by another operator: they are emitted, a row each."""
 
-    not_checkpointed = "its batch ids are not part of checkpoints"
+    def prepare_barrier(self, checkpoint_id: int) -> None:
+        self._end_epoch()
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Nothing is left: what was prepared is before the barrier."""
+
+    def finish(self) -> None:
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        self._prepare()
+        with self.context.time("python"):
+            self._commit_prepared()
+        self._prepared = ()
 
     def _commit_prepared(self) -> None:
         for message in self._prepared:
@@ -212,50 +228,91 @@ class PythonCommitRuntime(SinkRuntime[PythonCommit]):
         return PythonCommitting(self.sink.sink)
 
 
+class _Batch(NamedTuple):
+    checkpoint_id: int
+    batch_id: int
+    messages: list[bytes]  # in order
+
+
 class PythonCommitting(StreamOperator):
-    """Commits what all writers have emitted, or aborts it when the task fails or is cancelled."""
+    """Commits what all writers have emitted, or aborts it when the task fails or is cancelled. What
+    a checkpoint holds is not aborted: it is committed by whoever restores it.
+    """
 
     def __init__(self, sink: PythonSink) -> None:
         self._at_intervals = sink.commit_interval_s is not None
         self._writer: Any = None
-        self._messages: list[tuple[int, Any]] = []
+        self._messages: list[tuple[int, bytes]] = []  # pickled, by subtask
         self._next_batch: list[int] = []  # operator list state: the id of the next batch
+        self._in_checkpoints: list[_Batch] = []  # list state: not committed yet, in order
         self._committed = False  # everything: the input has ended
 
     def initialize_state(self, state: OperatorState) -> None:
         self._next_batch = state.list_state("next_batch_id")
+        self._in_checkpoints = state.list_state("batches")
 
     def open(self) -> None:
         self._writer = writer_in(self.context.input_schemas[0])
+        self._commit_checkpoints(None)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         for row in batch.to_pylist():
-            self._messages.append((row["subtask"], cloudpickle.loads(row["message"])))
+            self._messages.append((row["subtask"], row["message"]))
 
     def flush(self) -> None:
-        if self._at_intervals and self._messages:
+        if self._at_intervals and self._messages and not self.context.checkpoints:
             self._commit()
 
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        if not self._messages:
+            return
+        batch_id = max(checkpoint_id, self._batch_id)
+        messages = [message for _, message in self._in_order()]
+        self._in_checkpoints.append(_Batch(checkpoint_id, batch_id, messages))
+        self._next_batch[:] = [batch_id + 1]
+        self._messages.clear()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._commit_checkpoints(checkpoint_id)
+
     def finish(self) -> None:
+        if self.context.checkpoints:
+            return  # the last checkpoint commits the rest
         if self.context.task.subtask == 0 and (self._messages or not self._at_intervals):
             self._commit()
         self._committed = True
 
     def _commit(self) -> None:
         with user_code(self.context):
-            self._writer.commit(self._in_order(), self._batch_id)
+            self._writer.commit(self._loaded(), self._batch_id)
         self._next_batch[:] = [self._batch_id + 1]
         self._messages.clear()
 
+    def _commit_checkpoints(self, up_to: int | None) -> None:
+        """Of the checkpoints up to this one; None: of all."""
+        while self._in_checkpoints:
+            batch = self._in_checkpoints[0]
+            if up_to is not None and batch.checkpoint_id > up_to:
+                return
+            with user_code(self.context):
+                messages = [cloudpickle.loads(message) for message in batch.messages]
+                self._writer.commit(messages, batch.batch_id)
+            del self._in_checkpoints[0]
+
     def close(self) -> None:
         writer, self._writer = self._writer, None
-        if writer is not None and not self._committed:
+        if writer is None or self._committed:
+            return
+        if self._messages or not self.context.checkpoints:
             with user_code(self.context):
-                writer.abort(self._in_order(), self._batch_id)
+                writer.abort(self._loaded(), self._batch_id)
 
     @property
     def _batch_id(self) -> int:
         return self._next_batch[0] if self._next_batch else 0
 
-    def _in_order(self) -> list[Any]:
-        return [message for _, message in sorted(self._messages, key=lambda item: item[0])]
+    def _in_order(self) -> list[tuple[int, bytes]]:
+        return sorted(self._messages, key=lambda item: item[0])
+
+    def _loaded(self) -> list[Any]:
+        return [cloudpickle.loads(message) for _, message in self._in_order()]

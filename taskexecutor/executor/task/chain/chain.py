@@ -100,8 +100,14 @@ class OperatorChain:
         for node in self.nodes:
             node.check_checkpointed()
 
+    def prepare_barrier(self, checkpoint_id: int) -> None:
+        """Emits everything that belongs before the barrier."""
+        for node in self.nodes:
+            node.operator.flush()
+            node.operator.prepare_barrier(checkpoint_id)
+
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Behind everything that belongs to the checkpoint, which is flushed."""
+        """Behind everything that belongs to the checkpoint."""
         self._emit_event(barrier)
 
     def snapshot(self, checkpoint_id: int) -> list[tuple[OperatorId, OperatorStateSnapshot]]:

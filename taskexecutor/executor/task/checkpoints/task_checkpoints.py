@@ -58,7 +58,7 @@ class TaskCheckpoints:
         """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
         started = time.perf_counter()
         if not self._finished:
-            self._chain.flush()
+            self._chain.prepare_barrier(barrier.checkpoint_id)
         self._chain.emit_barrier(barrier)
         if self._finished and self._final is None:
             self._final = barrier.checkpoint_id
