@@ -30,8 +30,13 @@ class PostgresSink(Sink):
     `key` is deleted, and where it is "insert", replaced. Results of windows with `allowed_lateness`
     have it if late records can make their rows invalid. Rows are written in
     batches by COPY, each in a transaction of its own: at most `batch_rows`, fewer when the input
-    runs dry. Delivery is at least once: when a job fails and restarts, "append" may write rows
-    again, "upsert" writes the same.
+    runs dry. When a job fails and starts over, "append" may write rows again, "upsert" writes the
+    same.
+
+    With checkpoints, each row is there once: rows are written to a table beside this one,
+    TABLE_firesteel, and moved in one transaction when their checkpoint is complete. That table
+    stays, empty if all jobs that write to TABLE have finished; what a job that failed for good or
+    was cancelled has left in it can be deleted.
 
     Raises InvalidProgram for a mode or key that makes no sense.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.runtime import sink_runtime
+from taskexecutor.executor.state import RestoredOperatorState
 
 PAIR = pa.schema([("k", pa.int64()), ("v", pa.string())])
 RICH = pa.schema(
@@ -381,3 +383,136 @@ def test_modes_are_checked_where_the_program_is_written() -> None:
         PostgresSink("postgresql:///db", "t", mode="upsert")
     with pytest.raises(InvalidProgram, match="belongs to"):
         PostgresSink("postgresql:///db", "t", key=["k"])
+
+
+# -- with checkpoints
+
+
+def attempt(
+    sink: PostgresSink,
+    number: int,
+    restored: RestoredOperatorState | None = None,
+    schema: pa.Schema = PAIR,
+) -> OperatorHarness:
+    return OperatorHarness(
+        sink_runtime(sink).operator(), [schema], checkpoints=True, attempt=number, restored=restored
+    ).open()
+
+
+def test_rows_are_there_once_when_their_checkpoint_is_complete(
+    postgres: str, connection: Any
+) -> None:
+    def there() -> list[Any]:
+        return rows(connection, "SELECT k FROM t ORDER BY k")
+
+    def waiting() -> int:
+        ((count,),) = rows(connection, "SELECT count(*) FROM t_firesteel")
+        return int(count)
+
+    sink = PostgresSink(postgres, "t", batch_rows=2)
+    first = attempt(sink, 0)
+    first.process(pairs((1, "a"), (2, None), (3, "c")))
+    lost = first.checkpoint(1)
+    first.process(pairs((4, "d")))
+    restored = first.checkpoint(2)
+    first.process(pairs((5, "e")))
+    first.flush()
+    assert (there(), waiting()) == ([], 5)
+    first.complete(1)
+    assert there() == [(1,), (2,), (3,)]
+    first.close()
+    assert waiting() == 1, "only what a checkpoint may hold is left"
+
+    second = attempt(sink, 1, restored)  # checkpoint 2 was complete, and nobody heard of it
+    assert there() == [(1,), (2,), (3,), (4,)]
+    second.process(pairs((5, "e")))
+    restored = second.checkpoint(3)  # is given up
+    second.process(pairs((6, "f"), (6, "f")))
+    killed = second.checkpoint(4)  # is complete
+    third = attempt(sink, 2, killed)
+    with pytest.raises(FiresteelError, match="0 of the 1 rows that a .* another attempt"):
+        second.complete(4)  # it was declared dead, and goes on
+    assert there() == [(1,), (2,), (3,), (4,), (5,), (6,), (6,)]
+    attempt(sink, 3, lost).close()  # all of it is committed: nothing is committed twice
+    assert there() == [(1,), (2,), (3,), (4,), (5,), (6,), (6,)]
+    second.process(pairs((7, "g")))
+    second.flush()
+    second.checkpoint(5)
+    second.close()
+    assert waiting() == 1, "rows that nobody will ever commit"
+    third.process(pairs((7, "g")))
+    third.finish()
+    third.checkpoint(5, finished=True)
+    third.complete(5)
+    third.close()
+    assert (there(), waiting()) == ([(1,), (2,), (3,), (4,), (5,), (6,), (6,), (7,)], 0)
+
+
+def test_the_last_row_of_a_key_counts_over_several_checkpoints(
+    postgres: str, connection: Any
+) -> None:
+    sink = PostgresSink(postgres, "t", mode="upsert", key=["k"], batch_rows=2)
+    first = attempt(sink, 0, schema=CHANGE)
+    first.process(changes((1, "a", "insert"), (2, "b", "insert"), (1, "c", "insert")))
+    first.checkpoint(1)
+    first.process(changes((1, "d", "insert"), (2, "-", "delete"), (3, "e", "insert")))
+    first.checkpoint(2)
+    assert rows(connection, "SELECT * FROM t") == []
+    first.complete(2)
+    assert rows(connection, "SELECT * FROM t ORDER BY k") == [(1, "d"), (3, "e")]
+    first.process(changes((3, "-", "delete")))
+    restored = first.checkpoint(3)
+    first.close()
+    attempt(sink, 1, restored, schema=CHANGE).close()
+    assert rows(connection, "SELECT * FROM t") == [(1, "d")]
+
+
+def test_two_who_commit_the_same_rows_insert_them_once(postgres: str, connection: Any) -> None:
+    sink = PostgresSink(postgres, "t")
+    first = attempt(sink, 0)
+    first.process(pairs(*((k, "x") for k in range(5_000))))
+    restored = first.checkpoint(1)
+    with ThreadPoolExecutor(3) as threads:
+        others = [threads.submit(attempt, sink, number, restored) for number in (1, 2)]
+        threads.submit(first.complete, 1).exception()  # at most: that its rows are gone
+        for other in others:
+            other.result().close()
+    first.close()
+    assert rows(connection, "SELECT count(*), count(DISTINCT k) FROM t") == [(5_000, 5_000)]
+
+
+def test_waiting_rows_that_somebody_deleted_are_missed(postgres: str, connection: Any) -> None:
+    sink = PostgresSink(postgres, "t")
+    writer = attempt(sink, 0)
+    for checkpoint_id in (1, 2):
+        writer.process(pairs((checkpoint_id, "x"), (checkpoint_id, "y")))
+        writer.checkpoint(checkpoint_id)
+    rows(connection, "DELETE FROM t_firesteel WHERE v = 'x' AND k = 1")
+    with pytest.raises(FiresteelError, match="t_firesteel has 1 of the 2 rows that a checkpoint"):
+        writer.complete(1)
+    assert rows(connection, "SELECT * FROM t") == []
+    writer.close()
+
+
+def test_a_table_that_has_changed_gets_other_waiting_rows(postgres: str, connection: Any) -> None:
+    sink = PostgresSink(postgres, "t")
+    writer = attempt(sink, 0)
+    writer.process(pairs((1, "x")))
+    restored = writer.checkpoint(1)
+    writer.close()
+    rows(connection, "ALTER TABLE t ALTER COLUMN k TYPE numeric")
+    with pytest.raises(FiresteelError, match="t_firesteel holds rows that wait for their"):
+        attempt(sink, 0)
+    rows(connection, "DELETE FROM t_firesteel")
+    attempt(sink, 0).close()
+    attempt(sink, 1, restored).close()
+
+
+def test_long_names_of_tables_have_waiting_rows_of_their_own(
+    postgres: str, connection: Any
+) -> None:
+    for last in "ab":
+        write(PostgresSink(postgres, f"{'t' * 60}{last}"), pairs((1, "x")))
+        attempt(PostgresSink(postgres, f"public.{'t' * 60}{last}"), 0).close()
+    names = rows(connection, "SELECT tablename FROM pg_tables WHERE tablename LIKE '%firesteel'")
+    assert len(names) == 2

@@ -2,66 +2,70 @@
 
 Upserts use a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with the last
 row per key. Where that row says that it is deleted (the column `row_kind`), one DELETE comes first.
+
+With checkpoints, rows are staged first (`staging`), and moved when their checkpoint is complete.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import io
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-from psycopg2 import sql
-from sqlalchemy.engine import make_url
 
-from firesteel.connectors import PostgresSink, SinkWriter
-from firesteel.errors import FiresteelError
+from firesteel.connectors import Committer, PostgresSink, SinkWriter
+from firesteel.connectors.sink import Committable
 from firesteel.operator import RuntimeContext
-from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.connectors.checks import known_schema, named_columns
-from taskexecutor.executor.connectors.postgres.types import as_texts, fits, postgres_type
+from taskexecutor.executor.connectors.checks import known_schema
+from taskexecutor.executor.connectors.postgres.staging import StagedCommitter, Staging
+from taskexecutor.executor.connectors.postgres.tables import Target
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
-CONNECT_TIMEOUT_S = 10
 BATCH_BYTES = 32 * 2**20
-_ORDER = "_firesteel_order"
-_STAGING = "_firesteel_rows"
-_KIND = "_firesteel_kind"
 
 
 class PostgresSinkRuntime(WriterSink[PostgresSink]):
     def analyze(self, schema: pa.Schema | None) -> None:
-        check_sink(self.sink, schema)
+        """The database answers, the table is there or can be, and its columns fit."""
+        target = Target(self.sink, known_schema("PostgresSink", schema))
+        connection = target.connect()
+        try:
+            target.prepare(connection)
+        finally:
+            connection.close()
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        target = self._target(context)
+        return PostgresWriter(target, Staging(target, context) if context.checkpoints else None)
+
+    def create_committer(self, context: RuntimeContext) -> Committer | None:
+        return StagedCommitter(self._target(context), context) if context.checkpoints else None
+
+    def _target(self, context: RuntimeContext) -> Target:
         schema = context.input_schemas[0]
         assert schema is not None, "analysis makes sure of it"
-        return PostgresWriter(self.sink, schema)
+        return Target(self.sink, schema)
 
 
 class PostgresWriter(SinkWriter):
-    def __init__(self, sink: PostgresSink, schema: pa.Schema) -> None:
-        self._schema = _written(sink, schema)
-        self._sink = _keyed_by(sink, self._schema)
-        self._deletes = self._schema is not schema
+    def __init__(self, target: Target, staging: Staging | None) -> None:
+        self._target = target
+        self._staging = staging
+        self._batch_rows = target.sink.batch_rows
         self._connection: Any = None
         self._rows: list[pa.RecordBatch] = []
         self._count = self._size_bytes = 0
 
     def open(self) -> None:
-        self._connection = connect(self._sink)
-        with _explained(self._sink), self._connection:
-            _prepare_table(self._connection, self._sink, self._schema, deletes=self._deletes)
+        self._connection = self._target.connect()
+        self._target.prepare(self._connection)
+        if self._staging is not None:
+            self._staging.open(self._connection)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for offset in range(0, batch.num_rows, self._sink.batch_rows):
-            part = batch.slice(offset, self._sink.batch_rows)
-            if self._count + part.num_rows > self._sink.batch_rows:
+        for offset in range(0, batch.num_rows, self._batch_rows):
+            part = batch.slice(offset, self._batch_rows)
+            if self._count + part.num_rows > self._batch_rows:
                 self.flush()
             self._rows.append(part)
             self._count += part.num_rows
@@ -74,303 +78,26 @@ class PostgresWriter(SinkWriter):
             return
         table = pa.Table.from_batches(self._rows)
         self._rows, self._count, self._size_bytes = [], 0, 0
-        with _explained(self._sink), self._connection, self._connection.cursor() as cursor:
-            if self._sink.mode == "append":
-                _copy(cursor, _identifier(self._sink.table), table)
+        with self._target.explained(), self._connection, self._connection.cursor() as cursor:
+            if self._staging is not None:
+                self._staging.write(cursor, table)
+            elif self._target.sink.mode == "append":
+                self._target.append(cursor, table)
             else:
-                self._upsert(cursor, table)
+                self._target.upsert(cursor, table)
 
-    def prepare(self) -> tuple[()]:
-        """Rows are committed when they are flushed, in transactions of their own."""
+    def prepare(self) -> Sequence[Committable]:
+        """Without checkpoints, rows are committed when they are flushed."""
         self.flush()
-        return ()
+        return self._staging.prepare() if self._staging is not None else ()
 
     def close(self) -> None:
         self._rows = []
         connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _upsert(self, cursor: Any, table: pa.Table) -> None:
-        target, staging = _identifier(self._sink.table), sql.Identifier(_STAGING)
-        names = self._schema.names
-        columns = [sql.Identifier(name) for name in names]
-        keys = [sql.Identifier(name) for name in self._sink.key]
-        others = [sql.Identifier(name) for name in names if name not in self._sink.key]
-        listed, key_list = sql.SQL(", ").join(columns), sql.SQL(", ").join(keys)
-        kinds = (
-            _kinds(self._sink, table) if self._deletes else pa.nulls(table.num_rows, pa.string())
-        )
-        _check_keys(cursor, self._sink, table)
-        cursor.execute(
-            sql.SQL(
-                "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS "
-                "AS SELECT {}, 0::bigint AS {}, ''::text AS {} FROM {} WITH NO DATA"
-            ).format(staging, listed, sql.Identifier(_ORDER), sql.Identifier(_KIND), target)
-        )
-        _copy(
-            cursor,
-            staging,
-            table.select(names)
-            .append_column(_ORDER, pa.array(range(table.num_rows), pa.int64()))
-            .append_column(_KIND, kinds),
-        )
-        last = sql.SQL(
-            "(SELECT DISTINCT ON ({keys}) {listed}, {kind} FROM {staging} "
-            "ORDER BY {keys}, {order} DESC) AS last"
-        ).format(
-            keys=key_list,
-            listed=listed,
-            kind=sql.Identifier(_KIND),
-            staging=staging,
-            order=sql.Identifier(_ORDER),
-        )
-        if self._deletes:
-            cursor.execute(
-                sql.SQL(
-                    "DELETE FROM {target} AS present USING {last} "
-                    "WHERE last.{kind} = {delete} AND {same}"
-                ).format(
-                    target=target,
-                    last=last,
-                    kind=sql.Identifier(_KIND),
-                    delete=sql.Literal(DELETE),
-                    same=sql.SQL(" AND ").join(
-                        sql.SQL("present.{0} = last.{0}").format(key) for key in keys
-                    ),
-                )
-            )
-        change = (
-            sql.SQL("DO UPDATE SET {}").format(
-                sql.SQL(", ").join(
-                    sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others
-                )
-            )
-            if others
-            else sql.SQL("DO NOTHING")
-        )
-        # Sorted by key: writers that share rows lock them in the same order, so they cannot block
-        # each other for ever.
-        cursor.execute(
-            sql.SQL(
-                "INSERT INTO {target} ({listed}) SELECT {listed} FROM {last} "
-                "WHERE {kind} IS DISTINCT FROM {delete} ORDER BY {keys} "
-                "ON CONFLICT ({keys}) {change}"
-            ).format(
-                target=target,
-                listed=listed,
-                keys=key_list,
-                last=last,
-                kind=sql.Identifier(_KIND),
-                delete=sql.Literal(DELETE),
-                change=change,
-            )
-        )
-
-
-def check_sink(sink: PostgresSink, schema: pa.Schema | None) -> None:
-    """Before data flows: the database answers, the table is there or can be, and its columns fit.
-    Raises FiresteelError.
-    """
-    schema = known_schema("PostgresSink", schema)
-    given, schema = schema, _written(sink, schema)
-    deletes = schema is not given
-    sink = _keyed_by(sink, schema)
-    connection = connect(sink)
-    try:
-        with _explained(sink), connection:
-            _prepare_table(connection, sink, schema, deletes=deletes)
-    finally:
-        connection.close()
-
-
-def connect(sink: PostgresSink) -> Any:
-    """Raises FiresteelError if the database cannot be reached or does not let us in."""
-    try:
-        url = make_url(sink.url)
-        if url.get_backend_name() not in ("postgresql", "postgres"):
-            raise ValueError(f"{url.get_backend_name()} is not PostgreSQL")
-        arguments = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    except Exception as error:  # SQLAlchemy's own message shows the text, password and all
-        reason = (
-            str(error)
-            if isinstance(error, ValueError) and "is not PostgreSQL" in str(error)
-            else "it does not parse"
-        )
-        raise FiresteelError(
-            f"PostgresSink: the url is not one of PostgreSQL ({reason}); "
-            "write postgresql://user@host/db"
-        ) from None
-    try:
-        connection = psycopg2.connect(
-            arguments, connect_timeout=CONNECT_TIMEOUT_S, application_name="firesteel"
-        )
-        connection.set_client_encoding("UTF8")
-        with connection, connection.cursor() as cursor:
-            cursor.execute("SET SESSION TIME ZONE 'UTC'")
-        return connection
-    except psycopg2.OperationalError as error:
-        shown = url.render_as_string(hide_password=True)
-        raise FiresteelError(
-            f"PostgresSink: cannot connect to {shown}: {str(error).strip()}"
-        ) from None
-
-
-def _keyed_by(sink: PostgresSink, schema: pa.Schema) -> PostgresSink:
-    """With the names that its key has in the stream and in the table."""
-    return dataclasses.replace(
-        sink, key=named_columns("PostgresSink: key column", sink.key, schema)
-    )
-
-
-def _written(sink: PostgresSink, schema: pa.Schema) -> pa.Schema:
-    """The columns that go into the table: in an upsert, all but the one that marks deleted rows.
-    Raises FiresteelError if that is no text.
-    """
-    if sink.mode != "upsert" or ROW_KIND not in schema.names:
-        return schema
-    kind = schema.field(ROW_KIND).type
-    if kind != pa.string():
-        raise FiresteelError(
-            f"PostgresSink: column {ROW_KIND!r} is {kind}; in an upsert it says which rows are "
-            f"deleted, as text: {INSERT!r} or {DELETE!r}; give it another name if it says "
-            "something else"
-        )
-    return pa.schema([field for field in schema if field.name != ROW_KIND])
-
-
-def _kinds(sink: PostgresSink, table: pa.Table) -> pa.ChunkedArray:
-    """The column that marks deleted rows. Raises FiresteelError for values that are none, and for
-    deleted rows that no key finds.
-    """
-    kinds = table.column(ROW_KIND)
-    allowed = pc.is_in(kinds, value_set=pa.array([INSERT, DELETE]))
-    if not pc.all(allowed).as_py():
-        value = kinds.filter(pc.invert(allowed))[0].as_py()
-        raise FiresteelError(
-            f"PostgresSink: table {sink.table}: a row's {ROW_KIND} is {value!r}; in an upsert it "
-            f"says whether the row is deleted: {INSERT!r} or {DELETE!r}"
-        )
-    deleted = table.filter(pc.equal(kinds, DELETE))
-    for name in sink.key:
-        if deleted.column(name).null_count:
-            raise FiresteelError(
-                f"PostgresSink: table {sink.table}: the key column {name!r} of a row to delete is "
-                "null, so the row cannot be found; give it a value, for example by coalesce(...)"
-            )
-    return kinds
-
-
-def _prepare_table(
-    connection: Any, sink: PostgresSink, schema: pa.Schema, *, deletes: bool
-) -> None:
-    """Creates the table, or checks that it has the stream's columns, and an index for the key."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass(%s)", (_identifier(sink.table).as_string(connection),))
-        if cursor.fetchone()[0] is None:
-            # Several subtasks may try to create it: one does.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (sink.table,))
-            cursor.execute(_create_table(sink, schema))
+        if connection is None:
             return
-        cursor.execute(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            (_identifier(sink.table).as_string(connection),),
-        )
-        types: dict[str, str] = dict(cursor.fetchall())
-        _check_columns(sink, schema, types)
-        if deletes and ROW_KIND in types:
-            raise FiresteelError(
-                f"PostgresSink: table {sink.table} has a column {ROW_KIND!r}, and in an upsert "
-                "that of the stream is not written: it says which rows are deleted; give the "
-                "table's another name"
-            )
-        if sink.mode == "upsert" and not _unique_indexes(cursor, sink):
-            keys = ", ".join(sink.key)
-            raise FiresteelError(
-                f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), "
-                "which upserts need to find their row; "
-                f"create one: CREATE UNIQUE INDEX ON {sink.table} ({keys})"
-            )
-
-
-def _check_columns(sink: PostgresSink, schema: pa.Schema, types: dict[str, str]) -> None:
-    for field in schema:
-        if field.name not in types:
-            raise FiresteelError(
-                f"PostgresSink: table {sink.table} has no column {field.name!r}; "
-                f"it has: {', '.join(types)}. "
-                f"Add it (ALTER TABLE {sink.table} ADD COLUMN ... {postgres_type(field)}), "
-                "or leave it out of the stream"
-            )
-        if not fits(field, types[field.name]):
-            raise FiresteelError(
-                f"PostgresSink: column {field.name!r} of the stream is {field.type}, and that of "
-                f"table {sink.table} is {types[field.name]}; "
-                f"cast it, or make the table's {postgres_type(field)}"
-            )
-
-
-def _unique_indexes(cursor: Any, sink: PostgresSink) -> list[bool]:
-    """Of those over exactly the key: whether nulls are equal to each."""
-    cursor.execute(
-        "SELECT array_agg(a.attname::text), "
-        "bool_or((to_jsonb(i)->>'indnullsnotdistinct')::boolean) FROM pg_index i "
-        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-        "WHERE i.indrelid = %s::regclass AND i.indisunique "
-        "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid",
-        (_identifier(sink.table).as_string(cursor),),
-    )
-    return [bool(equal) for names, equal in cursor.fetchall() if set(names) == set(sink.key)]
-
-
-def _check_keys(cursor: Any, sink: PostgresSink, table: pa.Table) -> None:
-    """Raises FiresteelError if a key is null, and each update of such a row would be one more."""
-    missing = [name for name in sink.key if table.column(name).null_count]
-    if missing and not any(_unique_indexes(cursor, sink)):
-        raise FiresteelError(
-            f"PostgresSink: table {sink.table}: the key column {missing[0]!r} of a row is null, "
-            "and to the table's unique index no null equals another, so each update would be one "
-            "more row; give it a value, for example by coalesce(...), or create the index with "
-            "NULLS NOT DISTINCT"
-        )
-
-
-def _create_table(sink: PostgresSink, schema: pa.Schema) -> sql.Composable:
-    columns = [
-        sql.SQL("{} " + postgres_type(field)).format(sql.Identifier(field.name)) for field in schema
-    ]
-    if sink.key:
-        columns.append(
-            sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, sink.key)))
-        )
-    return sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
-        _identifier(sink.table), sql.SQL(", ").join(columns)
-    )
-
-
-def _identifier(table: str) -> sql.Identifier:
-    return sql.Identifier(*table.split(".", 1))
-
-
-def _copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
-    columns = sql.SQL(", ").join(map(sql.Identifier, table.column_names))
-    statement = sql.SQL("COPY {} ({}) FROM STDIN WITH (FORMAT csv)").format(target, columns)
-    text = pa.BufferOutputStream()
-    pa_csv.write_csv(
-        as_texts(table), text, pa_csv.WriteOptions(include_header=False, quoting_style="needed")
-    )
-    cursor.copy_expert(statement, io.BytesIO(text.getvalue()))
-
-
-@contextlib.contextmanager
-def _explained(sink: PostgresSink) -> Iterator[None]:
-    """Errors with PostgreSQL's message and the table."""
-    try:
-        yield
-    except psycopg2.Error as error:
-        said = error.diag.message_primary or str(error).strip()
-        more = "; ".join(part for part in (error.diag.message_detail, error.diag.context) if part)
-        raise FiresteelError(
-            f"PostgresSink: table {sink.table}: {said}" + (f" ({more[:500]})" if more else "")
-        ) from error
+        try:
+            if self._staging is not None:
+                self._staging.discard(connection)
+        finally:
+            connection.close()

@@ -1,0 +1,243 @@
+"""Rows of a PostgresSink that wait for their checkpoint, in a table beside the target:
+TABLE_firesteel, which all jobs that write to the target share.
+
+What a subtask writes between two checkpoints is an *epoch*. When its checkpoint is complete, one
+transaction deletes the epoch's rows here and inserts them into the target, or merges them in an
+upsert. So it does not matter who commits an epoch, nor how often: the first transaction finds the
+rows, and any other one none, be it that of an attempt that was declared dead and goes on.
+
+Rows of epochs that no checkpoint holds are deleted when the next attempt has its first complete
+checkpoint, because by then everything that was restored is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+from psycopg2 import sql
+
+from firesteel.connectors import Committer
+from firesteel.errors import FiresteelError
+from firesteel.operator import RuntimeContext, TaskInfo
+from taskexecutor.executor.connectors.postgres.tables import (
+    KIND,
+    ORDER,
+    Target,
+    column_types,
+    copy,
+    identifier,
+)
+
+_EPOCH = "_firesteel_epoch"
+_NAME_BYTES = 63  # of PostgreSQL: it would cut longer ones
+_ORDERS_OF_EPOCH = 2**40  # more than an epoch has rows
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A committable."""
+
+    name: str
+    rows: int
+
+
+class Staging:
+    """The writing side, in the transactions of its caller."""
+
+    def __init__(self, target: Target, context: RuntimeContext) -> None:
+        self._target = target
+        self._table = staging_table(target.sink.table)
+        task = context.task
+        self._prefix = f"{_job_and_sink(context)}{task.attempt}-{task.subtask}-{task.attempt_id}"
+        self._number = 0
+        self._rows = 0  # of this epoch
+
+    def open(self, connection: Any) -> None:
+        with self._target.explained(), connection, connection.cursor() as cursor:
+            _prepare(cursor, self._target, self._table)
+
+    def write(self, cursor: Any, rows: pa.Table) -> None:
+        if self._target.sink.mode == "upsert":
+            staged = self._target.marked(cursor, rows, first=self._rows)
+        else:
+            staged = rows.select(self._target.names)
+        names = pa.repeat(pa.scalar(self._epoch), rows.num_rows)
+        copy(cursor, identifier(self._table), staged.append_column(_EPOCH, names))
+        self._rows += rows.num_rows
+
+    def prepare(self) -> Sequence[Epoch]:
+        if not self._rows:
+            return ()
+        epoch = Epoch(self._epoch, self._rows)
+        self._number += 1
+        self._rows = 0
+        return (epoch,)
+
+    def discard(self, connection: Any) -> None:
+        """What was not prepared. As far as possible: nobody would ever commit it."""
+        if self._rows:
+            with contextlib.suppress(psycopg2.Error), connection, connection.cursor() as cursor:
+                _delete(cursor, self._table, [self._epoch])
+
+    @property
+    def _epoch(self) -> str:
+        return f"{self._prefix}-{self._number}"
+
+
+class StagedCommitter(Committer):
+    def __init__(self, target: Target, context: RuntimeContext) -> None:
+        self._target = target
+        self._table = staging_table(target.sink.table)
+        self._context = context
+        self._connection: Any = None
+
+    def commit(self, committables: Sequence[Epoch]) -> None:
+        """All of them in one transaction."""
+        if not committables:
+            return
+        connection = self._connected()
+        with self._target.explained(), connection, connection.cursor() as cursor:
+            if self._target.sink.mode == "append":
+                self._move(cursor, self._target.identifier, committables, self._target.columns)
+            else:
+                temporary = self._target.temporary(cursor)
+                self._move(cursor, temporary, committables, self._marked_columns)
+                self._target.merge(cursor)
+
+    def recovered(self) -> None:
+        task = self._context.task
+        if task.subtask != 0 or task.attempt == 0:
+            return
+        connection = self._connected()
+        with self._target.explained(), connection, connection.cursor() as cursor:
+            cursor.execute(
+                sql.SQL(
+                    "DELETE FROM {staging} WHERE starts_with({epoch}, %s) "
+                    "AND split_part({epoch}, '-', 3)::int < %s"
+                ).format(staging=identifier(self._table), epoch=sql.Identifier(_EPOCH)),
+                (_job_and_sink(self._context), task.attempt),
+            )
+
+    def abort(self, committables: Sequence[Epoch]) -> None:
+        connection = self._connected()
+        with contextlib.suppress(psycopg2.Error), connection, connection.cursor() as cursor:
+            _delete(cursor, self._table, [epoch.name for epoch in committables])
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def _marked_columns(self) -> sql.Composable:
+        """With the order over all epochs that are committed together."""
+        order = sql.SQL("array_position(%(epochs)s, {epoch}) * {more} + {order}").format(
+            epoch=sql.Identifier(_EPOCH),
+            more=sql.Literal(_ORDERS_OF_EPOCH),
+            order=sql.Identifier(ORDER),
+        )
+        return sql.SQL(", ").join([self._target.columns, order, sql.Identifier(KIND)])
+
+    def _move(
+        self, cursor: Any, into: sql.Composable, epochs: Sequence[Epoch], columns: sql.Composable
+    ) -> None:
+        """Raises FiresteelError if rows are missing."""
+        names = sql.SQL("")
+        if into is self._target.identifier:
+            names = sql.SQL("({})").format(self._target.columns)
+        cursor.execute(
+            sql.SQL(
+                "WITH moved AS (DELETE FROM {staging} WHERE {epoch} = ANY(%(epochs)s) RETURNING *),"
+                " put AS (INSERT INTO {into} {names} SELECT {columns} FROM moved)"
+                " SELECT {epoch}, count(*) FROM moved GROUP BY {epoch}"
+            ).format(
+                staging=identifier(self._table),
+                epoch=sql.Identifier(_EPOCH),
+                into=into,
+                names=names,
+                columns=columns,
+            ),
+            {"epochs": [epoch.name for epoch in epochs]},
+        )
+        moved: dict[str, int] = dict(cursor.fetchall())
+        own = f"-{self._context.task.attempt_id}-"
+        for epoch in epochs:
+            rows = moved.get(epoch.name, 0)
+            # Of an earlier attempt, all may be gone: then they were committed.
+            if rows != epoch.rows and (rows or own in epoch.name):
+                raise FiresteelError(
+                    f"PostgresSink: table {self._table} has {rows} of the {epoch.rows} rows that a"
+                    f" checkpoint holds for table {self._target.sink.table}: another attempt has"
+                    " committed them, or somebody has deleted them"
+                )
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            self._connection = self._target.connect()
+        return self._connection
+
+
+def staging_table(table: str) -> str:
+    schema, dot, name = table.rpartition(".")
+    staged = f"{name}_firesteel"
+    if len(staged.encode()) > _NAME_BYTES:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        staged = f"{name.encode()[:40].decode(errors='ignore')}_{digest}_firesteel"
+    return f"{schema}{dot}{staged}"
+
+
+def _job_and_sink(context: RuntimeContext) -> str:
+    task: TaskInfo = context.task
+    return f"{task.job_id}-{context.operator_id[:8]}-"
+
+
+def _prepare(cursor: Any, target: Target, table: str) -> None:
+    """Creates the staging table, with the columns of the target. One that has others is made anew
+    if it is empty. Raises FiresteelError if it is not.
+    """
+    cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
+    types = column_types(cursor, target.sink.table)
+    wanted = {name: types[name] for name in target.names}
+    staging = identifier(table)
+    present = column_types(cursor, table)
+    if any(present.get(name) != type_ for name, type_ in wanted.items()) and present:
+        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(staging))
+        if cursor.fetchone()[0]:
+            raise FiresteelError(
+                f"PostgresSink: table {table} holds rows that wait for their checkpoint, and its"
+                f" columns are not those that the stream writes to {target.sink.table}; end the"
+                " jobs that write there, and drop it if it still has rows then: they belong to"
+                " jobs that failed or were cancelled"
+            )
+        cursor.execute(sql.SQL("DROP TABLE {}").format(staging))
+        present = {}
+    if not present:
+        cursor.execute(
+            sql.SQL(
+                "CREATE TABLE {staging} AS SELECT {columns}, ''::text AS {epoch}, "
+                "0::bigint AS {order}, ''::text AS {kind} FROM {target} WITH NO DATA"
+            ).format(
+                staging=staging,
+                columns=target.columns,
+                epoch=sql.Identifier(_EPOCH),
+                order=sql.Identifier(ORDER),
+                kind=sql.Identifier(KIND),
+                target=target.identifier,
+            )
+        )
+        cursor.execute(sql.SQL("CREATE INDEX ON {} ({})").format(staging, sql.Identifier(_EPOCH)))
+
+
+def _delete(cursor: Any, table: str, epochs: Sequence[str]) -> None:
+    cursor.execute(
+        sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(
+            identifier(table), sql.Identifier(_EPOCH)
+        ),
+        (list(epochs),),
+    )
