@@ -33,6 +33,7 @@ from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.service.platform import SYSTEM
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands
+from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.settings import JobSettings
 from jobmaster.paths import list_files
 from jobmaster.servicer import JobMasterServicer
@@ -87,6 +88,7 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
     running = _Timed(
         start,
         JobSettings(),
+        Recovery(epoch=EPOCH),
         sessions=servicer.sessions,
         address=address,
         report=lambda _: None,

@@ -45,6 +45,7 @@ def registered_from_proto(
         job_master_id=JobMasterId(message.job_master_id),
         pid=message.pid,
         address=message.address,
+        serves=JobId(message.job_id) if message.job_id else None,
     )
 
 
@@ -70,6 +71,7 @@ def status_from_proto(
         timestamp_ms=message.timestamp_ms,
         tasks_by_state=dict(message.tasks_by_state),
         final_details=message.final_details.SerializeToString() if has_details else None,
+        keeps_checkpoints=message.keeps_checkpoints,
     )
 
 

@@ -27,6 +27,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -50,6 +51,22 @@ _jobs = sa.Table(
     sa.Column("failure", sa.Text, nullable=False, default=""),
     sa.Column("final_details", sa.LargeBinary),
     sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
+    # Whether another JobMaster goes on with it when it has lost its own.
+    sa.Column("recovers", sa.Boolean, nullable=False, server_default=sa.false()),
+)
+
+# Complete checkpoints and savepoints; a job begins again from the one with the highest id.
+_checkpoints = sa.Table(
+    "checkpoints",
+    _metadata,
+    sa.Column("job_id", sa.String(32), primary_key=True),
+    sa.Column("checkpoint_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(16), nullable=False),  # checkpoint, savepoint
+    sa.Column("path", sa.Text, nullable=False),  # of the directory with its _metadata
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("triggered_ms", sa.BigInteger, nullable=False),
+    sa.Column("completed_ms", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),  # of the JobMaster that took it
 )
 
 # By content: a graph that is stored twice is stored once.
@@ -76,11 +93,20 @@ _leaders = sa.Table(
 )
 
 _SERVICE = "dispatcher"
+_CHECKPOINT, _SAVEPOINT = "checkpoint", "savepoint"
 _MIGRATION_LOCK = 0x46697265  # Postgres: one process at a time creates or migrates the tables
 
 
 class Fenced(FiresteelError):
     """Another Dispatcher has taken over this job store; this one may write nothing more."""
+
+
+class Superseded(FiresteelError):
+    """The job is over, or another JobMaster has it; the one that asks may write nothing more."""
+
+
+class NotWritten(FiresteelError):
+    """The database failed, and nothing of this call is in it."""
 
 
 class Ending(NamedTuple):
@@ -200,6 +226,7 @@ class JobStore:
                     epoch=row.epoch,
                     job_master_id=JobMasterId(row.job_master_id) if row.job_master_id else None,
                     cancel_requested=row.cancel_requested,
+                    recovers=row.recovers,
                 )
                 for row in connection.execute(query)
             ]
@@ -228,6 +255,43 @@ class JobStore:
         if not JobStatus[row.status].globally_terminal:
             return None
         return Ending(row.final_details, row.failure)
+
+    # ---- checkpoints
+
+    def commit_checkpoint(
+        self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
+    ) -> None:
+        """Stores a complete checkpoint instead of those that it subsumes, if `epoch` is that of
+        the job's JobMaster; does nothing if it is there already.
+
+        Raises Superseded or NotWritten. After any other error nobody knows; calling again tells.
+        """
+        before_commit = True
+        try:
+            with self._transaction() as connection:
+                _check_job_master(connection, job_id, epoch)
+                _replace_checkpoints(connection, job_id, epoch, checkpoint, subsumed)
+                before_commit = False
+        except sa.exc.SQLAlchemyError as error:
+            if before_commit:
+                raise NotWritten(_reason(error)) from error
+            raise
+
+    def checkpoints(self, job_id: JobId) -> list[CompleteCheckpoint]:
+        """By id."""
+        query = sa.select(_checkpoints).where(_checkpoints.c.job_id == job_id)
+        with self._engine.connect() as connection:
+            return [
+                CompleteCheckpoint(
+                    checkpoint_id=row.checkpoint_id,
+                    savepoint=row.kind == _SAVEPOINT,
+                    path=row.path,
+                    size_bytes=row.size_bytes,
+                    triggered_ms=row.triggered_ms,
+                    completed_ms=row.completed_ms,
+                )
+                for row in connection.execute(query.order_by(_checkpoints.c.checkpoint_id))
+            ]
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -339,6 +403,8 @@ def _write(connection: Connection, record: Record) -> None:
                 final_details=record.final_details,
                 failure=record.failure,
             )
+            if not record.keeps_checkpoints:
+                _drop_checkpoints(connection, record.job_id)
         case JobForgotten():
             graph_id = connection.execute(
                 sa.select(_jobs.c.graph_id).where(_jobs.c.job_id == record.job_id)
@@ -352,6 +418,7 @@ def _write(connection: Connection, record: Record) -> None:
                 name="",
                 failure=record.why,
             )
+            _drop_checkpoints(connection, record.job_id)
             others = sa.select(_jobs.c.job_id).where(_jobs.c.graph_id == graph_id)
             if connection.execute(others).first() is None:
                 for table in (_graphs, _graph_blobs):
@@ -362,7 +429,12 @@ def _write(connection: Connection, record: Record) -> None:
 
 def _add(connection: Connection, record: JobAdded) -> None:
     """Does nothing if the same row is there: the answer to an earlier commit was lost."""
-    row = {"name": record.name, "graph_id": record.graph_id, "start_ms": record.start_ms}
+    row = {
+        "name": record.name,
+        "graph_id": record.graph_id,
+        "start_ms": record.start_ms,
+        "recovers": record.recovers,
+    }
     query = sa.select(*(_jobs.c[name] for name in row)).where(_jobs.c.job_id == record.job_id)
     if (stored := connection.execute(query).mappings().first()) is None:
         connection.execute(
@@ -376,6 +448,53 @@ def _update(connection: Connection, job_id: JobId, **values: object) -> None:
     changed = connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
     if changed.rowcount != 1:
         raise LookupError(f"the job store has no job {job_id} to update")
+
+
+def _check_job_master(connection: Connection, job_id: JobId, epoch: int) -> None:
+    query = sa.select(_jobs.c.epoch, _jobs.c.status).where(_jobs.c.job_id == job_id)
+    if connection.dialect.name != "sqlite":
+        query = query.with_for_update()
+    row = connection.execute(query).first()
+    if row is None or row.epoch != epoch or JobStatus[row.status].globally_terminal:
+        raise Superseded(
+            f"job {job_id} is over, or another JobMaster than that of epoch {epoch} has it"
+        )
+
+
+def _replace_checkpoints(
+    connection: Connection,
+    job_id: JobId,
+    epoch: int,
+    checkpoint: CompleteCheckpoint,
+    subsumed: Sequence[int],
+) -> None:
+    own = _checkpoints.c.job_id == job_id
+    connection.execute(
+        sa.delete(_checkpoints).where(own, _checkpoints.c.checkpoint_id.in_(subsumed))
+    )
+    highest = connection.execute(
+        sa.select(sa.func.max(_checkpoints.c.checkpoint_id)).where(own)
+    ).scalar()
+    if highest == checkpoint.checkpoint_id:
+        return  # the answer to an earlier commit was lost
+    if highest is not None and highest > checkpoint.checkpoint_id:
+        raise LookupError(f"job {job_id} has checkpoint {highest} already: {checkpoint}")
+    connection.execute(
+        sa.insert(_checkpoints).values(
+            job_id=job_id,
+            checkpoint_id=checkpoint.checkpoint_id,
+            kind=_SAVEPOINT if checkpoint.savepoint else _CHECKPOINT,
+            path=checkpoint.path,
+            size_bytes=checkpoint.size_bytes,
+            triggered_ms=checkpoint.triggered_ms,
+            completed_ms=checkpoint.completed_ms,
+            epoch=epoch,
+        )
+    )
+
+
+def _drop_checkpoints(connection: Connection, job_id: JobId) -> None:
+    connection.execute(sa.delete(_checkpoints).where(_checkpoints.c.job_id == job_id))
 
 
 def _prepare_sqlite(connection: object, _record: object) -> None:

@@ -19,6 +19,7 @@ from dispatcher.core.core import unknown_job
 from dispatcher.core.events import JobMasterDisconnected
 from dispatcher.core.jobs import Job
 from dispatcher.job_logs import cluster_logs
+from dispatcher.job_store import Fenced, NotWritten, Superseded
 from dispatcher.results import ChunkOutOfOrder, ResultsGone, ResultsNotWritten, follow
 from dispatcher.shell import Shell, wait_for_change
 from firesteel._proto import (
@@ -32,6 +33,7 @@ from firesteel._proto import (
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.config import options
 from firesteel.common.ids import JobId, is_id
+from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
 from firesteel.errors import PayloadTooLarge
@@ -364,6 +366,26 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             log.error("collected rows cannot be kept", job_id=chunk.job_id, reason=str(error))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         return dispatcher_pb2.AppendResultsResponse()
+
+    async def CommitCheckpoint(
+        self, request: dispatcher_pb2.CommitCheckpointRequest, context: _Context
+    ) -> dispatcher_pb2.CommitCheckpointResponse:
+        checkpoint = complete_checkpoint_from_proto(request.checkpoint)
+        try:
+            await self._shell.commit_checkpoint(
+                JobId(request.job_id), request.epoch, checkpoint, list(request.subsumed)
+            )
+        except Superseded as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except NotWritten as error:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the cluster's job store cannot be written ({error})",
+            )
+        except (sa.exc.SQLAlchemyError, Fenced) as error:
+            log.warning("nobody knows whether a checkpoint is stored", reason=str(error))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        return dispatcher_pb2.CommitCheckpointResponse()
 
 
 async def _refuse(context: _Context, refusal: Refusal | None) -> None:

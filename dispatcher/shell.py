@@ -38,6 +38,7 @@ from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
+    CheckpointStored,
     Event,
     ProcessExited,
     ProcessStarted,
@@ -50,12 +51,14 @@ from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
 from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
-from firesteel.common.config import Configuration, options
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
+from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.service.core import Tick
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import SYSTEM, Platform, Process
@@ -197,12 +200,32 @@ class Shell:
         self._graphs[graph_id] = graph
         refusal = await self._ask(
             lambda request: SubmitJob(
-                request=request, job_id=JobId(graph.job_id), name=graph.name, graph_id=graph_id
+                request=request,
+                job_id=JobId(graph.job_id),
+                name=graph.name,
+                graph_id=graph_id,
+                recovers=self._takes_checkpoints(graph),
             )
         )
         if refusal is not None:
             self._graphs.pop(graph_id, None)
         return refusal
+
+    def _takes_checkpoints(self, graph: job_graph_pb2.JobGraph) -> bool:
+        try:
+            conf = self.conf.with_overrides(dict(graph.config))
+            return bool(conf.get(options.CHECKPOINT_INTERVAL))
+        except ConfigurationError:
+            return False  # its JobMaster says which option is wrong
+
+    async def commit_checkpoint(
+        self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
+    ) -> None:
+        """Raises what the job store does."""
+        await self._in_store(
+            lambda: self._store.commit_checkpoint(job_id, epoch, checkpoint, subsumed)
+        )
+        self.post(CheckpointStored(job_id=job_id, epoch=epoch))
 
     async def remove(self, job_id: JobId) -> Refusal | None:
         """Returns once that is stored."""
@@ -503,11 +526,14 @@ class Shell:
                 graph_id=command.graph_id,
             )
             return
+        # Its assignment is stored: from now on, no earlier JobMaster can add to them.
+        checkpoints = await self._until_stored(lambda: self._store.checkpoints(command.job_id))
         start = dispatcher_pb2.StartJob(
             job_graph=graph,
             epoch=command.epoch,
             resource_manager_address=self.resource_manager,
             dispatcher_address=self.address,
+            checkpoints=[complete_checkpoint_to_proto(found) for found in checkpoints],
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))
         self._graphs.pop(command.graph_id, None)
@@ -538,6 +564,10 @@ class Shell:
         stored. A commit whose answer was lost is tried again like any other; the store finds its
         own rows.
         """
+        await self._until_stored(lambda: self._store.persist(records))
+        self.store_problem = ""
+
+    async def _until_stored(self, work: Callable[[], T]) -> T:
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(
                 (sa.exc.OperationalError, sa.exc.InterfaceError)
@@ -547,8 +577,8 @@ class Shell:
             sleep=asyncio.sleep,
         ):
             with attempt:
-                await self._in_store(lambda: self._store.persist(records))
-        self.store_problem = ""
+                return await self._in_store(work)
+        raise AssertionError("it is tried without end")
 
     def _store_failed(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

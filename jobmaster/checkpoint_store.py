@@ -1,33 +1,69 @@
-"""Where a job's complete checkpoints are: their metadata is written and deleted by one thread, in
-the order of the core's commands.
+"""Where a job's complete checkpoints are: their files, which one thread writes and deletes in the
+order of the core's commands, and their rows in the job store, which the Dispatcher writes.
+
+    files of tasks -> `_metadata` -> row -> notices to tasks
+
+A row is committed under this JobMaster's epoch, so that a JobMaster that another one has replaced
+adds none. While nobody knows whether it is committed, because an answer was lost, it is asked for
+again: the Dispatcher finds it, or writes it. Only if it was certainly never written has the
+checkpoint failed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import structlog
+import tenacity
 
-from firesteel.common.checkpoints.metadata import CheckpointMetadata, encode
+from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.metadata import encode
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.ids import JobId
+from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
+from firesteel.common.service.platform import Platform
 from jobmaster.core import commands, events
 
 log = structlog.get_logger(__name__)
+
+ATTEMPT_TIMEOUT_S = 10.0
+# The Dispatcher's answers; after anything else nobody knows whether the row is there.
+_NOT_WRITTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
+_SUPERSEDED = (grpc.StatusCode.FAILED_PRECONDITION,)
 
 
 class CheckpointStore:
     """`post` gets the outcomes, on the loop that runs when commands are executed."""
 
-    def __init__(self, directory: str, job_id: JobId, post: Callable[[events.Event], None]) -> None:
-        """`directory`: execution.checkpointing.dir; empty if the job takes no checkpoints."""
+    def __init__(
+        self,
+        directory: str,
+        job_id: JobId,
+        epoch: int,
+        *,
+        paths: Mapping[int, str],
+        dispatcher: str,
+        platform: Platform,
+        post: Callable[[events.Event], None],
+    ) -> None:
+        """`directory`: execution.checkpointing.dir; empty if the job takes no checkpoints. `paths`:
+        where complete ones of earlier JobMasters are. `dispatcher`: its address.
+        """
         self._directory = directory
         self._job_id = job_id
+        self._epoch = epoch
+        self._paths = dict(paths)
+        self._dispatcher = dispatcher
+        self._platform = platform
         self._post = post
         self._storage: CheckpointStorage | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._to_store: asyncio.Queue[commands.StoreCheckpoint] = asyncio.Queue()
 
     def execute(
         self,
@@ -38,10 +74,8 @@ class CheckpointStore:
     ) -> None:
         loop = asyncio.get_running_loop()
         match command:
-            case commands.StoreCheckpoint(metadata=metadata):
-                loop.run_in_executor(self._thread, self._store, metadata).add_done_callback(
-                    lambda stored: self._post(stored.result())
-                )
+            case commands.StoreCheckpoint():
+                self._to_store.put_nowait(command)
             case commands.DropCheckpoint(checkpoint_id=checkpoint_id):
                 loop.run_in_executor(self._thread, self._drop, checkpoint_id)
             case commands.DropAllCheckpoints():
@@ -49,21 +83,92 @@ class CheckpointStore:
             case commands.DropCheckpointFiles(paths=paths):
                 loop.run_in_executor(self._thread, self._drop_files, paths)
 
+    async def run(self) -> None:
+        """Stores checkpoints until cancelled."""
+        if not self._directory:
+            return
+        async with self._platform.transport.channel(self._dispatcher) as channel:
+            stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
+            while True:
+                self._post(await self._stored(stub, await self._to_store.get()))
+
+    async def _stored(self, stub: Any, command: commands.StoreCheckpoint) -> events.Event:
+        checkpoint_id = command.metadata.checkpoint_id
+        loop = asyncio.get_running_loop()
+        path = await loop.run_in_executor(self._thread, self._write, command)
+        if isinstance(path, StorageError):
+            return events.CheckpointNotStored(checkpoint_id=checkpoint_id, problem=str(path))
+        outcome = await self._commit(stub, command, path)
+        match outcome:
+            case events.CheckpointStored():
+                self._paths[checkpoint_id] = path
+            case events.CheckpointNotStored():
+                metadata = (f"chk-{checkpoint_id}/{METADATA}",)
+                loop.run_in_executor(self._thread, self._drop_files, metadata)
+        return outcome
+
+    async def _commit(
+        self, stub: Any, command: commands.StoreCheckpoint, path: str
+    ) -> events.Event:
+        metadata = command.metadata
+        checkpoint = CompleteCheckpoint(
+            checkpoint_id=metadata.checkpoint_id,
+            savepoint=metadata.savepoint,
+            path=path,
+            size_bytes=command.size_bytes,
+            triggered_ms=metadata.timestamp_ms,
+            completed_ms=int(self._platform.clock.time() * 1000),
+        )
+        request = dispatcher_pb2.CommitCheckpointRequest(
+            job_id=self._job_id,
+            epoch=self._epoch,
+            checkpoint=complete_checkpoint_to_proto(checkpoint),
+            subsumed=command.subsumed,
+        )
+        known = True  # whether no earlier call can have written it
+        async for attempt in tenacity.AsyncRetrying(
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0), sleep=asyncio.sleep
+        ):
+            with attempt:
+                try:
+                    await stub.CommitCheckpoint(request, timeout=ATTEMPT_TIMEOUT_S)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in _SUPERSEDED:
+                        log.error("this JobMaster is superseded", cause=error.details())
+                        return events.Superseded()
+                    if error.code() in _NOT_WRITTEN and known:
+                        return events.CheckpointNotStored(
+                            checkpoint_id=metadata.checkpoint_id,
+                            problem=error.details() or error.code().name,
+                            store_away=True,
+                        )
+                    known = False
+                    log.warning(
+                        "nobody knows whether a checkpoint is stored; asking again",
+                        checkpoint=metadata.checkpoint_id,
+                        cause=error.details(),
+                    )
+                    raise
+        return events.CheckpointStored(checkpoint_id=metadata.checkpoint_id)
+
     # -- the thread
 
-    def _store(self, metadata: CheckpointMetadata) -> events.Event:
-        checkpoint_id = metadata.checkpoint_id
+    def _write(self, command: commands.StoreCheckpoint) -> str | StorageError:
+        """Returns where the checkpoint is."""
+        checkpoint_id = command.metadata.checkpoint_id
         try:
-            self._opened().write(f"chk-{checkpoint_id}/{METADATA}", [encode(metadata)])
+            storage = self._opened()
+            storage.write(f"chk-{checkpoint_id}/{METADATA}", [encode(command.metadata)])
+            return storage.at(f"chk-{checkpoint_id}").uri
         except StorageError as error:
-            return events.CheckpointNotStored(checkpoint_id=checkpoint_id, problem=str(error))
+            return error
         except Exception as error:
             log.exception("a checkpoint could not be stored", checkpoint=checkpoint_id)
-            return events.CheckpointNotStored(checkpoint_id=checkpoint_id, problem=repr(error))
-        return events.CheckpointStored(checkpoint_id=checkpoint_id)
+            return StorageError(repr(error))
 
     def _drop(self, checkpoint_id: int) -> None:
-        self._try(lambda: self._opened().delete_directory(f"chk-{checkpoint_id}"))
+        path = self._paths.pop(checkpoint_id)
+        self._try(lambda: CheckpointStorage(path).delete_directory(""))
 
     def _drop_all(self) -> None:
         self._try(lambda: self._opened().delete_directory(""))

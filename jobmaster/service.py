@@ -21,14 +21,19 @@ from firesteel._proto import (
     job_master_pb2_grpc,
 )
 from firesteel.common import metrics
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.metadata import read_metadata
+from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import IdSource
+from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from jobmaster.core import events
-from jobmaster.core.settings import settings_from
+from jobmaster.core.checkpoints.recovery import Recovery
+from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.paths import PathLister, list_files
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
@@ -70,6 +75,8 @@ class JobMasterProcess:
         self._server: grpc.aio.Server | None = None
         self._servicer = JobMasterServicer()
         self.job: RunningJob | None = None
+        self._job_id = ""  # once the Dispatcher has given it a job
+        self._restoring: asyncio.Task[None] | None = None
         # The terminal status of a job that never started.
         self._rejected: dispatcher_pb2.JobStatusChanged | None = None
         self._over = asyncio.Event()
@@ -112,6 +119,8 @@ class JobMasterProcess:
         self._start_task(self._dispatcher.run())
         await self._over.wait()
         await self._wait_for_goodbyes()
+        if self._restoring is not None:
+            self._tasks.append(self._restoring)
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,6 +148,7 @@ class JobMasterProcess:
             address=self.address,
             pid=self._platform.processes.pid,
             metrics_address=self.metrics_address,
+            job_id=self._job_id,
         )
         self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(register=register))
         if self.job is not None:
@@ -162,16 +172,49 @@ class JobMasterProcess:
                 pass  # a heartbeat
 
     def _start_job(self, start: dispatcher_pb2.StartJob) -> None:
-        if self.job is not None or self._rejected is not None:
+        if self._job_id:
             return  # sent twice
+        self._job_id = start.job_graph.job_id
         try:
             settings = settings_from(self._conf.with_overrides(dict(start.job_graph.config)))
         except ConfigurationError as error:
             self._reject(start, str(error))
             return
+        checkpoints = [complete_checkpoint_from_proto(c) for c in start.checkpoints]
+        if checkpoints:
+            self._restoring = asyncio.create_task(self._restore(start, settings, checkpoints))
+        else:
+            self._run_job(start, settings, Recovery(epoch=start.epoch))
+
+    async def _restore(
+        self,
+        start: dispatcher_pb2.StartJob,
+        settings: JobSettings,
+        checkpoints: list[CompleteCheckpoint],
+    ) -> None:
+        """Goes on with a job that has lost its JobMaster: from exactly the latest checkpoint, or
+        not at all (invariant 6).
+        """
+        latest = checkpoints[-1]
+        try:
+            metadata = await asyncio.to_thread(read_metadata, latest.path)
+        except StorageError as error:
+            self._reject(
+                start,
+                f"the job's JobMaster has ended, and checkpoint {latest.checkpoint_id}, its latest,"
+                f" cannot be restored: {error}. Nothing was deleted",
+            )
+            return
+        recovery = Recovery(epoch=start.epoch, checkpoints=checkpoints, latest=metadata)
+        self._run_job(start, settings, recovery)
+
+    def _run_job(
+        self, start: dispatcher_pb2.StartJob, settings: JobSettings, recovery: Recovery
+    ) -> None:
         job = RunningJob(
             start,
             settings,
+            recovery,
             sessions=self._servicer.sessions,
             address=self.address,
             report=self._report,
@@ -206,6 +249,7 @@ class JobMasterProcess:
             status=state_number(JobStatus.FAILED),
             timestamp_ms=now_ms,
             final_details=details,
+            keeps_checkpoints=True,
         )
         log.error("job rejected", job_id=graph.job_id, cause=why)
         self._report(self._rejected)

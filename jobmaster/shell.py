@@ -28,6 +28,7 @@ from jobmaster import convert, job_metrics
 from jobmaster.checkpoint_store import CheckpointStore
 from jobmaster.collected_rows import CollectedRows
 from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details
@@ -55,6 +56,7 @@ class RunningJob:
         self,
         start: dispatcher_pb2.StartJob,
         settings: JobSettings,
+        recovery: Recovery,
         *,
         sessions: Sessions,
         address: str,
@@ -84,6 +86,7 @@ class RunningJob:
             ids=ids,
             now=platform.clock.monotonic(),
             now_ms=int(platform.clock.time() * 1000),
+            recovery=recovery,
         )
         self.driver: Driver[events.Event, Never, commands.Command] = Driver(
             self.core,
@@ -99,7 +102,15 @@ class RunningJob:
             dispatcher_address=start.dispatcher_address,
             checkpoint_directory=directory,
         )
-        self._checkpoints = CheckpointStore(directory, graph.job_id, self.post)
+        self._checkpoints = CheckpointStore(
+            directory,
+            graph.job_id,
+            self.epoch,
+            paths={c.checkpoint_id: c.path for c in recovery.checkpoints},
+            dispatcher=start.dispatcher_address,
+            platform=platform,
+            post=self.post,
+        )
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
@@ -141,6 +152,7 @@ class RunningJob:
             self.driver.run(),
             self._resource_manager.run(),
             self._collected.run(),
+            self._checkpoints.run(),
             self._heartbeats(),
         )
 
@@ -269,6 +281,7 @@ class RunningJob:
             timestamp_ms=timestamp_ms,
             tasks_by_state=graph.tasks_by_state(),
             final_details=self.details() if status.terminal else None,
+            keeps_checkpoints=self.core.job.checkpoints.kept_after(status),
         )
 
     def _report_status(self) -> None:

@@ -24,6 +24,7 @@ from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
@@ -106,10 +107,20 @@ class World:
     validated after every event.
     """
 
-    def __init__(self, graph: JobGraph, settings: JobSettings | None = None) -> None:
+    def __init__(
+        self,
+        graph: JobGraph,
+        settings: JobSettings | None = None,
+        recovery: Recovery | None = None,
+    ) -> None:
         self.now = 100.0
         self.core = JobMasterCore(
-            graph, settings or JobSettings(), ids=IdSource(b"test"), now=self.now, now_ms=START_MS
+            graph,
+            settings or JobSettings(),
+            ids=IdSource(b"test"),
+            now=self.now,
+            now_ms=START_MS,
+            recovery=recovery,
         )
         self.sent: list[commands.Command] = []
         self._numbers = itertools.count()

@@ -10,6 +10,7 @@ Rules (numbers are those of the invariants they keep):
 * A globally terminal job never runs again; submitting its id again returns its result (1, 2).
 * Submitting the id of a running job is an error and touches nothing of it (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
+* A job that takes checkpoints and has lost its JobMaster gets another one, under the next epoch.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from dispatcher.core.commands import (
 from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
+    CheckpointStored,
     Event,
     JobMasterDisconnected,
     JobMasterRegistered,
@@ -64,6 +66,8 @@ RECONNECT_GRACE_S = 5.0  # a JobMaster whose stream stays broken for longer is d
 ADOPTION_GRACE_S = 10.0  # after a Dispatcher's restart: until running jobs must have reported
 LAST_MESSAGES_S = 1.0  # after a process's exit: to read what its stream still carries
 CANCEL_RETRY_S = 1.0
+# How often a job gets another JobMaster before it has stored a checkpoint under one.
+JOB_MASTERS_IN_A_ROW = 3
 REMOVED = "it was removed (`firesteel remove`)"
 LOST_WHILE_DOWN = "its JobMaster ended while the cluster was down; run the job again"
 
@@ -112,6 +116,9 @@ class DispatcherCore:
                 self._disconnected(event, now)
             case JobStatusReported():
                 self._status_reported(event, now)
+            case CheckpointStored():
+                if (job := self.jobs.get(event.job_id)) and job.epoch == event.epoch:
+                    job.lost_in_a_row = 0
             case ProcessStarted():
                 self._process_started(event, now)
             case ProcessStartFailed():
@@ -198,13 +205,21 @@ class DispatcherCore:
         if job is None:
             start_ms = self._wall_ms(now)
             job = Job(
-                job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms
+                job_id=event.job_id,
+                name=event.name,
+                graph_id=event.graph_id,
+                start_ms=start_ms,
+                recovers=event.recovers,
             )
             job.note("submitted", now)
             self.table.add(job)
             self._records.append(
                 JobAdded(
-                    job_id=event.job_id, name=event.name, graph_id=event.graph_id, start_ms=start_ms
+                    job_id=event.job_id,
+                    name=event.name,
+                    graph_id=event.graph_id,
+                    start_ms=start_ms,
+                    recovers=event.recovers,
                 )
             )
             self._commands.append(Answer(request=event.request))
@@ -295,6 +310,9 @@ class DispatcherCore:
         self.processes.start_succeeded()
         if process.job_id is None:
             self._adopt(process, now)
+        if process.job_id is None and event.serves is not None:
+            self._superseded(process, event.serves)
+            return
         if process.job_id is None:
             return
         job = self.jobs.get(process.job_id)
@@ -304,6 +322,13 @@ class DispatcherCore:
             self._start_job(job, event.connection)
         elif job.cancel_requested:
             self._ask_to_cancel(job)
+
+    def _superseded(self, process: JobMasterProcess, serves: JobId) -> None:
+        """It was given up, and is back: its job goes on elsewhere, and it can get no other."""
+        process.job_id = serves
+        job = self.jobs.get(serves)
+        if job is not None and not job.ended:
+            self._commands.append(KillProcess(pid=process.pid))
 
     def _adopt(self, process: JobMasterProcess, now: float) -> None:
         """A process that an earlier Dispatcher had assigned keeps its job.
@@ -349,7 +374,6 @@ class DispatcherCore:
         if job.pid != process.pid:
             return
         job.pid = None
-        # With high availability, this is where another JobMaster gets the job under the next epoch.
         if not job.ended:
             self._lose(job, f"the job's JobMaster process {process.how_it_ended()}", now)
 
@@ -393,7 +417,12 @@ class DispatcherCore:
             return
         job.tasks_by_state = dict(event.tasks_by_state)
         if job.ended:
-            self._ended(job, event.timestamp_ms, event.final_details)
+            self._ended(
+                job,
+                event.timestamp_ms,
+                event.final_details,
+                keeps_checkpoints=event.keeps_checkpoints,
+            )
             self._acknowledge(process, event.status)
             return
         if news:
@@ -413,15 +442,27 @@ class DispatcherCore:
         """Its JobMaster is gone."""
         if job.cancel_requested:
             self._end(job, Ending.JOB_MASTER_LOST_CANCELLING, now)
+        elif job.recovers and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW:
+            job.lost_in_a_row += 1
+            job.wait_for_another_master(failure, now)
+            self._records.append(JobStatusChanged(job_id=job.job_id, status=job.status))
+            self._commands.append(NotifyWatchers(job_id=job.job_id))
         else:
             self._end(job, Ending.JOB_MASTER_LOST, now, failure=failure)
 
     def _end(self, job: Job, event: Ending, now: float, *, failure: str = "") -> None:
         job.end(event, now)
-        self._ended(job, self._wall_ms(now), failure=failure)
+        # Only a JobMaster can delete the files of checkpoints.
+        self._ended(job, self._wall_ms(now), failure=failure, keeps_checkpoints=True)
 
     def _ended(
-        self, job: Job, end_ms: int, final_details: bytes | None = None, failure: str = ""
+        self,
+        job: Job,
+        end_ms: int,
+        final_details: bytes | None = None,
+        failure: str = "",
+        *,
+        keeps_checkpoints: bool,
     ) -> None:
         job.end_ms = end_ms
         job.adopt_until = job.cancel_again_at = None
@@ -432,6 +473,7 @@ class DispatcherCore:
                 end_ms=end_ms,
                 final_details=final_details,
                 failure=failure,
+                keeps_checkpoints=keeps_checkpoints,
             )
         )
         self._commands.append(NotifyWatchers(job_id=job.job_id))

@@ -18,6 +18,7 @@ class SubmitJob:
     job_id: JobId
     name: str
     graph_id: str
+    recovers: bool = False  # whether another JobMaster goes on with it when it has lost its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class JobMasterRegistered:
     job_master_id: JobMasterId
     pid: int
     address: str
+    serves: JobId | None = None  # the job that it has already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,15 @@ class JobStatusReported:
     timestamp_ms: int
     tasks_by_state: Mapping[str, int] = field(default_factory=dict)
     final_details: bytes | None = None  # serialised; terminal states only
+    keeps_checkpoints: bool = False  # terminal states only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStored:
+    """The job has made progress under its JobMaster."""
+
+    job_id: JobId
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +105,7 @@ Event = (
     | JobMasterRegistered
     | JobMasterDisconnected
     | JobStatusReported
+    | CheckpointStored
     | ProcessStarted
     | ProcessStartFailed
     | ProcessExited

@@ -2,7 +2,8 @@
 
 A job's status is what its JobMaster reported last. A JobMaster reports its newest status, not every
 one, so a report may skip statuses: it is legal if JOB_TRANSITIONS leads to it in any number of
-steps. Besides, the Dispatcher ends jobs that have no JobMaster, by the events of `Ending`.
+steps. Besides, the Dispatcher ends jobs that have no JobMaster, by the events of `Ending`; one that
+takes checkpoints is RESTARTING instead, until it has another JobMaster.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ TRANSITIONS: dict[JobStatus, dict[Ending, JobStatus]] = {
     for status in JobStatus
     if not status.globally_terminal
 }
-TRANSITIONS[JobStatus.INITIALIZING] |= {
-    Ending.CANCELLED_EARLY: JobStatus.CANCELED,
-    Ending.NO_JOB_MASTER: JobStatus.FAILED,
-}
+for _waiting in (JobStatus.INITIALIZING, JobStatus.RESTARTING):  # for its next JobMaster
+    TRANSITIONS[_waiting] |= {
+        Ending.CANCELLED_EARLY: JobStatus.CANCELED,
+        Ending.NO_JOB_MASTER: JobStatus.FAILED,
+    }
 
 
 def _reachable(status: JobStatus) -> frozenset[JobStatus]:
@@ -72,6 +74,8 @@ class Job:
     tasks_by_state: dict[str, int] = field(default_factory=dict)
     pid: int | None = None  # of its JobMaster process, once known to this Dispatcher
     confirmed: bool = False  # its JobMaster has reported: it has the graph and can be cancelled
+    recovers: bool = False  # another JobMaster goes on with it when it has lost its own
+    lost_in_a_row: int = 0  # JobMasters under which it has stored no checkpoint
     cancel_requested: bool = False
     cancel_again_at: float | None = None
     adopt_until: float | None = None  # found in the store: its JobMaster must register by then
@@ -105,6 +109,16 @@ class Job:
             raise self._illegal(event.value)
         self.tasks_by_state = {}
         self._move(status, event.value, now)
+
+    def wait_for_another_master(self, cause: str, now: float) -> None:
+        """Its JobMaster is gone, and it goes on under the next one."""
+        self.job_master_id, self.confirmed = None, False
+        self.adopt_until = self.cancel_again_at = None
+        self.tasks_by_state = {}
+        if self.status is JobStatus.INITIALIZING:
+            self.note(cause, now)
+        else:
+            self._move(JobStatus.RESTARTING, cause, now)
 
     def note(self, what: str, now: float) -> None:
         """Adds to its story what changes no status."""
@@ -193,7 +207,7 @@ class JobTable:
                 yield Violation(job.job_id, f"is {job.status.name} with the end time {job.end_ms}")
             if job.ended and (job.adopt_until is not None or job.cancel_again_at is not None):
                 yield Violation(job.job_id, "has ended and still has a deadline")
-            if (job.epoch == 0) != (job.job_master_id is None):
+            if job.epoch == 0 and job.job_master_id is not None:
                 yield Violation(
                     job.job_id, f"has epoch {job.epoch} and JobMaster {job.job_master_id}"
                 )

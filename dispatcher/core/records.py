@@ -14,6 +14,7 @@ class JobAdded:
     name: str
     graph_id: str
     start_ms: int
+    recovers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class JobEnded:
     end_ms: int
     final_details: bytes | None = None
     failure: str = ""
+    keeps_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

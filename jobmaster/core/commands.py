@@ -163,9 +163,13 @@ class SpoolChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheckpoint:
-    """Write its metadata. Results in CheckpointStored or CheckpointNotStored."""
+    """Write its metadata, then commit its row instead of those that it subsumes. Results in
+    CheckpointStored, CheckpointNotStored or Superseded.
+    """
 
     metadata: CheckpointMetadata = field(repr=False)
+    size_bytes: int
+    subsumed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

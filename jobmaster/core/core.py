@@ -25,6 +25,7 @@ from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.invariants import validate
 from jobmaster.core.job import Job
@@ -44,13 +45,20 @@ class JobMasterCore:
         now: float,
         now_ms: int,
         strategy: SchedulingStrategy | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant; from then on
-        only `now` counts.
+        only `now` counts. `recovery`: what earlier masters of the job have left.
         """
         strategy = strategy or EagerScheduling()
         self.job = job = Job(
-            job_graph, settings, ids=ids, now=now, now_ms=now_ms, strategy=strategy
+            job_graph,
+            settings,
+            ids=ids,
+            now=now,
+            now_ms=now_ms,
+            strategy=strategy,
+            recovery=recovery or Recovery(),
         )
         self.graph = job.graph
         self.pool = job.pool
@@ -161,7 +169,9 @@ class JobMasterCore:
             case events.CheckpointStored():
                 job.out += job.checkpoints.stored(event.checkpoint_id, now)
             case events.CheckpointNotStored():
-                job.out += job.checkpoints.not_stored(event.checkpoint_id, event.problem, now)
+                job.out += job.checkpoints.not_stored(
+                    event.checkpoint_id, event.problem, now, counts=not event.store_away
+                )
             case events.ResourceManagerConnected():
                 job.declare(force=True)
             case events.ResourcesShort():
@@ -172,7 +182,7 @@ class JobMasterCore:
             case events.CancelRequested():
                 if not isinstance(self.phase, Cancelling):
                     self.phase = Cancelling.enter(job, now)
-            case events.DispatcherLost():
+            case events.DispatcherLost() | events.Superseded():
                 self.phase = Ended.suspend(job, now)
             case events.TerminalStatusStored():
                 pass  # about an earlier life of this process; nothing is terminal yet

@@ -180,6 +180,12 @@ class CheckpointStored:
 class CheckpointNotStored:
     checkpoint_id: int
     problem: str
+    store_away: bool = False  # the job store cannot be written: no fault of the job's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """Another JobMaster has the job, or it is over: this one changes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +235,7 @@ Event: TypeAlias = (
     | TaskDataEnded
     | CheckpointStored
     | CheckpointNotStored
+    | Superseded
     | ResourceManagerConnected
     | ResourcesShort
     | TerminalStatusStored

@@ -11,6 +11,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
 from jobmaster.core.checkpoints.of_job import JobCheckpoints
+from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
@@ -36,6 +37,7 @@ class Job:
         now: float,
         now_ms: int,
         strategy: SchedulingStrategy,
+        recovery: Recovery,
     ) -> None:
         """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant."""
         self._wall_ms = now_ms - now * 1000
@@ -53,7 +55,7 @@ class Job:
         self.coordinators = Coordinators()
         self.invalid = ""  # why the graph cannot be run at all
         try:
-            self.graph = build(job_graph, ids, now_ms)
+            self.graph = build(job_graph, ids, now_ms, first_attempt=recovery.first_attempt)
             share_slots(self.graph)
             self.coordinators = Coordinators.of(job_graph)
         except (InvalidJobGraph, BadOptions) as error:
@@ -66,8 +68,10 @@ class Job:
         self.schemas: dict[commands.OutputOf, bytes] | None = None
         self.plans: dict[OperatorId, str] = {}
         self.checkpoints = JobCheckpoints(
-            settings.checkpoints, self.graph, self.coordinators, self.now_ms
+            settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
         )
+        if recovery.latest is not None:
+            self.restore_coordinators()
         self.restarts = 0
         self.stale_messages = 0  # about attempts or slots that are gone
         self.declared = 0  # sequence of the last declaration
@@ -104,6 +108,10 @@ class Job:
         """New attempts of all tasks, which restore the latest checkpoint if there is one."""
         self.restarts += 1
         self.graph.start_over(self.ids, self.now_ms(now))
+        self.restore_coordinators()
+
+    def restore_coordinators(self) -> None:
+        """To the latest checkpoint, or to the beginning."""
         latest = self.checkpoints.latest
         if latest is None:
             self.coordinators.start_over()

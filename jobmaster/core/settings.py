@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from firesteel.common.config import Configuration, ConfigurationError, options
-from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.failover.restart_strategy import FixedDelayRestart, NoRestart, RestartStrategy
 
 
@@ -69,5 +69,6 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         max_concurrent=conf.get(options.CHECKPOINT_MAX_CONCURRENT),
         tolerable_failures=conf.get(options.CHECKPOINT_TOLERABLE_FAILURES),
         num_retained=conf.get(options.CHECKPOINT_NUM_RETAINED),
+        retention=Retention(conf.get(options.CHECKPOINT_RETENTION)),
         after_tasks_finish=conf.get(options.CHECKPOINT_AFTER_FINISH),
     )

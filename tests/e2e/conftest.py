@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -147,6 +148,16 @@ def parent(process: psutil.Process) -> int:
         return process.ppid()
     except psutil.Error:
         return 0
+
+
+def job_master_pid(session: Session, job_id: str) -> int:
+    (pid,) = {
+        pid
+        for log in logs_below(session.cluster.directory, "jobmaster-*.log")
+        if job_id in log
+        for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
+    }
+    return int(pid)
 
 
 @pytest.fixture(scope="session")

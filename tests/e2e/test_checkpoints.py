@@ -41,7 +41,7 @@ from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
 from firesteel.operator import RuntimeContext
 
-from .conftest import Session, files_below
+from .conftest import Session, eventually, files_below, job_master_pid
 
 ROWS, KEYS = 60_000, 7
 READ_ROWS, FILE_ROWS = 2_000, 80_000
@@ -178,7 +178,34 @@ def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     assert not list(out.glob(".*")), "nothing is left uncommitted"
     assert sorted(value.as_py() for value in collected) == list(range(ROWS)), "each seen once"
     assert kept(batches) == kept(python) == list(range(ROWS))
-    assert not list(files_below(checkpoints)), "nobody will restore the job"
+    eventually(lambda: not list(files_below(checkpoints)), "nobody will restore the job")
+
+
+def test_a_job_goes_on_when_its_job_master_is_killed(session: Session, tmp_path: Path) -> None:
+    out, flags, checkpoints = (tmp_path / name for name in ("out", "flags", "checkpoints"))
+    flags.mkdir()
+    for flag in ("raised", "killed"):
+        (flags / flag).touch()
+    env = Environment(
+        parallelism=2,
+        configuration={
+            "execution.checkpointing.interval": "200 ms",
+            "execution.checkpointing.dir": str(checkpoints),
+        },
+    )
+    numbered(env, flags).sink_to(FileSink(str(out)))
+    job_id = session.submit(env)
+    eventually(lambda: list(out.glob("part-*")), "a checkpoint is complete")
+    os.kill(job_master_pid(session, job_id), signal.SIGKILL)
+    details = session.client.wait(job_id)
+    rows = ds.dataset(out, format="parquet").to_table().to_pandas()
+    assert sorted(rows["value"]) == list(range(ROWS)), "every row once"
+    for _, of_key in rows.groupby("key"):
+        assert sorted(of_key["n"]) == list(range(1, len(of_key) + 1)), "and counted once"
+    last = details.vertices[0].subtasks[0].current
+    assert last is not None
+    assert last.number == 10**6, "the second JobMaster's first attempt"
+    eventually(lambda: not list(files_below(checkpoints)), "nobody will restore the job")
 
 
 class Numbers(Source):

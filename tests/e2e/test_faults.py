@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
@@ -29,7 +28,7 @@ from .conftest import (
     Session,
     command,
     eventually,
-    logs_below,
+    job_master_pid,
     name,
     processes,
     services,
@@ -51,13 +50,7 @@ def supervisor_of(directory: Path) -> psutil.Process:
 
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:
-    (pid,) = {
-        pid
-        for log in logs_below(session.cluster.directory, "jobmaster-*.log")
-        if job_id in log
-        for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
-    }
-    return psutil.Process(int(pid))
+    return psutil.Process(job_master_pid(session, job_id))
 
 
 def attempts_of(details: JobDetails) -> set[str]:

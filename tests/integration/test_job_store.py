@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from alembic.script import ScriptDirectory
 
 from dispatcher import migrations
 from dispatcher.core.jobs import Job
-from dispatcher.core.records import JobAdded, JobForgotten
-from dispatcher.job_store import Fenced, JobStore
+from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobForgotten
+from dispatcher.job_store import Fenced, JobStore, NotWritten, Superseded
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -201,3 +203,78 @@ def test_opening_a_database_of_the_newest_version_does_not_import_alembic(tmp_pa
         "assert 'alembic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def checkpoint(checkpoint_id: int, *, savepoint: bool = False) -> CompleteCheckpoint:
+    return CompleteCheckpoint(
+        checkpoint_id=checkpoint_id,
+        savepoint=savepoint,
+        path=f"/d/chk-{checkpoint_id}",
+        size_bytes=5,
+        triggered_ms=6,
+        completed_ms=7,
+    )
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[JobStore]:
+    """With a job that has its first JobMaster."""
+    store = JobStore(url)
+    store.persist(
+        [
+            JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7, recovers=True),
+            JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")),
+        ]
+    )
+    yield store
+    store.close()
+
+
+def test_complete_checkpoints_are_kept_by_id_until_others_subsume_them(store: JobStore) -> None:
+    assert store.jobs()[0].recovers
+    for found in (checkpoint(1), checkpoint(2), checkpoint(3, savepoint=True)):
+        store.commit_checkpoint(JOB, 1, found, [])
+    store.commit_checkpoint(JOB, 1, checkpoint(4), [1, 2])
+    store.commit_checkpoint(JOB, 1, checkpoint(4), [1, 2])  # its answer was lost
+    assert store.checkpoints(JOB) == [checkpoint(3, savepoint=True), checkpoint(4)]
+    with pytest.raises(LookupError, match="has checkpoint 4 already"):
+        store.commit_checkpoint(JOB, 1, checkpoint(2), [])
+
+
+def test_a_job_master_that_another_one_has_replaced_adds_no_checkpoint(store: JobStore) -> None:
+    store.commit_checkpoint(JOB, 1, checkpoint(1), [])
+    store.persist([JobAssigned(job_id=JOB, epoch=2, job_master_id=JobMasterId("n"))])
+    with pytest.raises(Superseded, match="another JobMaster than that of epoch 1"):
+        store.commit_checkpoint(JOB, 1, checkpoint(2), [1])
+    assert store.checkpoints(JOB) == [checkpoint(1)]
+    store.commit_checkpoint(JOB, 2, checkpoint(10), [1])
+    assert store.checkpoints(JOB) == [checkpoint(10)]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_checkpoints_of_an_ended_job_are_gone_unless_they_are_kept(
+    store: JobStore, keeps: bool
+) -> None:
+    store.commit_checkpoint(JOB, 1, checkpoint(1), [])
+    ended = JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=9, keeps_checkpoints=keeps)
+    store.persist([ended])
+    assert store.checkpoints(JOB) == [checkpoint(1)] * keeps
+    with pytest.raises(Superseded, match="is over"):
+        store.commit_checkpoint(JOB, 1, checkpoint(2), [])
+    store.persist([JobForgotten(job_id=JOB)])
+    assert store.checkpoints(JOB) == []
+
+
+def test_a_checkpoint_that_was_certainly_not_written_is_told_from_one_that_may_be(
+    store: JobStore, url: str
+) -> None:
+    def fail(connection: object) -> None:
+        raise sa.exc.OperationalError("COMMIT", {}, Exception("the connection is gone"))
+
+    sa.event.listen(store._engine, "commit", fail)
+    with pytest.raises(sa.exc.OperationalError, match="the connection is gone"):
+        store.commit_checkpoint(JOB, 1, checkpoint(1), [])
+    sa.event.remove(store._engine, "commit", fail)
+    execute(url, "ALTER TABLE checkpoints RENAME TO elsewhere")
+    with pytest.raises(NotWritten, match="checkpoints"):
+        store.commit_checkpoint(JOB, 1, checkpoint(1), [])

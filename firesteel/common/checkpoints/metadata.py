@@ -22,7 +22,7 @@ from firesteel.common.checkpoints.state import (
     OperatorSnapshot,
     StateFile,
 )
-from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.ids import JobId, OperatorId
 
 VERSION = 1
@@ -104,6 +104,12 @@ def decode(content: bytes, where: str) -> CheckpointMetadata:
         savepoint=message.savepoint,
         operators=tuple(_operator_from_proto(operator) for operator in message.operators),
     )
+
+
+def read_metadata(directory: str) -> CheckpointMetadata:
+    """Of the checkpoint in this directory: a path or a URI. Raises StorageError."""
+    storage = CheckpointStorage(directory)
+    return decode(storage.read_unchecked(METADATA), f"{METADATA} of {directory}")
 
 
 def encode_snapshots(snapshots: tuple[OperatorSnapshot, ...]) -> bytes:

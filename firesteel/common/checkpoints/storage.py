@@ -39,13 +39,13 @@ class CheckpointStorage:
         """`uri`: a path, or e.g. s3://bucket/checkpoints?endpoint_override=...; `option`: what to
         name in errors about the directory.
         """
-        self.uri = uri
+        self.uri = uri if "://" in uri else os.path.abspath(uri)
         self._option = option
         try:
             if "://" in uri:
                 self._fs, self._root = pafs.FileSystem.from_uri(uri)
             else:
-                self._fs, self._root = pafs.LocalFileSystem(), os.path.abspath(uri)
+                self._fs, self._root = pafs.LocalFileSystem(), self.uri
         except (OSError, ValueError) as error:
             raise StorageError(f"{option}: {uri!r} is not a directory's URI: {error}") from error
         self._root = self._root.rstrip("/")
@@ -53,7 +53,8 @@ class CheckpointStorage:
     def at(self, path: str) -> CheckpointStorage:
         """The storage of a directory below this one."""
         below = CheckpointStorage.__new__(CheckpointStorage)
-        below.uri = f"{self.uri.rstrip('/')}/{path}"
+        where, mark, query = self.uri.partition("?")
+        below.uri = f"{where.rstrip('/')}/{path}{mark}{query}"
         below._option = self._option
         below._fs = self._fs
         below._root = self._path(path)

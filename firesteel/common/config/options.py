@@ -241,6 +241,14 @@ CHECKPOINT_NUM_RETAINED = _checkpoints.option(
     "How many complete checkpoints are kept.",
     minimum=1,
 )
+CHECKPOINT_RETENTION = _checkpoints.option(
+    "execution.checkpointing.externalized-checkpoint-retention",
+    "enum",
+    "NO_EXTERNALIZED_CHECKPOINTS",
+    "Whether complete checkpoints stay when the job has failed (DELETE_ON_CANCELLATION), or has"
+    " failed or was cancelled (RETAIN_ON_CANCELLATION). They never stay when it has finished.",
+    choices=("NO_EXTERNALIZED_CHECKPOINTS", "DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION"),
+)
 CHECKPOINT_AFTER_FINISH = _checkpoints.option(
     "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
     "bool",

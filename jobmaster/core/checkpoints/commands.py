@@ -35,11 +35,12 @@ class StoreCheckpoint:
     """
 
     checkpoint: Checkpoint
+    subsumed: tuple[int, ...]  # their rows go when its own is committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheckpoint:
-    """A newer one has taken its place: delete its row, then the files that only it reaches."""
+    """A newer one has taken its place, and its row is gone: delete its files."""
 
     checkpoint_id: int
 

@@ -5,8 +5,8 @@ The order of a checkpoint is: an id that no other checkpoint of the job ever has
 acknowledgements of all its tasks → `_metadata` and the row → notices to the tasks → the oldest
 checkpoint that is no longer retained is dropped. One that fails on the way leaves no file behind.
 
-* Ids increase strictly, whatever restarts or masters lie between (invariant 8): `next_id` is saved
-  before an id is used.
+* Ids increase strictly, whatever restarts or masters lie between (invariant 8): each master has a
+  range of its own (`recovery.py`).
 * A checkpoint is complete when its row is committed, not before. While one is being stored nothing
   can be restored, because it is not known yet which one is the latest (invariants 5, 6): `settled`.
 * They are stored one at a time, in the order of their ids; when one is complete, older ones that
@@ -63,11 +63,12 @@ class CheckpointCoordinator:
         snapshot_coordinators: Callable[[], dict[OperatorId, Json]],
         next_id: int = 1,
         retained: tuple[int, ...] = (),
+        latest: int | None = None,
     ) -> None:
-        """`next_id` and `retained` are what an earlier master has left."""
+        """`next_id`, `retained` and `latest` are what an earlier master has left."""
         self.next_id = next_id
         self.retained = list(retained)  # complete checkpoints, oldest first; no savepoints
-        self.latest: int | None = max(retained, default=None)  # of all kinds: restored on failure
+        self.latest = latest  # of all kinds: restored on failure
         self.failed_in_a_row = 0
         self.stale = 0  # acknowledgements that nothing waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
@@ -290,20 +291,25 @@ class CheckpointCoordinator:
         self.latest = checkpoint_id
         commands: list[Command] = [self._notice(checkpoint, completed=True)]
         commands += self._answer(checkpoint)
-        if checkpoint.kind is Kind.CHECKPOINT:
-            self.retained.append(checkpoint_id)
         for older in self.pending:
             if older.checkpoint_id < checkpoint_id and older.kind is Kind.CHECKPOINT:
                 commands += self._fail(older, f"checkpoint {checkpoint_id} was complete first", now)
-        while len(self.retained) > self._settings.num_retained:
-            commands.append(DropCheckpoint(checkpoint_id=self.retained.pop(0)))
+        for subsumed in self._subsumed_by(checkpoint):
+            self.retained.remove(subsumed)
+            commands.append(DropCheckpoint(checkpoint_id=subsumed))
+        if checkpoint.kind is Kind.CHECKPOINT:
+            self.retained.append(checkpoint_id)
         return [*commands, *self._store_next(), *self._begin_requested(now)]
 
-    def not_stored(self, checkpoint_id: int, problem: str, now: float) -> list[Command]:
-        """Neither is its row there, nor will it be."""
+    def not_stored(
+        self, checkpoint_id: int, problem: str, now: float, *, counts: bool = True
+    ) -> list[Command]:
+        """Neither is its row there, nor will it be. `counts`: not if the job store is away, which
+        fails no job.
+        """
         checkpoint = self._pending[checkpoint_id]
         return [
-            *self._fail(checkpoint, f"it could not be stored: {problem}", now, counts=True),
+            *self._fail(checkpoint, f"it could not be stored: {problem}", now, counts=counts),
             *self._store_next(),
             *self._begin_requested(now),
         ]
@@ -314,8 +320,15 @@ class CheckpointCoordinator:
         for checkpoint in self._pending.values():
             if checkpoint.complete:
                 checkpoint.become(CheckpointState.STORING)
-                return [StoreCheckpoint(checkpoint=checkpoint)]
+                subsumed = tuple(self._subsumed_by(checkpoint))
+                return [StoreCheckpoint(checkpoint=checkpoint, subsumed=subsumed)]
         return []
+
+    def _subsumed_by(self, checkpoint: Checkpoint) -> list[int]:
+        """The oldest ones, of which too many would be retained beside this one."""
+        if checkpoint.kind is Kind.SAVEPOINT:
+            return []
+        return self.retained[: max(0, len(self.retained) + 1 - self._settings.num_retained)]
 
     # ---- endings
 

@@ -10,12 +10,14 @@ from typing import assert_never
 from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
+from firesteel.common.states import JobStatus
 from jobmaster.core import commands
 from jobmaster.core.checkpoints import commands as wanted
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind, Snapshot
 from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator
+from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.checkpoints.restore import assign
-from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
@@ -29,17 +31,30 @@ class JobCheckpoints:
         graph: ExecutionGraph,
         coordinators: Coordinators,
         now_ms: Callable[[float], int],
+        recovery: Recovery,
     ) -> None:
+        latest = recovery.latest
         self.coordinator = (
             None
             if settings is None
-            else CheckpointCoordinator(settings, graph, snapshot_coordinators=coordinators.snapshot)
+            else CheckpointCoordinator(
+                settings,
+                graph,
+                snapshot_coordinators=coordinators.snapshot,
+                next_id=recovery.first_checkpoint_id,
+                retained=recovery.retained,
+                latest=None if latest is None else latest.checkpoint_id,
+            )
         )
         self.failure = ""  # why the job is to fail: too many checkpoints have
         self._graph = graph
         self._assigned = coordinators.assigned
         self._now_ms = now_ms
-        self._metadata: dict[int, CheckpointMetadata] = {}  # of those stored or being stored
+        # Of those stored or being stored by this master, and of the latest one.
+        self._metadata: dict[int, CheckpointMetadata] = {}
+        if latest is not None:
+            self._metadata[latest.checkpoint_id] = latest
+        self._retention = settings.retention if settings is not None else Retention.NEVER
         self._running = False
 
     @property
@@ -103,18 +118,30 @@ class JobCheckpoints:
             return []
         return self._converted(self.coordinator.lost_messages(now), now)
 
-    def ended(self) -> list[commands.Command]:
-        """The job is over: nobody will restore it."""
-        return [] if self.coordinator is None else [commands.DropAllCheckpoints()]
+    def kept_after(self, status: JobStatus) -> bool:
+        """Whether complete checkpoints stay when the job has ended so."""
+        if status is JobStatus.FAILED:
+            return self._retention is not Retention.NEVER
+        return status is JobStatus.CANCELED and self._retention is Retention.FAILED_OR_CANCELED
+
+    def ended(self, status: JobStatus) -> list[commands.Command]:
+        """That the job is over is stored, and with it that its checkpoints are not kept."""
+        if self.coordinator is None or self.kept_after(status):
+            return []
+        return [commands.DropAllCheckpoints()]
 
     def stored(self, checkpoint_id: int, now: float) -> list[commands.Command]:
         assert self.coordinator is not None
         return self._converted(self.coordinator.stored(checkpoint_id, now), now)
 
-    def not_stored(self, checkpoint_id: int, problem: str, now: float) -> list[commands.Command]:
+    def not_stored(
+        self, checkpoint_id: int, problem: str, now: float, *, counts: bool
+    ) -> list[commands.Command]:
         assert self.coordinator is not None
         self._metadata.pop(checkpoint_id, None)
-        return self._converted(self.coordinator.not_stored(checkpoint_id, problem, now), now)
+        return self._converted(
+            self.coordinator.not_stored(checkpoint_id, problem, now, counts=counts), now
+        )
 
     def restored(self) -> dict[OperatorId, list[OperatorSnapshot]] | None:
         """What each subtask of each operator restores; None: everything begins from nothing."""
@@ -165,7 +192,13 @@ class JobCheckpoints:
             case wanted.StoreCheckpoint():
                 metadata = self._describe(command.checkpoint)
                 self._metadata[metadata.checkpoint_id] = metadata
-                return [commands.StoreCheckpoint(metadata=metadata)]
+                return [
+                    commands.StoreCheckpoint(
+                        metadata=metadata,
+                        size_bytes=command.checkpoint.size_bytes,
+                        subsumed=command.subsumed,
+                    )
+                ]
             case wanted.DropCheckpoint():
                 self._metadata.pop(command.checkpoint_id, None)
                 return [commands.DropCheckpoint(checkpoint_id=command.checkpoint_id)]

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+
+
+class Retention(Enum):
+    """After which ends of a job its checkpoints stay. Values are those of the option."""
+
+    NEVER = "NO_EXTERNALIZED_CHECKPOINTS"
+    FAILED = "DELETE_ON_CANCELLATION"
+    FAILED_OR_CANCELED = "RETAIN_ON_CANCELLATION"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,4 +26,5 @@ class CheckpointSettings:
     tolerable_failures: int = 0  # in a row; one more fails the job
     unaligned: bool = False
     num_retained: int = 1
+    retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True

@@ -46,11 +46,11 @@ class Coordinators:
         return all(coordinator.ready for coordinator in self.by_operator.values())
 
     def listings(self) -> list[Command]:
-        """The paths to list before they are ready."""
+        """The paths to list before they are ready, or from now on."""
         return [
             _listing(operator_id, coordinator)
             for operator_id, coordinator in self.by_operator.items()
-            if coordinator.paths_to_list
+            if coordinator.paths_to_list and (coordinator.watched or not coordinator.ready)
         ]
 
     def paths_listed(

@@ -17,9 +17,11 @@ class InvalidJobGraph(Exception):
     """The client sent a graph that cannot be expanded; the message names the vertex or edge."""
 
 
-def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
-    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. Raises
-    InvalidJobGraph.
+def build(
+    job_graph: JobGraph, ids: IdSource, now_ms: int, *, first_attempt: int = 0
+) -> ExecutionGraph:
+    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. `first_attempt`:
+    the number of each subtask's. Raises InvalidJobGraph.
     """
     check(job_graph)
     graph = ExecutionGraph(job_graph, now_ms)
@@ -29,7 +31,9 @@ def build(job_graph: JobGraph, ids: IdSource, now_ms: int) -> ExecutionGraph:
         job_vertex = ExecutionJobVertex(vertex, graph.counts)
         for subtask in range(vertex.parallelism):
             attempt_id = AttemptId(ids.next())
-            execution_vertex = ExecutionVertex(job_vertex, subtask, attempt_id, created)
+            execution_vertex = ExecutionVertex(
+                job_vertex, subtask, attempt_id, created, first_attempt=first_attempt
+            )
             job_vertex.vertices.append(execution_vertex)
             attempts[attempt_id] = execution_vertex.current
         job_vertex.counts[ExecutionState.CREATED.value] = vertex.parallelism

@@ -104,10 +104,12 @@ class ExecutionVertex:
         subtask: int,
         attempt_id: AttemptId,
         created: StateChange,
+        *,
+        first_attempt: int = 0,
     ) -> None:
         self.job_vertex = job_vertex
         self.subtask = subtask
-        self.current = Execution(self, 0, attempt_id, created)
+        self.current = Execution(self, first_attempt, attempt_id, created)
         self.prior: list[Execution] | None = None  # oldest first; a list only once there is one
         self.group: ExecutionSlotSharingGroup | None = None  # set by slot sharing
 

@@ -28,8 +28,6 @@ class Ended(Phase):
         job.declare()
         job.free(slots, phase.cause)
         job.log("info", "job ended", status=job.graph.status.name)
-        if event is not JobEvent.SUSPEND:
-            job.out += job.checkpoints.ended()
         job.report_status()
         for task_executor_id in job.task_executors.all():
             job.dismiss(task_executor_id, phase.cause)
@@ -53,7 +51,10 @@ class Ended(Phase):
         match event:
             case events.CheckpointStored() | events.CheckpointNotStored():
                 pass  # known to whoever restores it; this master tells nobody any more
-            case events.TerminalStatusStored() | events.DispatcherLost():
+            case events.TerminalStatusStored():
+                job.out += job.checkpoints.ended(job.graph.status)
+                job.out.append(commands.Exit())
+            case events.DispatcherLost() | events.Superseded():
                 job.out.append(commands.Exit())
             case events.TaskExecutorConnected():
                 job.dismiss(event.task_executor_id, self.cause)

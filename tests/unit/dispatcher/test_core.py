@@ -17,6 +17,7 @@ from dispatcher.core.commands import (
 )
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
+    JOB_MASTERS_IN_A_ROW,
     RECONNECT_GRACE_S,
     REMOVED,
     DispatcherCore,
@@ -24,6 +25,7 @@ from dispatcher.core.core import (
 from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
+    CheckpointStored,
     Event,
     JobMasterDisconnected,
     JobMasterRegistered,
@@ -75,8 +77,12 @@ class Harness:
         self.now += seconds
         return self.handle(Tick())
 
-    def submit(self, job_id: JobId = JOB, request: int = 1) -> list[object]:
-        return self.handle(SubmitJob(request=request, job_id=job_id, name="a job", graph_id="g"))
+    def submit(
+        self, job_id: JobId = JOB, request: int = 1, *, recovers: bool = False
+    ) -> list[object]:
+        return self.handle(
+            SubmitJob(request=request, job_id=job_id, name="a job", graph_id="g", recovers=recovers)
+        )
 
     def cancel(self, job_id: JobId = JOB, request: int = 2) -> list[object]:
         return self.handle(CancelJob(request=request, job_id=job_id))
@@ -86,13 +92,16 @@ class Harness:
         self.handle(ProcessStarted(pid=number, log_path=f"/logs/{number}.log"))
         return self.register(number)
 
-    def register(self, number: int, connection: int | None = None) -> list[object]:
+    def register(
+        self, number: int, connection: int | None = None, serves: JobId | None = None
+    ) -> list[object]:
         return self.handle(
             JobMasterRegistered(
                 connection=connection or number,
                 job_master_id=JobMasterId(f"{number:032x}"),
                 pid=number,
                 address=f"127.0.0.1:{number}",
+                serves=serves,
             )
         )
 
@@ -111,11 +120,15 @@ class Harness:
             )
         )
 
-    def running(self) -> Harness:
+    def running(self, *, recovers: bool = False) -> Harness:
         self.process()
-        self.submit()
+        self.submit(recovers=recovers)
         self.report(JobStatus.RUNNING)
         return self
+
+    def dies(self, number: int) -> list[object]:
+        out = self.handle(ProcessExited(pid=number, reason="killed by SIGKILL"))
+        return out + self.handle(JobMasterDisconnected(connection=number))
 
     @property
     def job(self) -> Job:
@@ -254,7 +267,8 @@ def test_a_job_without_its_job_master_is_cancelled_at_once() -> None:
     harness.submit()
     out = harness.cancel()
     assert refusal(out) is None
-    assert of(JobEnded, out) == [JobEnded(job_id=JOB, status=JobStatus.CANCELED, end_ms=100_000)]
+    (ended,) = of(JobEnded, out)
+    assert (ended.status, ended.end_ms) == (JobStatus.CANCELED, 100_000)
     assert not of(StartJob, harness.process())
 
 
@@ -495,3 +509,58 @@ def test_a_broken_invariant_is_an_error_with_the_story() -> None:
     harness.job.pid = 99
     with pytest.raises(AssertionError, match=r"is with process 99, which is not(.|\n)*submitted"):
         harness.core.validate()
+
+
+def test_a_job_that_takes_checkpoints_goes_on_under_another_job_master() -> None:
+    harness = Harness().running(recovers=True)
+    assert of(JobAdded, harness.records)[0].recovers
+    out = harness.dies(1)
+    assert harness.job.status is JobStatus.RESTARTING
+    assert of(JobStatusChanged, out) == [JobStatusChanged(job_id=JOB, status=JobStatus.RESTARTING)]
+    out = harness.process(2)
+    (assigned,), (start,) = of(JobAssigned, out), of(StartJob, out)
+    assert (assigned.epoch, start.epoch) == (2, 2), "it is stored before it is sent"
+    harness.report(JobStatus.RUNNING, connection=2, epoch=2)
+    assert harness.job.status is JobStatus.RUNNING
+
+
+def test_a_job_master_that_was_given_up_gets_no_job_when_it_is_back() -> None:
+    harness = Harness().running(recovers=True)
+    harness.handle(JobMasterDisconnected(connection=1))
+    assert KillProcess(pid=1) in harness.pass_time(RECONNECT_GRACE_S)
+    out = harness.register(1, connection=7, serves=JOB)
+    assert of(KillProcess, out) == [KillProcess(pid=1)]
+    assert not of(StartJob, out)
+    assert of(StartJob, harness.process(2))[0].epoch == 2
+
+
+def test_a_job_gets_only_so_many_job_masters_without_a_checkpoint() -> None:
+    harness = Harness().running(recovers=True)
+    for number in range(1, JOB_MASTERS_IN_A_ROW + 1):
+        harness.dies(number)
+        harness.process(number + 1)
+    harness.handle(CheckpointStored(job_id=JOB, epoch=JOB_MASTERS_IN_A_ROW + 1))
+    for number in range(JOB_MASTERS_IN_A_ROW + 1, 2 * JOB_MASTERS_IN_A_ROW + 1):
+        harness.dies(number)
+        harness.process(number + 1)
+    assert harness.job.status is JobStatus.RESTARTING
+    (ended,) = of(JobEnded, harness.dies(2 * JOB_MASTERS_IN_A_ROW + 1))
+    assert (ended.status, ended.keeps_checkpoints) == (JobStatus.FAILED, True)
+    assert "SIGKILL" in ended.failure
+
+
+def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
+    harness = Harness().running(recovers=True)
+    harness.dies(1)
+    out = harness.cancel()
+    assert refusal(out) is None
+    assert [record.status for record in of(JobEnded, out)] == [JobStatus.CANCELED]
+
+
+def test_after_a_restart_a_job_that_takes_checkpoints_gets_another_job_master() -> None:
+    job = stored()
+    job.recovers = True
+    harness = Harness(jobs=[job])
+    harness.process(2)
+    (start,) = of(StartJob, harness.pass_time(ADOPTION_GRACE_S))
+    assert (start.connection, start.epoch) == (2, 2)

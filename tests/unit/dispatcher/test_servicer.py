@@ -259,3 +259,20 @@ async def test_the_first_submission_after_a_start_keeps_its_graph(tmp_path: Path
         b"about to be accepted",
     ]
     store.close()
+
+
+async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
+    dispatcher: Dispatcher, job_master: JobMaster
+) -> None:
+    checkpoint = pb.CompleteCheckpoint(checkpoint_id=5, path="/d/chk-5", completed_ms=9)
+    request = pb.CommitCheckpointRequest(job_id=JOB, epoch=1, checkpoint=checkpoint)
+    for _ in range(2):
+        await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
+    assert [c.checkpoint_id for c in dispatcher.store.checkpoints(JOB)] == [5]
+    stale = pb.CommitCheckpointRequest(job_id=JOB, epoch=2, checkpoint=checkpoint)
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, "another JobMaster than that of epoch 2"):
+        await job_master._stub.CommitCheckpoint(stale, timeout=SOON_S)
+    with dispatcher.store._engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE checkpoints RENAME TO elsewhere")
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "job store cannot be written .*checkpoints"):
+        await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,12 +162,15 @@ class Cluster:
         self.address = ""  # of the stubs
         self.register = dispatcher_pb2.JobMasterRegister()
 
-    async def start_job(self, graph: JobGraph) -> None:
+    async def start_job(
+        self, graph: JobGraph, checkpoints: Sequence[dispatcher_pb2.CompleteCheckpoint] = ()
+    ) -> None:
         start = dispatcher_pb2.StartJob(
             job_graph=job_graph_to_proto(graph),
             epoch=EPOCH,
             resource_manager_address=self.address,
             dispatcher_address=self.address,
+            checkpoints=checkpoints,
         )
         self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(start=start))
 
@@ -298,6 +301,32 @@ async def test_a_bad_option_of_the_job_fails_it_naming_the_option(cluster: Clust
     assert "slot.request.timeout" in final.final_details.exceptions[0].summary
     await cluster.acknowledge(common_pb2.JOB_FAILED)
     assert await asyncio.wait_for(cluster.process.wait(), TIMEOUT_S) == 0
+
+
+async def test_a_checkpoint_that_cannot_be_read_fails_the_job_and_nothing_is_deleted(
+    cluster: Cluster,
+) -> None:
+    """An older one is there, and is not taken instead."""
+    graph = job(vertex("a", 1))
+    graph.config["execution.checkpointing.interval"] = "1 s"
+    graph.config["execution.checkpointing.dir"] = str(cluster.tmp_path / "checkpoints")
+    paths = [cluster.tmp_path / "checkpoints" / name for name in ("chk-1", "chk-2")]
+    for path in paths:
+        path.mkdir(parents=True)
+        (path / "_metadata").write_bytes(b"damaged")
+    checkpoints = [
+        dispatcher_pb2.CompleteCheckpoint(checkpoint_id=number, path=str(path))
+        for number, path in enumerate(paths, 1)
+    ]
+    await cluster.start_job(graph, checkpoints)
+    final = await cluster.dispatcher.until(common_pb2.JOB_FAILED)
+    assert (
+        "checkpoint 2, its latest, cannot be restored" in final.final_details.exceptions[0].summary
+    )
+    assert final.keeps_checkpoints
+    await cluster.acknowledge(common_pb2.JOB_FAILED)
+    assert await asyncio.wait_for(cluster.process.wait(), TIMEOUT_S) == 0
+    assert [path.exists() for path in paths] == [True, True]
 
 
 async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.operator_messages import SplitRequested
@@ -11,7 +12,12 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
-from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.checkpoints.recovery import (
+    ATTEMPTS_PER_MASTER,
+    CHECKPOINTS_PER_MASTER,
+    Recovery,
+)
+from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.testing import World, job, offer, operator_id, vertex
@@ -19,7 +25,7 @@ from jobmaster.testing import World, job, offer, operator_id, vertex
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
 
 
-def world(**settings: float) -> World:
+def world(recovery: Recovery | None = None, **settings: object) -> World:
     """A source of ten splits and a sink, in one slot, with a checkpoint every ten seconds."""
     sequence = {"start": 0, "end": 100, "split_rows": 10}
     graph = job(vertex("source", 1, coordinator=("sequence-source", sequence)), vertex("sink", 1))
@@ -33,6 +39,7 @@ def world(**settings: float) -> World:
             restart_delay_s=0.0,
             heartbeat_timeout_s=1000.0,
         ),
+        recovery,
     )
     made.run(("tm", 1))
     return made
@@ -214,9 +221,83 @@ def test_a_job_that_ends_leaves_no_checkpoint_behind() -> None:
     made.post(events.CancelRequested())
     made.report(made.executions(), ExecutionState.CANCELED)
     assert made.core.graph.status is JobStatus.CANCELED
-    assert made.of(commands.DropAllCheckpoints)
+    assert not made.of(commands.DropAllCheckpoints), "another master may still need them"
     late = made.post(events.CheckpointStored(checkpoint_id=99))
     assert late == []
+    assert made.post(events.TerminalStatusStored()) == [
+        commands.DropAllCheckpoints(),
+        commands.Exit(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("retention", "after_failure", "after_cancel"),
+    [
+        (Retention.NEVER, False, False),
+        (Retention.FAILED, True, False),
+        (Retention.FAILED_OR_CANCELED, True, True),
+    ],
+)
+def test_checkpoints_stay_after_the_ends_that_the_retention_names(
+    retention: Retention, after_failure: bool, after_cancel: bool
+) -> None:
+    made = world(retention=retention)
+    kept = made.core.job.checkpoints.kept_after
+    assert kept(JobStatus.FAILED) is after_failure
+    assert kept(JobStatus.CANCELED) is after_cancel
+    assert not kept(JobStatus.FINISHED)
+    made.post(events.CancelRequested())
+    made.report(made.executions(), ExecutionState.CANCELED)
+    dropped = commands.DropAllCheckpoints() in made.post(events.TerminalStatusStored())
+    assert dropped is not after_cancel
+
+
+def test_another_master_goes_on_from_the_latest_checkpoint_with_names_of_its_own() -> None:
+    first = world()
+    ask_split(first, 0)
+    complete(first)
+    (command,) = first.of(commands.StoreCheckpoint)
+    latest = CompleteCheckpoint(checkpoint_id=1, path="/d/chk-1")
+    second = world(recovery=Recovery(epoch=2, checkpoints=(latest,), latest=command.metadata))
+    deployed = second.one(commands.DeployTasks).tasks
+    assert {task.attempt for task in deployed} == {ATTEMPTS_PER_MASTER}
+    by_vertex = {task.vertex_id: task.restored for task in deployed}
+    restored = by_vertex[source_id(second)]
+    assert restored is not None
+    assert [s.lists["l"] for s in restored] == [(b"source 1",)]
+    answer = second.one(commands.SendOperatorMessage, ask_split(second, 0))
+    assert '"start": 10' in answer.message.split_json, "the second split"  # type: ignore[union-attr]
+    second.sent.clear()
+    assert complete(second) == CHECKPOINTS_PER_MASTER + 1
+    assert second.one(commands.StoreCheckpoint).subsumed == (1,)
+    assert second.one(commands.DropCheckpoint).checkpoint_id == 1
+
+
+def test_a_master_that_another_one_has_replaced_deletes_nothing() -> None:
+    made = world()
+    complete(made)
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    for execution in made.executions():
+        acknowledge(made, execution, trigger.checkpoint_id)
+    out = made.post(events.Superseded())
+    assert made.core.graph.status is JobStatus.SUSPENDED
+    assert commands.Exit() in out
+    kinds = (commands.DropAllCheckpoints, commands.DropCheckpoint, commands.DropCheckpointFiles)
+    assert not [command for command in out if isinstance(command, kinds)]
+
+
+def test_no_job_fails_because_the_job_store_is_away() -> None:
+    made = world()
+    for _ in range(3):
+        trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+        for execution in made.executions():
+            acknowledge(made, execution, trigger.checkpoint_id)
+        away = events.CheckpointNotStored(
+            checkpoint_id=trigger.checkpoint_id, problem="cannot be written", store_away=True
+        )
+        made.post(away)
+    assert made.core.graph.status is JobStatus.RUNNING
+    assert complete(made) == 4
 
 
 def test_an_interval_without_a_directory_is_refused() -> None:

@@ -1,0 +1,132 @@
+"""A checkpoint's way into its files and its row, whatever the Dispatcher answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel.common.checkpoints.metadata import CheckpointMetadata, read_metadata
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.ids import JobId
+from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.service.platform import SYSTEM
+from jobmaster.checkpoint_store import CheckpointStore
+from jobmaster.core import commands, events
+
+JOB = JobId("a" * 32)
+AWAY, UNKNOWN, TAKEN = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
+
+
+class Dispatcher(dispatcher_pb2_grpc.DispatcherServicer):
+    """Answers with these errors first."""
+
+    def __init__(self) -> None:
+        self.errors: list[grpc.StatusCode] = []
+        self.asked: list[dispatcher_pb2.CommitCheckpointRequest] = []
+
+    async def CommitCheckpoint(
+        self, request: dispatcher_pb2.CommitCheckpointRequest, context: Any
+    ) -> dispatcher_pb2.CommitCheckpointResponse:
+        self.asked.append(request)
+        if self.errors:
+            await context.abort(self.errors.pop(0), "an error")
+        return dispatcher_pb2.CommitCheckpointResponse()
+
+
+class World:
+    def __init__(self, directory: Path, address: str, dispatcher: Dispatcher) -> None:
+        self.directory = directory
+        self.dispatcher = dispatcher
+        self.posted: asyncio.Queue[events.Event] = asyncio.Queue()
+        self.store = CheckpointStore(
+            str(directory),
+            JOB,
+            3,
+            paths={},
+            dispatcher=address,
+            platform=SYSTEM,
+            post=self.posted.put_nowait,
+        )
+
+    async def complete(self, checkpoint_id: int, *subsumed: int) -> events.Event:
+        metadata = CheckpointMetadata(
+            checkpoint_id=checkpoint_id,
+            job_id=JOB,
+            job_name="a job",
+            timestamp_ms=5,
+            savepoint=False,
+            operators=(),
+        )
+        self.store.execute(
+            commands.StoreCheckpoint(metadata=metadata, size_bytes=7, subsumed=subsumed)
+        )
+        async with asyncio.timeout(60.0):
+            return await self.posted.get()
+
+    async def files(self) -> list[str]:
+        """Once everything that was to be deleted is."""
+        await asyncio.get_running_loop().run_in_executor(self.store._thread, lambda: None)
+        return CheckpointStorage(str(self.directory)).files()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    dispatcher, server = Dispatcher(), new_server([])
+    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(dispatcher, server)
+    world = World(tmp_path, bind(server, "127.0.0.1", 0), dispatcher)
+    await server.start()
+    running = asyncio.create_task(world.store.run())
+    yield world
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    world.store._thread.shutdown()
+    await server.stop(None)
+
+
+async def test_the_row_names_a_directory_that_can_be_read(world: World) -> None:
+    assert await world.complete(1) == events.CheckpointStored(checkpoint_id=1)
+    await world.complete(2, 1)
+    first, second = world.dispatcher.asked
+    assert (first.job_id, first.epoch, list(second.subsumed)) == (JOB, 3, [1])
+    assert (first.checkpoint.size_bytes, first.checkpoint.triggered_ms) == (7, 5)
+    assert first.checkpoint.completed_ms > 5
+    assert read_metadata(first.checkpoint.path).checkpoint_id == 1
+    world.store.execute(commands.DropCheckpoint(checkpoint_id=1))
+    assert await world.files() == [f"{JOB}/chk-2/_metadata"]
+
+
+async def test_a_row_that_was_certainly_not_written_fails_the_checkpoint(world: World) -> None:
+    world.dispatcher.errors = [AWAY]
+    outcome = await world.complete(1)
+    assert outcome == events.CheckpointNotStored(
+        checkpoint_id=1, problem="an error", store_away=True
+    )
+    assert await world.files() == []
+    assert await world.complete(2) == events.CheckpointStored(checkpoint_id=2)
+
+
+async def test_after_an_ambiguous_answer_the_row_is_asked_for_until_it_is_known(
+    world: World,
+) -> None:
+    """The first call may have written it: that the next ones have not proves nothing."""
+    world.dispatcher.errors = [UNKNOWN, AWAY, AWAY]
+    assert await world.complete(1) == events.CheckpointStored(checkpoint_id=1)
+    assert len(world.dispatcher.asked) == 4
+    assert {request.checkpoint.checkpoint_id for request in world.dispatcher.asked} == {1}
+
+
+async def test_a_superseded_master_deletes_nothing(world: World) -> None:
+    """What it has written may be what its successor begins from."""
+    world.dispatcher.errors = [UNKNOWN, TAKEN]
+    assert await world.complete(1) == events.Superseded()
+    assert await world.files() == [f"{JOB}/chk-1/_metadata"]
