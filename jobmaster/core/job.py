@@ -16,6 +16,7 @@ from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
 from jobmaster.core.failover.exceptions import ExceptionHistory
+from jobmaster.core.failover.restart_strategy import new_strategy
 from jobmaster.core.scheduler import Scheduler, SchedulingStrategy
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.pool import SlotPool
@@ -43,7 +44,7 @@ class Job:
         self._wall_ms = now_ms - now * 1000
         self.ids = ids
         self.strategy = strategy
-        self.restart_strategy = settings.new_restart_strategy()
+        self.restart_strategy = new_strategy(settings.restart, lambda: int(ids.next(), 16) / 16**32)
         self.exceptions = ExceptionHistory()
         self.pool = SlotPool(idle_timeout_s=settings.slot_idle_timeout_s)
         self.slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)

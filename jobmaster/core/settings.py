@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from firesteel.common.config import Configuration, ConfigurationError, options
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
-from jobmaster.core.failover.restart_strategy import FixedDelayRestart, NoRestart, RestartStrategy
+from jobmaster.core.failover.restart_strategy import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    RestartSettings,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,35 +24,57 @@ class JobSettings:
     heartbeat_timeout_s: float = 20.0
     # A broken stream that is not re-established within this is a death notice.
     reconnect_grace_s: float = 3.0
-    restart_strategy: Literal["none", "fixed-delay"] = "none"
-    restart_attempts: int = 1
-    restart_delay_s: float = 1.0
+    restart: RestartSettings = None
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
-
-    def new_restart_strategy(self) -> RestartStrategy:
-        if self.restart_strategy == "fixed-delay":
-            return FixedDelayRestart(attempts=self.restart_attempts, delay_s=self.restart_delay_s)
-        return NoRestart()
 
 
 def settings_from(conf: Configuration) -> JobSettings:
     """The job's settings: the cluster's configuration with the job's own values over it. Raises
     ConfigurationError.
     """
-    strategy = conf.get(options.RESTART_STRATEGY)
-    if strategy not in ("none", "fixed-delay"):
-        raise ConfigurationError(
-            f"restart-strategy.type: {strategy} is not available yet; use none or fixed-delay"
-        )
     return JobSettings(
         slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),
         slot_idle_timeout_s=conf.get(options.SLOT_IDLE_TIMEOUT),
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
-        restart_strategy="fixed-delay" if strategy == "fixed-delay" else "none",
-        restart_attempts=conf.get(options.RESTART_ATTEMPTS),
-        restart_delay_s=conf.get(options.RESTART_DELAY),
+        restart=_restart_from(conf),
         checkpoints=_checkpoints_from(conf),
+    )
+
+
+def _restart_from(conf: Configuration) -> RestartSettings:
+    match conf.get(options.RESTART_STRATEGY):
+        case "fixed-delay":
+            return FixedDelay(
+                attempts=conf.get(options.RESTART_ATTEMPTS),
+                delay_s=conf.get(options.RESTART_DELAY),
+            )
+        case "exponential-delay":
+            return _exponential_delay_from(conf)
+        case "failure-rate":
+            return FailureRate(
+                max_failures=conf.get(options.RESTART_MAX_FAILURES),
+                interval_s=conf.get(options.RESTART_FAILURE_INTERVAL),
+                delay_s=conf.get(options.RESTART_FAILURE_DELAY),
+            )
+        case _:
+            return None
+
+
+def _exponential_delay_from(conf: Configuration) -> ExponentialDelay:
+    initial_s, max_s = conf.get(options.RESTART_BACKOFF), conf.get(options.RESTART_MAX_BACKOFF)
+    if initial_s > max_s:
+        raise ConfigurationError(
+            f"{options.RESTART_BACKOFF.key} is {initial_s:g} s, longer than"
+            f" {options.RESTART_MAX_BACKOFF.key}, which is {max_s:g} s"
+        )
+    return ExponentialDelay(
+        initial_s=initial_s,
+        max_s=max_s,
+        multiplier=conf.get(options.RESTART_BACKOFF_MULTIPLIER),
+        reset_after_s=conf.get(options.RESTART_RESET_BACKOFF),
+        jitter=conf.get(options.RESTART_JITTER),
+        attempts=conf.get(options.RESTART_BACKOFF_ATTEMPTS) or None,
     )
 
 

@@ -174,7 +174,8 @@ RESTART_STRATEGY = _jobs.option(
     "restart-strategy.type",
     "enum",
     "none",
-    "What happens when a task fails; exponential-delay and failure-rate are not supported yet.",
+    "Whether a failed job is restarted: never; a number of times (fixed-delay); after longer and "
+    "longer delays (exponential-delay); unless it fails too often (failure-rate).",
     choices=("none", "fixed-delay", "exponential-delay", "failure-rate"),
 )
 RESTART_ATTEMPTS = _jobs.option(
@@ -186,6 +187,65 @@ RESTART_ATTEMPTS = _jobs.option(
 )
 RESTART_DELAY = _jobs.option(
     "restart-strategy.fixed-delay.delay", "duration", 1.0, "Time between a failure and the restart."
+)
+RESTART_BACKOFF = _jobs.option(
+    "restart-strategy.exponential-delay.initial-backoff",
+    "duration",
+    1.0,
+    "Time between the first failure and the restart.",
+)
+RESTART_MAX_BACKOFF = _jobs.option(
+    "restart-strategy.exponential-delay.max-backoff",
+    "duration",
+    60.0,
+    "Longest time between a failure and the restart.",
+)
+RESTART_BACKOFF_MULTIPLIER = _jobs.option(
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    "float",
+    1.5,
+    "How many times longer each delay is than the last one.",
+    minimum=1,
+)
+RESTART_RESET_BACKOFF = _jobs.option(
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    "duration",
+    3600.0,
+    "A job that has run for so long without a failure begins with the first delay again.",
+)
+RESTART_JITTER = _jobs.option(
+    "restart-strategy.exponential-delay.jitter-factor",
+    "float",
+    0.1,
+    "Each delay is longer or shorter by up to this fraction of it, at random.",
+    minimum=0,
+    maximum=1,
+)
+RESTART_BACKOFF_ATTEMPTS = _jobs.option(
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    "int",
+    0,
+    "How many times a failed job is restarted before its delay is reset; 0: without end.",
+    minimum=0,
+)
+RESTART_MAX_FAILURES = _jobs.option(
+    "restart-strategy.failure-rate.max-failures-per-interval",
+    "int",
+    1,
+    "A job that fails more often within an interval is not restarted.",
+    minimum=1,
+)
+RESTART_FAILURE_INTERVAL = _jobs.option(
+    "restart-strategy.failure-rate.failure-rate-interval",
+    "duration",
+    60.0,
+    "The interval in which failures are counted.",
+)
+RESTART_FAILURE_DELAY = _jobs.option(
+    "restart-strategy.failure-rate.delay",
+    "duration",
+    1.0,
+    "Time between a failure and the restart.",
 )
 FAILOVER_STRATEGY = _jobs.option(
     "jobmanager.execution.failover-strategy",

@@ -18,6 +18,7 @@ from jobmaster.core import commands, events
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.base import UnexpectedMessage
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
+from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
@@ -313,7 +314,7 @@ def test_after_a_lost_connection_limits_are_said_again() -> None:
 def test_a_restarted_job_has_no_event_time_yet() -> None:
     world = World(
         job(source("fast", 1), source("slow", 1), edges=False),
-        JobSettings(restart_strategy="fixed-delay", restart_attempts=1, restart_delay_s=1.0),
+        JobSettings(restart=FixedDelay(attempts=1, delay_s=1.0)),
     )
     world.run(("te", 2))
     report(world, "slow", 0, 0)

@@ -18,12 +18,13 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.execution_graph import Execution
+from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Requirement
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState
-RESTART = JobSettings(restart_strategy="fixed-delay", restart_attempts=2, restart_delay_s=1.0)
+RESTART = JobSettings(restart=FixedDelay(attempts=2, delay_s=1.0))
 
 
 def two_by_two(settings: JobSettings | None = None) -> World:

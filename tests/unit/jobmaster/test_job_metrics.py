@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
+from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details
 from jobmaster.job_metrics import samples
@@ -11,9 +12,7 @@ from jobmaster.testing import World, job, vertex
 
 
 def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:
-    world = World(
-        job(vertex("a", 1)), JobSettings(restart_strategy="fixed-delay", restart_delay_s=1.0)
-    )
+    world = World(job(vertex("a", 1)), JobSettings(restart=FixedDelay(attempts=1, delay_s=1.0)))
     world.run(("te-1", 1))
     world.now += 4.0
     world.report(world.executions(), ExecutionState.FAILED, error=ErrorInfo(summary="boom"))

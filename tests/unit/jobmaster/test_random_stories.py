@@ -21,6 +21,7 @@ from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
 from jobmaster.testing import World, job, offer, operator_id, vertex
@@ -85,9 +86,9 @@ class Peers:
         return JobSettings(
             slot_request_timeout_s=r.choice([20.0, 300.0]),
             slot_idle_timeout_s=r.choice([2.0, 50.0]),
-            restart_strategy=r.choice(["none", "fixed-delay"]),
-            restart_attempts=r.randint(0, 3),
-            restart_delay_s=r.choice([0.0, 1.0]),
+            restart=r.choice(
+                [None, FixedDelay(attempts=r.randint(0, 3), delay_s=r.choice([0.0, 1.0]))]
+            ),
         )
 
     # ---- what the core commands

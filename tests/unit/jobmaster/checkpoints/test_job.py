@@ -19,6 +19,7 @@ from jobmaster.core.checkpoints.recovery import (
 )
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.execution_graph import Execution
+from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
@@ -34,9 +35,7 @@ def world(recovery: Recovery | None = None, **settings: object) -> World:
         graph,
         JobSettings(
             checkpoints=checkpoints,
-            restart_strategy="fixed-delay",
-            restart_attempts=9,
-            restart_delay_s=0.0,
+            restart=FixedDelay(attempts=9, delay_s=0.0),
             heartbeat_timeout_s=1000.0,
         ),
         recovery,
