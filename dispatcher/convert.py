@@ -97,13 +97,18 @@ def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> A
             f"a JobMaster sent chunk {request.index} of restart {request.restart}"
             f" under epoch {request.epoch}"
         )
+    if not 0 <= request.generation < request.epoch << 32:
+        raise RemoteProtocolError(
+            f"a JobMaster sent a chunk of generation {request.generation} under epoch"
+            f" {request.epoch}"
+        )
     if len(request.group.encode()) > _MAX_GROUP_BYTES:
         raise RemoteProtocolError(f"a JobMaster sent a chunk of group {request.group[:80]!r}...")
     return AppendResults(
         job_id=JobId(request.job_id),
         epoch=request.epoch,
         operator_id=request.operator_id,
-        generation=request.epoch << 32 | request.restart,
+        generation=request.generation or request.epoch << 32 | request.restart,
         index=request.index,
         ipc_stream=request.ipc_stream,
         group=request.group,

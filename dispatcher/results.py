@@ -96,6 +96,12 @@ class Limits:
         return evicted
 
 
+class Collected(NamedTuple):
+    operator_id: str
+    generation: int
+    chunks: int
+
+
 class ResultStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -140,6 +146,20 @@ class ResultStore:
     def newest(self, job_id: str, operator_id: str) -> int | None:
         """The generation that readers read; None while there is none."""
         return max(self._generations(job_id, operator_id), default=None)
+
+    def collected(self, job_id: str) -> list[Collected]:
+        """By each sink of the job so far. Raises ResultsNotWritten."""
+        try:
+            names = {path.name for path in (self._directory / job_id).glob("*.chunks")}
+            found = []
+            for operator_id in sorted({name.partition("-")[0] for name in names}):
+                generation = self.newest(job_id, operator_id)
+                assert generation is not None
+                file = self._file(job_id, operator_id, generation)
+                found.append(Collected(operator_id, generation, file.chunks))
+        except OSError as error:
+            raise _not_written(error, self._directory / job_id) from error
+        return found
 
     def path(self, job_id: str, operator_id: str, generation: int) -> Path:
         return self._directory / job_id / f"{operator_id}-{generation}.chunks"

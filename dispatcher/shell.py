@@ -49,7 +49,7 @@ from dispatcher.core.events import (
 from dispatcher.core.jobs import Job
 from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
-from dispatcher.results import Limits, ResultsNotWritten, ResultStore
+from dispatcher.results import ChunkOutOfOrder, Limits, ResultsNotWritten, ResultStore
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.config import Configuration, ConfigurationError, options
@@ -364,6 +364,9 @@ class Shell:
     async def append_results(self, chunk: AppendResults) -> None:
         """Returns once the chunk is written. Raises ChunkOutOfOrder or ResultsNotWritten."""
         await self._make_room(len(chunk.ipc_stream))
+        job = self.core.jobs.get(chunk.job_id)
+        if job is None or job.epoch != chunk.epoch:  # by now
+            raise ChunkOutOfOrder(f"job {chunk.job_id} has another JobMaster")
         key = chunk.job_id, chunk.operator_id, chunk.generation
         await self._in_thread(
             self._results_thread,
@@ -528,12 +531,16 @@ class Shell:
             return
         # Its assignment is stored: from now on, no earlier JobMaster can add to them.
         checkpoints = await self._until_stored(lambda: self._store.checkpoints(command.job_id))
+        collected = await self._in_thread(
+            self._results_thread, lambda: self.results.collected(command.job_id)
+        )
         start = dispatcher_pb2.StartJob(
             job_graph=graph,
             epoch=command.epoch,
             resource_manager_address=self.resource_manager,
             dispatcher_address=self.address,
             checkpoints=[complete_checkpoint_to_proto(found) for found in checkpoints],
+            collected=[dispatcher_pb2.CollectedChunks(**found._asdict()) for found in collected],
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))
         self._graphs.pop(command.graph_id, None)

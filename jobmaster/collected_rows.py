@@ -3,13 +3,14 @@
 Chunks are sent one after the other, numbered per sink from 0, under the number of the job's
 restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a job
 that starts over replace those that it sent before. One that goes on from a checkpoint keeps the
-number: its chunks belong to groups, which are shown when their checkpoints are complete.
+number, also under another JobMaster: its chunks belong to groups, which are shown when their
+checkpoints are complete.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -22,6 +23,7 @@ from firesteel.common.service.platform import Transport
 log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
+_FOLLOWS = -1  # instead of a restart's number, until one begins
 # The Dispatcher is away, or slow; anything else is its answer.
 _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -39,15 +41,25 @@ class CollectedRows:
     """Chunks on their way to the Dispatcher. `run` sends them."""
 
     def __init__(
-        self, transport: Transport, address: str, *, job_id: str, epoch: int, sinks: Sequence[str]
+        self,
+        transport: Transport,
+        address: str,
+        *,
+        job_id: str,
+        epoch: int,
+        sinks: Sequence[str],
+        follows: Iterable[dispatcher_pb2.CollectedChunks] = (),
     ) -> None:
-        """`address`: the Dispatcher's; `sinks`: operator ids of the job's CollectSinks."""
+        """`address`: the Dispatcher's; `sinks`: operator ids of the job's CollectSinks; `follows`:
+        what was sent under earlier JobMasters, which is void once `begin` is called.
+        """
         self._transport = transport
         self._address = address
         self._job_id = job_id
         self._epoch = epoch
         self._sinks = sinks
-        self._restart = 0
+        self._restart = _FOLLOWS
+        self._follows = {found.operator_id: found for found in follows}
         self._queue: asyncio.Queue[_Chunk] = asyncio.Queue()
 
     def begin(self, restart: int) -> None:
@@ -68,7 +80,8 @@ class CollectedRows:
             return
         async with self._transport.channel(self._address) as channel:
             stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
-            indexes: dict[tuple[str, int], int] = {}  # of the next chunk, by sink and restart
+            # Of the next chunk, by sink and restart.
+            indexes = {(o, _FOLLOWS): found.chunks for o, found in self._follows.items()}
             while True:
                 chunk = await self._queue.get()
                 key = (chunk.operator_id, chunk.restart)
@@ -82,11 +95,15 @@ class CollectedRows:
     async def _send(
         self, stub: dispatcher_pb2_grpc.DispatcherStub, chunk: _Chunk, index: int
     ) -> str:
+        earlier = self._follows.get(chunk.operator_id)
+        follows = chunk.restart == _FOLLOWS and earlier is not None
+        generation = earlier.generation if earlier and follows else 0
         request = dispatcher_pb2.AppendResultsRequest(
             job_id=self._job_id,
             epoch=self._epoch,
             operator_id=chunk.operator_id,
-            restart=chunk.restart,
+            restart=max(0, chunk.restart),
+            generation=generation,
             index=index,
             ipc_stream=chunk.ipc_stream,
             group=chunk.group,

@@ -125,6 +125,7 @@ class RunningJob:
                 for operator in vertex.operators
                 if operator.coordinator_kind == "collect"
             ],
+            follows=start.collected,
         )
         self._resource_manager = ResourceManagerLink(
             platform.transport,

@@ -193,11 +193,15 @@ def test_a_job_goes_on_when_its_job_master_is_killed(session: Session, tmp_path:
             "execution.checkpointing.dir": str(checkpoints),
         },
     )
-    numbered(env, flags).sink_to(FileSink(str(out)))
+    stream = numbered(env, flags, out)
+    stream.sink_to(FileSink(str(out)))
+    stream.sink_to(CollectSink(), uid="collected")
     job_id = session.submit(env)
     eventually(lambda: list(out.glob("part-*")), "a checkpoint is complete")
     os.kill(job_master_pid(session, job_id), signal.SIGKILL)
     details = session.client.wait(job_id)
+    collected = session.client.fetch_table(job_id, stable_id("uid", "collected"))
+    assert sorted(collected["value"].to_pylist()) == list(range(ROWS)), "each collected once"
     rows = ds.dataset(out, format="parquet").to_table().to_pandas()
     assert sorted(rows["value"]) == list(range(ROWS)), "every row once"
     for _, of_key in rows.groupby("key"):

@@ -93,6 +93,13 @@ def test_rows_that_a_checkpoint_holds_and_the_store_does_not_are_an_error(tmp_pa
     assert read(opened_again) == chunks_of(FIRST, b"a0")
 
 
+def test_what_was_collected_so_far_is_known_to_a_store_that_is_opened_again(tmp_path: Path) -> None:
+    append(ResultStore(tmp_path), 0, b"a0", group="a")
+    opened_again = ResultStore(tmp_path)
+    assert opened_again.collected(JOB) == [(SINK, FIRST, 1)]
+    assert opened_again.collected("f" * 32) == []
+
+
 def test_a_chunk_is_there_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "chunks"
     reader = ChunkReader(path)

@@ -21,6 +21,7 @@ class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
     """Keeps what it is sent; fails with the codes that a test gives it, one per request."""
 
     def __init__(self) -> None:
+        self.generations: list[int] = []
         self.kept: list[tuple[int, int, bytes]] = []  # restart, index, chunk
         self.failures: list[grpc.StatusCode] = []
 
@@ -29,6 +30,7 @@ class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> dispatcher_pb2.AppendResultsResponse:
         if self.failures and (code := self.failures.pop(0)) is not grpc.StatusCode.OK:
             await context.abort(code, "the disk is full")
+        self.generations.append(request.generation)
         self.kept.append((request.restart, request.index, request.ipc_stream))
         return dispatcher_pb2.AppendResultsResponse()
 
@@ -97,3 +99,27 @@ async def test_a_chunk_that_is_refused_is_reported_and_leaves_no_gap(sender: Sen
     assert await sender.append(b"a") == "the disk is full"
     assert await sender.append(b"b") == ""
     assert sender.dispatcher.kept == [(0, 0, b"b")]
+
+
+async def test_chunks_follow_those_of_an_earlier_job_master_until_the_job_starts_over(
+    sender: Sender,
+) -> None:
+    earlier = dispatcher_pb2.CollectedChunks(operator_id=SINK, generation=7, chunks=3)
+    rows = CollectedRows(
+        SYSTEM.transport,
+        sender.rows._address,
+        job_id="j",
+        epoch=2,
+        sinks=[SINK],
+        follows=[earlier],
+    )
+    running = asyncio.create_task(rows.run())
+    again = Sender(sender.dispatcher, rows)
+    for chunk in (b"a", b"b"):
+        assert await again.append(chunk, "g") == ""
+    rows.begin(1)
+    assert await again.append(b"c", "g") == ""
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert sender.dispatcher.kept == [(0, 3, b"a"), (0, 4, b"b"), (1, 0, b""), (1, 0, b"c")]
+    assert sender.dispatcher.generations == [7, 7, 0, 0]
