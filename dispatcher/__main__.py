@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import click
 import structlog
@@ -10,7 +11,7 @@ import structlog
 from dispatcher.service import Dispatcher
 from firesteel.common.config import options
 from firesteel.common.service.host import ServiceProcess, service_main
-from firesteel.common.service.platform import SYSTEM
+from firesteel.common.service.platform import SYSTEM, ForkedProcesses
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +36,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
         registry=process.registry,
         host_label=host_label,
         log_path=process.log_path,
-        platform=SYSTEM,
+        platform=replace(SYSTEM, processes=ForkedProcesses()),
     )
     process.on_stop(lambda signal_name: dispatcher.stop())
     await dispatcher.start()

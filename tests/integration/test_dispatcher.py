@@ -139,8 +139,8 @@ def read_results(client: Client, job_id: str) -> None:
 
 
 def job_masters(dispatcher: Dispatcher) -> list[psutil.Process]:
-    found = psutil.Process(dispatcher.process.pid).children()
-    return [process for process in found if "jobmaster" in _command(process)]
+    found = psutil.Process(dispatcher.process.pid).children(recursive=True)
+    return [process for process in found if "-m jobmaster " in _command(process)]
 
 
 def test_clients_see_changes_and_an_orderly_end_logs_no_error(dispatcher: Dispatcher) -> None:

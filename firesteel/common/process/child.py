@@ -16,10 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol
 
 from firesteel.common.process.exits import exit_reason, log_tail
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
@@ -36,12 +36,22 @@ class StartFailed(Exception):
         self.reason = reason or message
 
 
+class Started(Protocol):
+    """A process as asyncio's subprocesses are."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+
 class Child:
     """A started process. `ready` is what it announced; `returncode` is None while it lives."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, argv: Sequence[str], log_path: Path | None
-    ) -> None:
+    def __init__(self, process: Started, argv: Sequence[str], log_path: Path | None) -> None:
         self._process = process
         self.argv = tuple(argv)
         self.log_path = log_path
@@ -104,20 +114,28 @@ async def spawn(
             process_group=0,
         )
     child = Child(process, argv, log_path)
+    await await_ready(child, _read_line(start.ready_read), ready_timeout_s)
+    return child
+
+
+async def await_ready(child: Child, line: Awaitable[bytes], timeout_s: float) -> None:
+    """Returns when the child has announced that it is ready; kills it if that does not happen.
+
+    `line`: what it announces; empty if it ends before. Raises StartFailed.
+    """
     try:
-        line = await asyncio.wait_for(_read_line(start.ready_read), ready_timeout_s)
-        if not line:
-            raise _ended_before_ready(argv, await child.wait(), log_path)
-        child.ready = json.loads(line)
+        announced = await asyncio.wait_for(line, timeout_s)
+        if not announced:
+            raise _ended_before_ready(child.argv, await child.wait(), child.log_path)
+        child.ready = json.loads(announced)
     except TimeoutError:
         child.kill()
         await child.wait()
-        raise _not_ready(argv, ready_timeout_s, log_path) from None
+        raise _not_ready(child.argv, timeout_s, child.log_path) from None
     except BaseException:
         child.kill()
         await child.wait()  # the loop may end before it has seen the exit by itself
         raise
-    return child
 
 
 @dataclass(frozen=True, slots=True)

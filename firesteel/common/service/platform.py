@@ -20,7 +20,8 @@ from typing import Any, Literal, Protocol
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from firesteel.common.process import spawn
+from firesteel.common.process import Child, spawn
+from firesteel.common.process.forked import ForkServer
 from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server
 
 
@@ -116,6 +117,31 @@ class _SystemProcesses:
     def kill(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+class ForkedProcesses(_SystemProcesses):
+    """For a service that starts one command again and again, `python -m MODULE ...`: its processes
+    are copies of one that has imported all of it.
+    """
+
+    def __init__(self) -> None:
+        self._servers: dict[tuple[tuple[str, ...], str], ForkServer] = {}
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        log_path: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        lifeline: Literal["own", "inherit"] = "own",
+        ready_timeout_s: float = 60.0,
+    ) -> Child:
+        assert env is None and cwd is None, "they are those of this process"
+        key = tuple(argv), lifeline
+        if key not in self._servers:
+            self._servers[key] = ForkServer(argv, lifeline)
+        return await self._servers[key].spawn(log_path=log_path, ready_timeout_s=ready_timeout_s)
 
 
 SYSTEM = Platform(clock=_SystemClock(), transport=_Grpc(), processes=_SystemProcesses())
