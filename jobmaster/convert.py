@@ -260,6 +260,7 @@ class TaskExecutorMessages:
         self._job_graph = job_graph
         self._epoch = epoch
         self._dispatcher_address = dispatcher_address
+        self._checkpoint_directory = checkpoint_directory
         self._common = tasks_pb2.SubmitTasks(
             job_id=job_graph.job_id,
             job_master_epoch=epoch,
@@ -302,6 +303,7 @@ class TaskExecutorMessages:
                         allocation_id=command.allocation_id,
                         job_graph=self._job_graph,
                         dispatcher_address=self._dispatcher_address,
+                        checkpoint_directory=self._checkpoint_directory,
                     )
                 )
             case commands.TriggerCheckpoint():

@@ -111,11 +111,13 @@ def _restored(
     }
 
 
-def checkpoint_storage(submit: tasks_pb2.SubmitTasks) -> CheckpointStorage | None:
+def checkpoint_storage(
+    request: tasks_pb2.SubmitTasks | tasks_pb2.Analyze,
+) -> CheckpointStorage | None:
     """Where the job's checkpoints are; None if it takes none."""
-    if not submit.checkpoint_directory:
+    if not request.checkpoint_directory:
         return None
-    return CheckpointStorage(submit.checkpoint_directory).at(submit.job_id)
+    return CheckpointStorage(request.checkpoint_directory).at(request.job_id)
 
 
 def barrier(trigger: tasks_pb2.TriggerCheckpoint) -> CheckpointBarrier:

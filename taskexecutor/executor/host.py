@@ -275,7 +275,8 @@ class Host:
         with logs.bound(job_id=request.job_id):
             try:
                 self._configure(request.job_graph.config)
-                found = analyze(job_graph_from_proto(request.job_graph), self._engine)
+                graph = job_graph_from_proto(request.job_graph)
+                found = analyze(graph, self._engine, convert.checkpoint_storage(request))
                 result = convert.analyzed(request.job_id, found)
             except Exception as error:
                 log.info("the plan's analysis found an error", exc_info=True)

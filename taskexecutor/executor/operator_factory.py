@@ -13,7 +13,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from firesteel.common.job_graph import Operator
-from firesteel.operator import StreamOperator
+from firesteel.errors import FiresteelError
+from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.plan.specs import Spec
 
 
@@ -33,3 +34,15 @@ CreateOperator: TypeAlias = Callable[[Sequence[OpenedOperator]], StreamOperator]
 operators that Spark executes as one plan. Raises FiresteelError for a group that cannot be one
 operator.
 """
+
+
+def check_checkpointed(operator: StreamOperator, name: str) -> None:
+    """Raises FiresteelError if the operator keeps something that no checkpoint holds."""
+    reason = operator.not_checkpointed
+    if isinstance(operator, SourceOperator) and not operator.has_position:
+        reason = reason or "it cannot say how far it has read"
+    if reason:
+        raise FiresteelError(
+            f"{name} cannot take part in checkpoints yet: {reason}. Run the job without them"
+            " (execution.checkpointing.interval: 0)"
+        )

@@ -18,7 +18,9 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
+    InputPartition,
     SimpleDataSourceStreamReader,
     WriterCommitMessage,
 )
@@ -26,6 +28,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel import Environment
 from firesteel.common.ids import stable_id
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import (
     CollectSink,
     EndOfSplit,
@@ -39,7 +42,7 @@ from firesteel.connectors import (
 )
 from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
-from firesteel.operator import RuntimeContext
+from firesteel.operator import RuntimeContext, StreamOperator
 
 from .conftest import Session, eventually, files_below, job_master_pid
 
@@ -272,6 +275,40 @@ class OffsetsReader(SimpleDataSourceStreamReader):
         return end["n"] == READ_ROWS
 
 
+class Planned(DataSource):
+    """Splits each step into partitions, and writes down what is committed."""
+
+    def schema(self) -> str:
+        return "value BIGINT"
+
+    def streamReader(self, schema: object) -> DataSourceStreamReader:
+        return PlannedReader(Path(self.options["calls"]))
+
+
+class PlannedReader(DataSourceStreamReader):
+    def __init__(self, calls: Path) -> None:
+        self.calls = calls
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, start, limit):  # type: ignore[no-untyped-def]
+        return {"n": min(start["n"] + 20, READ_ROWS)}
+
+    def partitions(self, start, end):  # type: ignore[no-untyped-def]
+        return [InputPartition(n) for n in range(start["n"], end["n"], 5)]
+
+    def read(self, partition):  # type: ignore[no-untyped-def]
+        return iter([(n,) for n in range(partition.value, partition.value + 5)])
+
+    def commit(self, end: dict[str, int]) -> None:
+        with self.calls.open("a") as file:
+            file.write(f"{end['n']}\n")
+
+    def isFinished(self, end: dict[str, int]) -> bool:
+        return end["n"] == READ_ROWS
+
+
 def csv_files(folder: Path) -> FileSource:
     """Of a megabyte each, of which a task reads a part at a time."""
     folder.mkdir()
@@ -281,17 +318,18 @@ def csv_files(folder: Path) -> FileSource:
     return FileSource(str(folder), format="csv", schema="value BIGINT, text STRING")
 
 
-@pytest.mark.parametrize("kind", ["files", "own", "python"])
+@pytest.mark.parametrize("kind", ["files", "own", "python", "partitions"])
 def test_every_source_goes_on_where_the_checkpoint_left_it(
     session: Session, tmp_path: Path, kind: str
 ) -> None:
-    out, failed = tmp_path / "out", tmp_path / "failed"
+    out, failed, calls = tmp_path / "out", tmp_path / "failed", tmp_path / "calls"
     sources = {
         "files": lambda: csv_files(tmp_path / "files"),
         "own": Numbers,
         "python": lambda: PythonSource(Offsets, {"until": str(failed)}, poll_interval="1 ms"),
+        "partitions": lambda: PythonSource(Planned, {"calls": str(calls)}, poll_interval="1 ms"),
     }
-    pause_s = {"files": 0.2, "own": 0.01, "python": 0.0}[kind]
+    pause_s = {"files": 0.2, "own": 0.01, "python": 0.0, "partitions": 0.02}[kind]
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As soon as a checkpoint is complete; slowly until then."""
@@ -312,14 +350,35 @@ def test_every_source_goes_on_where_the_checkpoint_left_it(
     values = ds.dataset(out, format="parquet").to_table()["value"].to_pylist()
     assert sorted(values) == list(range(FILE_ROWS if kind == "files" else READ_ROWS))
     assert {path.name.split("-")[4] for path in out.glob("part-*")} == {"0", "1"}
+    if kind == "partitions":
+        ends = [int(line) for line in calls.read_text().split()]
+        assert ends == sorted(ends), "nothing behind what was committed is read again"
+        assert ends[-1] == READ_ROWS
 
 
-def test_an_operator_that_no_checkpoint_holds_is_refused_before_data_flows(
+class Forgetful(StreamOperator):
+    not_checkpointed = "what it counts is in no state"
+
+
+def test_what_cannot_take_part_is_refused_before_data_flows(
     session: Session, tmp_path: Path
 ) -> None:
-    env = Environment(configuration={**CHECKPOINTS, "execution.checkpointing.dir": str(tmp_path)})
-    totals = env.from_source(SequenceSource(0, 10, rate_per_s=10)).key_by("value")
-    totals.aggregate("count(*) AS n").sink_to(FileSink(str(tmp_path / "out")))
-    with pytest.raises(JobFailed, match=r"cannot take part in checkpoints yet: its totals are not"):
-        session.run(env)
+    (tmp_path / "file").touch()
+    for directory, message in (
+        (
+            "checkpoints",
+            "Forget cannot take part in checkpoints yet: what it counts is in no state",
+        ),
+        ("file/checkpoints", r"file/checkpoints\S* cannot be written .execution.checkpointing.dir"),
+    ):
+        configuration = {**CHECKPOINTS, "execution.checkpointing.dir": str(tmp_path / directory)}
+        env = Environment(configuration=configuration)
+        stream = env.from_source(SequenceSource(0, 10, rate_per_s=10))
+        stream.operator("Forget", Forgetful).sink_to(FileSink(str(tmp_path / "out")))
+        job_id = session.submit(env)
+        with pytest.raises(JobFailed, match=message):
+            session.client.wait(job_id)
+        details = session.client.job_details(job_id)
+        attempts = [s.current for vertex in details.vertices for s in vertex.subtasks]
+        assert all(ExecutionState.DEPLOYING not in one.entered_ms for one in attempts if one)
     assert not (tmp_path / "out").exists()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.error_report import summary_of
 from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
@@ -32,6 +33,8 @@ from taskexecutor.executor.analysis.row_kinds import (
     updating,
 )
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.operator_factory import OpenedOperator, check_checkpointed
+from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import shown
@@ -46,13 +49,18 @@ class AnalyzedOperator:
     side_schemas: dict[str, pa.Schema] = field(default_factory=dict)  # by tag
 
 
-def analyze(graph: JobGraph, engine: SparkEngine) -> list[AnalyzedOperator]:
-    """All operators of the graph, vertex by vertex.
+def analyze(
+    graph: JobGraph, engine: SparkEngine, checkpoints: CheckpointStorage | None = None
+) -> list[AnalyzedOperator]:
+    """All operators of the graph, vertex by vertex. `checkpoints`: where the job's are to be; None
+    if it takes none.
 
     Raises FiresteelError for the first thing that is wrong: it names the operator's place in the
     program, and its cause is what Spark or a function of the program raised, if one of them did.
     """
-    analysis = _Analysis(graph, engine)
+    if checkpoints is not None:
+        checkpoints.check_writable()
+    analysis = _Analysis(graph, engine, checkpoints=checkpoints is not None)
     with schemas_only(engine.session):
         for vertex in graph.vertices:
             for index in range(len(vertex.operators)):
@@ -74,10 +82,12 @@ def analyze(graph: JobGraph, engine: SparkEngine) -> list[AnalyzedOperator]:
 class _Analysis:
     """Visits the operators in topological order."""
 
-    def __init__(self, graph: JobGraph, engine: SparkEngine) -> None:
+    def __init__(self, graph: JobGraph, engine: SparkEngine, *, checkpoints: bool) -> None:
         self._graph = graph
         self._engine = engine
         self._session = engine.session
+        self._checkpoints = checkpoints
+        self._specs: dict[str, list[Spec]] = {v.vertex_id: [] for v in graph.vertices}
         self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
         # By path: the first sink that writes files to it, with their format and columns.
         self._folders: dict[str, tuple[Operator, tuple[str, pa.Schema | None]]] = {}
@@ -98,6 +108,7 @@ class _Analysis:
     def _visit(self, vertex: JobVertex, index: int) -> None:
         operator = vertex.operators[index]
         spec: Spec = cloudpickle.loads(operator.spec)
+        self._specs[vertex.vertex_id].append(spec)
         inputs = [
             self._producers(vertex, index, number)
             for number in range(self._input_count(vertex, index))
@@ -108,6 +119,7 @@ class _Analysis:
             operator_name=operator.name,
             inputs=[_united(producers) for producers in inputs],
             session=self._session,
+            checkpoints=self._checkpoints,
         )
         check_not_aggregating(step, spec)
         check_last_update(step, spec)
@@ -119,8 +131,18 @@ class _Analysis:
             self._check_files(operator, spec.sink, step.input_schema)
         self.outputs[vertex.vertex_id].append(output)
         ends_plan = self._plan_of[vertex.vertex_id, index][-1] == index
+        if ends_plan and self._checkpoints:
+            self._check_checkpointed(vertex, self._plan_of[vertex.vertex_id, index])
         if output.frame is not None and ends_plan and not output.plan:
             output.plan = composed.analyzed_plan(output.frame.frame, output.frame.leaf)
+
+    def _check_checkpointed(self, vertex: JobVertex, plan: Sequence[int]) -> None:
+        specs, outputs = self._specs[vertex.vertex_id], self.outputs[vertex.vertex_id]
+        operators = [
+            OpenedOperator(vertex.operators[index], specs[index], outputs[index].schema)
+            for index in plan
+        ]
+        check_checkpointed(create_operator(operators), operators[0].operator.name)
 
     @contextlib.contextmanager
     def _placed(self, operator: Operator) -> Iterator[None]:

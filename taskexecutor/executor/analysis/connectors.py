@@ -22,4 +22,6 @@ def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:
 
 
 def analyze_sink(step: AnalysisStep, spec: SinkSpec) -> AnalyzedOutput:
-    return AnalyzedOutput(schema=sink_runtime(spec.sink).analyze(step.input_schema))
+    runtime = sink_runtime(spec.sink)
+    runtime.checkpoints = step.checkpoints
+    return AnalyzedOutput(schema=runtime.analyze(step.input_schema))

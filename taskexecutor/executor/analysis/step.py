@@ -75,6 +75,7 @@ class AnalysisStep:
     operator_name: str
     inputs: Sequence[AnalyzedOutput]
     session: SparkSession
+    checkpoints: bool = False  # whether the job takes them
 
     @property
     def input_schema(self) -> pa.Schema | None:

@@ -52,6 +52,8 @@ class SourceRuntime(ABC, Generic[AnySource]):
 
 
 class SinkRuntime(ABC, Generic[AnySink]):
+    checkpoints = False  # for `analyze`: whether the job takes them
+
     def __init__(self, sink: AnySink) -> None:
         self.sink = sink
 

@@ -209,6 +209,23 @@ def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> No
     assert len(calls) == 1
 
 
+def test_a_planner_goes_on_behind_the_checkpoint_and_commits_it_again() -> None:
+    planner = OperatorHarness(build(PartitionPlan(numbers(Reader))), []).open()
+    plan(planner, polls=2)
+    position = planner.operator.position()  # type: ignore[attr-defined]
+    planner.close()
+    calls.clear()
+    again = OperatorHarness(build(PartitionPlan(numbers(BoundedReader))), []).open()
+    again.operator.restore(position)  # type: ignore[attr-defined]
+    assert calls == [("commit", {"n": 20})], "it may have failed before it was told"
+    assert not again.poll()
+    reader = OperatorHarness(build(numbers(Reader)), [PARTITION_SCHEMA], output_schema=ARROW).open()
+    for partition in again.batches:
+        reader.process(partition)
+    assert [row["n"] for row in reader.rows()] == list(range(20, 25))
+    assert reader.operator.not_checkpointed == ""
+
+
 def test_a_simple_reader_plans_and_reads_in_one_call() -> None:
     source = PythonSource(Simple)
     assert source.is_simple

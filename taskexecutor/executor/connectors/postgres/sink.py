@@ -17,7 +17,11 @@ from firesteel.connectors import Committer, PostgresSink, SinkWriter
 from firesteel.connectors.sink import Committable
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.connectors.checks import known_schema
-from taskexecutor.executor.connectors.postgres.staging import StagedCommitter, Staging
+from taskexecutor.executor.connectors.postgres.staging import (
+    StagedCommitter,
+    Staging,
+    prepare_staging,
+)
 from taskexecutor.executor.connectors.postgres.tables import Target
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
@@ -26,11 +30,15 @@ BATCH_BYTES = 32 * 2**20
 
 class PostgresSinkRuntime(WriterSink[PostgresSink]):
     def analyze(self, schema: pa.Schema | None) -> None:
-        """The database answers, the table is there or can be, and its columns fit."""
+        """The database answers, the table is there or can be, and its columns fit; so does the
+        table where rows wait for checkpoints.
+        """
         target = Target(self.sink, known_schema("PostgresSink", schema))
         connection = target.connect()
         try:
             target.prepare(connection)
+            if self.checkpoints:
+                prepare_staging(target, connection)
         finally:
             connection.close()
 

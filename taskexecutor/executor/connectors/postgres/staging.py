@@ -59,8 +59,7 @@ class Staging:
         self._rows = 0  # of this epoch
 
     def open(self, connection: Any) -> None:
-        with self._target.explained(), connection, connection.cursor() as cursor:
-            _prepare(cursor, self._target, self._table)
+        prepare_staging(self._target, connection)
 
     def write(self, cursor: Any, rows: pa.Table) -> None:
         if self._target.sink.mode == "upsert":
@@ -197,10 +196,15 @@ def _job_and_sink(context: RuntimeContext) -> str:
     return f"{task.job_id}-{context.operator_id[:8]}-"
 
 
-def _prepare(cursor: Any, target: Target, table: str) -> None:
+def prepare_staging(target: Target, connection: Any) -> None:
     """Creates the staging table, with the columns of the target. One that has others is made anew
     if it is empty. Raises FiresteelError if it is not.
     """
+    with target.explained(), connection, connection.cursor() as cursor:
+        _prepare(cursor, target, staging_table(target.sink.table))
+
+
+def _prepare(cursor: Any, target: Target, table: str) -> None:
     cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
     types = column_types(cursor, target.sink.table)
     wanted = {name: types[name] for name in target.names}

@@ -131,6 +131,8 @@ class _OffsetSource(SourceOperator):
             self._text = offset_text(self._offset, self._source.name)
             self._ended = False
             self._note_end()
+            with user_code(self.context):  # perhaps again: it may have failed before it did
+                self._reader.commit(self._offset)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         if self._text is not None:
@@ -278,9 +280,9 @@ class _Read:
 
 
 class PartitionReader(StreamOperator):
-    """Turns partitions into their rows, and passes the planner's marks on."""
-
-    not_checkpointed = "its partitions are not part of checkpoints"
+    """Turns partitions into their rows, and passes the planner's marks on. Each is read to its end
+    in one step, so nothing of it is left at a barrier.
+    """
 
     def __init__(self, source: PythonSource) -> None:
         self._source = source

@@ -17,6 +17,7 @@ from firesteel.elements import MAX_WATERMARK, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.plan.specs import WatermarkAlignmentSpec
+from taskexecutor.executor.operator_factory import check_checkpointed
 from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext
 from taskexecutor.executor.task.chain.output import ChainOutput
@@ -131,15 +132,7 @@ class ChainNode:
     # -- checkpoints
 
     def check_checkpointed(self) -> None:
-        operator = self.operator
-        reason = operator.not_checkpointed
-        if isinstance(operator, SourceOperator) and not operator.has_position:
-            reason = reason or "it cannot say how far it has read"
-        if reason:
-            raise FiresteelError(
-                f"{self.name} cannot take part in checkpoints yet: {reason}. Run the job without"
-                " them (execution.checkpointing.interval: 0)"
-            )
+        check_checkpointed(self.operator, self.name)
 
     def snapshot(self, checkpoint_id: int) -> tuple[OperatorId, OperatorStateSnapshot]:
         """The node's state, under the id of its first member."""
