@@ -4,8 +4,11 @@ numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
@@ -14,9 +17,15 @@ from firesteel.plan.specs import (
     SlidingSpec,
     TransformSpec,
     TumblingSpec,
+    WatermarkSpec,
     WindowSpec,
 )
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
+from taskexecutor.executor.spark.bundles.source_columns import (
+    ColumnPlan,
+    ColumnPlans,
+    GroupedColumns,
+)
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed
@@ -146,8 +155,99 @@ def test_what_arrow_would_group_in_another_way_spark_groups(engine: SparkEngine)
         return row_partials(rows, spec, composed.partial_window_aggregate(rows, spec, cores=0))
 
     assert given(("key",), None, "max(word) AS a") is not None
-    assert given(("key",), None, "sum(n) AS a", "max(day) AS b") is None, "numbers"
+    assert given(("key",), None, "sum(n) AS a", "max(day + 1) AS b") is None, "numbers"
     assert given(("ratio",), None, "max(word) AS a") is None, "a key with two zeros"
     assert given(("key",), SessionSpec(gap_us=5), "max(word) AS a") is None
     for aggregate in BY_SPARK:
         assert given(("key",), None, "max(word) AS word", aggregate) is None, aggregate
+
+
+AS_THEY_ARE = [
+    "count(*) AS a1",
+    "sum(n) AS b1",
+    "sum(ratio) AS b2",
+    "min(n) AS c1",
+    "max(`at`) AS c2",
+    "max(Ratio) AS c3",
+    "min(part) AS c4",
+    "max(5) AS c5",
+]
+NOT_ONLY_NUMBERS = [
+    "min(word) AS d1",
+    "max(struct(small, word, n, 'x', at)) AS d2",
+    "min_by(word, at) AS d3",
+    "count(DISTINCT n) AS e1",
+    "collect_set(word) AS e2",
+    "collect_list(struct(ratio, price)) AS e3",
+]
+
+
+@pytest.mark.parametrize("aggregates", [AS_THEY_ARE, AS_THEY_ARE + NOT_ONLY_NUMBERS], ids=len)
+@pytest.mark.parametrize(
+    ("keys", "window"),
+    [
+        (("key", "part"), None),
+        (("all", "KEY"), TumblingSpec(size_us=10_000_000)),
+        (("day", "one"), SlidingSpec(size_us=12_000_000, slide_us=8_000_000, offset_us=7)),
+        ((), TumblingSpec(size_us=1)),
+    ],
+    ids=str,
+)
+def test_columns_that_are_grouped_as_they_are_do_not_go_through_spark(
+    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None, aggregates: list[str]
+) -> None:
+    spec = aggregate_spec(keys, window, aggregates)
+
+    def with_constants(df: DataFrame) -> DataFrame:
+        return df.selectExpr("*", "'all' AS all", "1 AS one")
+
+    plans = column_plans(engine, with_constants, spec)
+    plan = plans.plan()
+    assert isinstance(plan, GroupedColumns)
+    without_time = [row | {"at": None} for row in some_rows(3, 2)]
+    for rows in (some_rows(1), some_rows(2, 3), without_time):
+        batches = table(rows).to_batches()
+        with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(batches) as frame:
+            given = with_constants(frame)
+            right = composed.partial_window_aggregate(given, spec, cores=1)
+            schema = to_arrow(right.schema)
+            expected = right.toArrow().cast(schema).to_pylist()
+        needed = table(rows).select([name for name in ROWS.names if name in plan.columns])
+        (found,) = plan.run(needed, schema, "test")
+        assert found.schema == schema
+        order = [*keys, "window_start"]
+        assert_same(ordered(found.to_pylist(), order), ordered(expected, order))
+        assert plan.latest_us == max((row["at"] for row in rows if row["at"]), default=None)
+    plans.close()
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        "count(*) FILTER (WHERE flag) AS a",
+        "sum(n + 1) AS a",
+        "sum(small) AS a",  # of numbers of another type
+        "max(struct(n, part + 1)) AS a",
+    ],
+)
+def test_what_has_to_be_computed_goes_through_spark(engine: SparkEngine, aggregate: str) -> None:
+    plans = column_plans(engine, lambda df: df, aggregate_spec(("key",), None, [aggregate]))
+    assert isinstance(plans.plan(), ColumnPlan)
+    plans.close()
+
+
+def test_rows_that_are_filtered_go_through_spark(engine: SparkEngine) -> None:
+    spec = aggregate_spec(("key",), None, ["count(*) AS a"])
+    plans = column_plans(engine, lambda df: df.where("n > 0"), spec)
+    assert isinstance(plans.plan(), ColumnPlan)
+    plans.close()
+
+
+def column_plans(
+    engine: SparkEngine,
+    function: Callable[[DataFrame], DataFrame],
+    spec: PartialWindowAggregateSpec,
+) -> ColumnPlans:
+    specs = [TransformSpec(function=function), spec]
+    watermarks = WatermarkSpec(column="at", max_out_of_orderness_us=0)
+    return ColumnPlans(engine, to_spark(ROWS), specs, watermarks, PlanMeter(TaskClock()))

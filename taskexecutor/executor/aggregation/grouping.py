@@ -111,6 +111,10 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
     """Codes of one column, and a bound that they are below; not every code need occur."""
     if not len(column):
         return np.empty(0, np.int64), 0
+    if pa.types.is_dictionary(column.type) and len(column.dictionary) == 1:
+        if not column.null_count:
+            return np.zeros(len(column), np.int64), 1
+        column = column.dictionary_decode()
     numbers = whole_numbers(column)
     if numbers is not None:
         low, high = int(numbers.min()), int(numbers.max())

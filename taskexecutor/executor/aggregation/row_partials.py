@@ -35,23 +35,29 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPartials:
-    """The rows' columns: keys, start of the pane if there is one, those of `plain`, `values`."""
+    """The rows' columns: keys, the time in microseconds if there are panes, those of `plain`,
+    `values`.
+    """
 
     schema: pa.Schema  # of the result: keys, start and end of the pane, partial columns, row count
     keys: int  # how many key columns
     pane_us: int  # 0 without panes
+    offset_us: int  # of the panes
     merges: Mapping[str, str]  # of the partial columns but the row count
     plain: tuple[str, ...]  # partial columns that the rows give; of others, each row counts 1
     values: tuple[Values, ...]
 
     def grouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """One row per key and pane."""
-        by = rows.columns[: self.keys + bool(self.pane_us)]
+        by = rows.columns[: self.keys]
+        if self.pane_us:
+            by.append(self._panes(rows.column(self.keys)))
         groups = group(by) if by else one_group(rows.num_rows)
         first = pa.array(groups.first_rows())
         result = [column.take(first) for column in by]
         if self.pane_us:
-            start = result.pop()  # null where the event time is
+            pane = result.pop()
+            start = pc.add(pc.multiply(pane, self.pane_us), self.offset_us)
             result += [start, pc.add(start, self.pane_us)]
         names = self.schema.names[len(result) :]
         columns = dict(zip(self.plain, rows.columns[len(by) :], strict=False))
@@ -71,6 +77,14 @@ class RowPartials:
             _of_type(array, kind) for array, kind in zip(result, self.schema.types, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _panes(self, times_us: pa.Array) -> pa.Array:
+        """The numbers of the panes that the times are in; null where the event time is."""
+        nulls = times_us.is_null() if times_us.null_count else None
+        times = (times_us.fill_null(0) if nulls is not None else times_us).to_numpy()
+        panes = (times - self.offset_us if self.offset_us else times) // self.pane_us
+        mask = nulls.to_numpy(zero_copy_only=False) if nulls is not None else None
+        return pa.array(panes, mask=mask)
 
 
 def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -29,9 +29,8 @@ from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProg
 from taskexecutor.executor.connectors.files.readers import ARROW_FORMATS, ArrowReaders
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.spark.bundles.source_columns import (
-    ChosenColumns,
-    ColumnPlan,
     ColumnPlans,
+    SourcePlan,
 )
 from taskexecutor.executor.spark.files.frames import (
     DROPPED_COUNTER,
@@ -168,7 +167,7 @@ class FileStage(SparkSourceStage):
             return None
         rest = [part for _, part in unread]
         reader: PartReader | None = None
-        plan: ColumnPlan | ChosenColumns | None = None
+        plan: SourcePlan | None = None
         with self._on_spark():
             parts, folder = next(self._parts.by_columns(rest))
             columns = folder.columns
@@ -349,7 +348,7 @@ class _Group(NamedTuple):
     end: int  # the number of the part behind them
     columns: tuple[str, ...]
     reader: PartReader | None  # None: Spark reads all of them
-    plan: ColumnPlan | ChosenColumns | None  # for what the reader reads
+    plan: SourcePlan | None  # for what the reader reads
     pieces: Generator[Piece, None, None]
 
 

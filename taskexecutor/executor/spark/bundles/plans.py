@@ -89,9 +89,9 @@ class BundlePlans:
         names = [name.lower() for name in self._schema.names]
         if len(set(names)) == len(names) and ColumnSink.suits(engine, self._spark_schema):
             leaf = rows.frame(engine, self._spark_schema)
-            in_columns = functools.partial(ColumnSink.suits, engine)
+            by_arrow = functools.partial(ColumnSink.groups, engine)
             allowed = ROW_BY_ROW | rows.LEAF
-            kept = keep(engine.session, leaf, leaf, self._specs, allowed, in_columns=in_columns)
+            kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=by_arrow)
             if ColumnSink.suits(engine, kept.rows.schema):
                 return ColumnBundles(engine, kept, self._meter)
         leaf = messages.frame(engine, self._spark_schema)

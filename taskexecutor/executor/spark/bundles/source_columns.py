@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec, WatermarkSpec
+from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles, parts_of
 from taskexecutor.executor.spark.columns.sink import ColumnSink
@@ -24,7 +25,9 @@ from taskexecutor.executor.spark.plans.kept import (
     attempted,
     keep,
 )
+from taskexecutor.executor.spark.plans.leaf_columns import LeafColumn, decoded, leaf_columns
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
+from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _TIME = pa.timestamp("us", "UTC")
+_GROUPED_ROWS = 65_536  # at once: what belongs to more of them leaves the processor's caches
 
 
 class ColumnPlans:
@@ -57,9 +61,9 @@ class ColumnPlans:
         self._meter = meter
         self._readers_skip_rows = readers_skip_rows
         self._attempts = ATTEMPTS
-        self._plan: ColumnPlan | ChosenColumns | None = None
+        self._plan: SourcePlan | None = None
 
-    def plan(self) -> ColumnPlan | ChosenColumns | None:
+    def plan(self) -> SourcePlan | None:
         """None if there is no kept plan. Calls the functions of the program when it is made."""
         if self._plan is not None and self._plan.outdated:
             self.close()
@@ -74,7 +78,7 @@ class ColumnPlans:
         if plan is not None:
             plan.close()
 
-    def _made(self) -> ColumnPlan | ChosenColumns:
+    def _made(self) -> SourcePlan:
         engine = self._engine
         if not ColumnSink.suits(engine, self._schema):
             raise NotKept("its columns do not go in and out of Spark as columns")
@@ -82,22 +86,63 @@ class ColumnPlans:
         observer = RowObserver(engine)
         if self._watermarks is not None:
             leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
-        in_columns = functools.partial(ColumnSink.suits, engine)
         allowed = ROW_BY_ROW | rows.LEAF
-        kept = keep(engine.session, leaf, leaf, self._specs, allowed, in_columns=in_columns)
+        kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
         if not ColumnSink.suits(engine, kept.rows.schema):
             raise NotKept("its results do not leave Spark as columns")
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
             raise NotKept("it asks for the file that a row is in")
-        chosen = rows.chosen(kept.physical) if kept.grouping is None else None
-        if chosen is not None:
-            time = self._watermarks.column if self._watermarks is not None else None
-            if time is None or to_arrow(self._schema).field(time).type == _TIME:
+        time = self._watermarks.column if self._watermarks is not None else None
+        if self._time_is_plain:
+            if kept.grouping is not None:
+                given = leaf_columns(kept.physical)
+                if given is not None:
+                    return GroupedColumns(kept, kept.grouping, given, time, self._meter)
+            elif (chosen := rows.chosen(kept.physical)) is not None:
                 return ChosenColumns(kept, chosen, time, self._meter)
         if self._readers_skip_rows and rows.may_skip_rows(engine, kept.physical):
             self._attempts = 0
             raise NotKept("Spark's own reader may leave out rows that a condition does not want")
         return ColumnPlan(ColumnBundles(engine, kept, self._meter), kept, observer, self._meter)
+
+    @property
+    def _time_is_plain(self) -> bool:
+        """Whether the latest event time is the greatest value of a column, if it is needed."""
+        if self._watermarks is None:
+            return True
+        return bool(to_arrow(self._schema).field(self._watermarks.column).type == _TIME)
+
+    def _by_arrow(self, given: GivenRows) -> bool:
+        if given.numbers:
+            physical = given.frame._jdf.queryExecution().executedPlan()
+            return self._time_is_plain and leaf_columns(physical) is not None
+        return ColumnSink.suits(self._engine, given.frame.schema)
+
+
+class SourcePlan(Protocol):
+    """Runs once at a time."""
+
+    columns: set[str]  # the names of those that it needs
+
+    @property
+    def frame(self) -> DataFrame: ...
+
+    @property
+    def outdated(self) -> bool:
+        """See KeptPlan."""
+
+    @property
+    def latest_us(self) -> int | None:
+        """Of the last run: the latest event time, if there is any."""
+
+    def run(
+        self, table: pa.Table, schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The results in batches of exactly `schema`, each computed on demand. `table` has the
+        plan's `columns`, and may have others.
+        """
+
+    def close(self) -> None: ...
 
 
 class ColumnPlan:
@@ -164,10 +209,62 @@ class ChosenColumns:
         """
         self.latest_us = None
         if self._time is not None:
-            self.latest_us = pc.max(table.column(self._time)).cast(pa.int64()).as_py()
+            self.latest_us = _latest_us(table.column(self._time))
         self._meter.ran_kept()
         for batches in parts_of(table.select(self._names)):
             for batch in batches:
                 yield conform(batch, schema)
 
     def close(self) -> None: ...
+
+
+class GroupedColumns:
+    """A plan of rows whose columns are grouped as they are: they need not go through Spark."""
+
+    outdated = False
+
+    def __init__(
+        self,
+        kept: KeptPlan,
+        grouping: RowPartials,
+        given: Sequence[LeafColumn],
+        time: str | None,
+        meter: PlanMeter,
+    ) -> None:
+        """`given`: what `grouping` groups. `time`: the column of event times."""
+        self._grouping = grouping
+        self._given = given
+        self._time = time
+        self._meter = meter
+        self.frame = kept.frame
+        self.columns = {name for each in given for name in each.reads}
+        self.columns |= {time} if time is not None else set()
+        self.latest_us: int | None = None  # of the last run: the latest event time, if there is any
+
+    def run(
+        self, table: pa.Table, schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The results in batches of exactly `schema`, each computed on demand. `table` has the
+        plan's `columns`, and may have others.
+        """
+        self.latest_us = None
+        if self._time is not None:
+            self.latest_us = _latest_us(table.column(self._time))
+        self._meter.ran_kept()
+        for start in range(0, table.num_rows, _GROUPED_ROWS):
+            part = table.slice(start, _GROUPED_ROWS)
+            rows = pa.RecordBatch.from_arrays(
+                [as_array(column) for column in part.columns], schema=part.schema
+            )
+            keys = self._grouping.keys
+            given = [each.of(rows) for each in self._given]
+            given[keys:] = map(decoded, given[keys:])
+            names = [str(place) for place in range(len(given))]
+            yield conform(self._grouping.grouped(pa.RecordBatch.from_arrays(given, names)), schema)
+
+    def close(self) -> None: ...
+
+
+def _latest_us(times: pa.ChunkedArray) -> int | None:
+    latest: int | None = pc.max(times).cast(pa.int64()).as_py()
+    return latest

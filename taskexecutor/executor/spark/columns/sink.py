@@ -21,6 +21,7 @@ from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
 from taskexecutor.executor.spark.plans.kept import generated_anew
+from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class ColumnSink:
         engine.code.load("FiresteelSink")
         java = engine.code.type("FiresteelSink")
         return bool(schema.fields) and bool(java.suits(_in_java(engine, schema)))
+
+    @staticmethod
+    def groups(engine: SparkEngine, given: GivenRows) -> bool:
+        """Whether what rows give is to be taken, and grouped here."""
+        return not given.numbers and ColumnSink.suits(engine, given.frame.schema)
 
     def __init__(
         self,

@@ -121,8 +121,8 @@ class FilePlans:
         if self._watermarks is not None:
             leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
         empty = empty_frame(session, self._schema)
-        in_columns = functools.partial(ColumnSink.suits, self._engine)
-        run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED, in_columns=in_columns))
+        by_arrow = functools.partial(ColumnSink.groups, self._engine)
+        run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED, by_arrow=by_arrow))
         return FilePlan(run, malformed, observer)
 
     def _run_of(self, kept: KeptPlan) -> _Run:

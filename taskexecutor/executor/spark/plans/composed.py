@@ -91,7 +91,7 @@ def partial_window_aggregate(
     match spec.window:
         case TumblingSpec() | SlidingSpec() if spec.in_event_time:
             size_us = spec.window.pane_us
-            grouping.append(pane_start(spec).alias(_START_US))
+            grouping.append(_pane_start(spec).alias(_START_US))
             times = [
                 f"timestamp_micros({_START_US}) AS {WINDOW_START}",
                 f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
@@ -114,7 +114,7 @@ def partial_window_aggregate(
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
 
 
-def pane_start(spec: PartialWindowAggregateSpec) -> Column:
+def _pane_start(spec: PartialWindowAggregateSpec) -> Column:
     """In microseconds since the epoch."""
     from pyspark.sql import functions as sql
 

@@ -32,12 +32,11 @@ from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.once import evaluated_once
-from taskexecutor.executor.spark.plans.row_partials import row_partials
+from taskexecutor.executor.spark.plans.row_partials import GivenRows, row_partials
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
 _Plan = TypeVar("_Plan")
@@ -116,17 +115,16 @@ def keep(
     specs: Sequence[Spec],
     allowed: frozenset[str],
     *,
-    in_columns: Callable[[StructType], bool] = lambda _: False,
+    by_arrow: Callable[[GivenRows], bool] = lambda _: False,
 ) -> KeptPlan:
     """The group's plan over `leaf`. Raises NotKept. Calls the functions of the program, first on
     `empty`, a leaf without rows.
 
     `allowed`: the classes of nodes that the physical plan may have, except those of the partial
-    aggregate. `in_columns`: whether rows of a schema leave the plan as columns, which can be
-    grouped behind it.
+    aggregate. `by_arrow`: whether what rows give is to be grouped behind the plan.
     """
     with pinned() as tables:
-        return _kept(session, leaf, empty, specs, allowed, tables, in_columns)
+        return _kept(session, leaf, empty, specs, allowed, tables, by_arrow)
 
 
 def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
@@ -153,7 +151,7 @@ def _kept(
     specs: Sequence[Spec],
     allowed: frozenset[str],
     tables: Mapping[str, TableVersion],
-    in_columns: Callable[[StructType], bool],
+    by_arrow: Callable[[GivenRows], bool],
 ) -> KeptPlan:
     if _runs_jobs(session, empty, specs) and not (
         tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
@@ -173,11 +171,11 @@ def _kept(
     if frame is not rows:
         assert isinstance(specs[-1], PartialWindowAggregateSpec)
         given = row_partials(rows, specs[-1], frame)
-        if given is not None and in_columns(given[0].schema):
-            rows, grouping = given
+        if given is not None and by_arrow(given):
+            rows = given.frame
             physical = rows._jdf.queryExecution().executedPlan()
             _check(physical, allowed, held)
-            return KeptPlan(frame, rows, physical, tuple(tables.values()), grouping)
+            return KeptPlan(frame, rows, physical, tuple(tables.values()), given.grouping)
     _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
     plan = frame._jdf.queryExecution().executedPlan()
     if frame is not rows:

@@ -10,7 +10,8 @@ them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -26,11 +27,21 @@ if TYPE_CHECKING:
 _SETS = frozenset({"set", "distinct"})
 _EXTREMES = frozenset({"min", "max"})
 _BIT_COUNT = 31  # of an integer of Spark's, without the sign
+_EACH = RowPartial("1L", otherwise="0L")  # counts every row
+_NAME = re.compile(r"\w+|`[^`]+`")
+
+
+class GivenRows(NamedTuple):
+    """What each row gives, and how these are grouped."""
+
+    frame: DataFrame
+    grouping: RowPartials
+    numbers: bool  # only: Spark groups them as fast, unless they are columns as they are
 
 
 def row_partials(
     rows: DataFrame, spec: PartialWindowAggregateSpec, aggregated: DataFrame
-) -> tuple[DataFrame, RowPartials] | None:
+) -> GivenRows | None:
     """What each of `rows` gives, and how these are grouped to what `aggregated` has; None if Spark
     groups the rows as fast, or in another way than Arrow.
     """
@@ -38,10 +49,11 @@ def row_partials(
     schema = to_arrow(aggregated.schema)
     merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
     of_row = {name: each for item in spec.aggregates for name, each in item.of_row.items()}
+    numbers = all(_is_number(schema.field(name).type) for name in merges)
     if (
         len(kinds) < len(schema)
         or isinstance(spec.window, SessionSpec)
-        or all(_is_number(schema.field(name).type) for name in merges)
+        or (numbers and not all(map(_may_be_column, of_row.values())))
         or not all(_is_key(kinds[name]) for name in schema.names[: len(spec.key_columns)])
         or not all(
             name in of_row and _merges(how, kinds[name], schema.field(name).type)
@@ -49,20 +61,22 @@ def row_partials(
         )
     ):
         return None
+    from pyspark.sql import functions as sql
+
     columns = _Columns(rows)
     for name in spec.key_columns:
         columns.add(composed.column(name))
-    size_us = 0
+    pane_us = offset_us = 0
     if spec.window is not None and spec.in_event_time:
-        size_us = spec.window.pane_us
-        columns.add(composed.pane_start(spec))
+        pane_us, offset_us = spec.window.pane_us, spec.window.offset_us
+        columns.add(sql.expr(composed.event_time_us(spec.time_column, spec.time_shift_us)))
     plain: list[str] = []
     sets: dict[str, list[tuple[str, str]]] = {}  # by value: name, condition
     for name, how in merges.items():
         each = of_row[name]
         if how in _SETS:
             sets.setdefault(each.value, []).append((name, each.condition))
-        elif each != RowPartial("1L", otherwise="0L"):
+        elif each != _EACH:
             columns.add(_given(each).cast(_row_kind(how, kinds[name])))
             plain.append(name)
     values = []
@@ -70,14 +84,16 @@ def row_partials(
         if len({condition for _, condition in wanted}) > _BIT_COUNT:
             return None
         values.append(columns.values(value, wanted))
-    return columns.frame(), RowPartials(
+    grouping = RowPartials(
         schema=schema,
         keys=len(spec.key_columns),
-        pane_us=size_us,
+        pane_us=pane_us,
+        offset_us=offset_us,
         merges=merges,
         plain=tuple(plain),
         values=tuple(values),
     )
+    return GivenRows(columns.frame(), grouping, numbers)
 
 
 class _Columns:
@@ -129,6 +145,10 @@ def _row_kind(how: str, kind: DataType) -> DataType:
         return kind
     assert isinstance(kind, ArrayType)
     return kind.elementType
+
+
+def _may_be_column(each: RowPartial) -> bool:
+    return each == _EACH or (not each.condition and _NAME.fullmatch(each.value) is not None)
 
 
 def _is_number(kind: pa.DataType) -> bool:
