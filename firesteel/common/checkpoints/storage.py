@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-import pyarrow.fs as pafs
 import xxhash
 
 from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
@@ -41,6 +40,10 @@ class CheckpointStorage:
         """
         self.uri = uri if "://" in uri else os.path.abspath(uri)
         self._option = option
+        # Imported late: every JobMaster imports this module, and few have checkpoints.
+        from pyarrow import fs as pafs
+
+        self._fs: Any
         try:
             if "://" in uri:
                 self._fs, self._root = pafs.FileSystem.from_uri(uri)
@@ -100,8 +103,7 @@ class CheckpointStorage:
 
     def exists(self, path: str) -> bool:
         with self._errors(f"{self.uri} cannot be read"):
-            found: bool = self._fs.get_file_info(self._path(path)).type != pafs.FileType.NotFound
-        return found
+            return bool(self._fs.get_file_info(self._path(path)).type.name != "NotFound")
 
     def delete(self, paths: Iterable[str]) -> None:
         """Files; those that are gone are fine."""
@@ -118,11 +120,13 @@ class CheckpointStorage:
 
     def files(self) -> list[str]:
         """All files below this directory, ordered; unfinished ones too."""
-        selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector(self._root, recursive=True, allow_not_found=True)
         with self._errors(f"the directory {self.uri} cannot be listed"):
             found = self._fs.get_file_info(selector)
         return sorted(
-            info.path[len(self._root) + 1 :] for info in found if info.type == pafs.FileType.File
+            info.path[len(self._root) + 1 :] for info in found if info.type.name == "File"
         )
 
     # -- inside
@@ -139,7 +143,7 @@ class CheckpointStorage:
     def _new_file(self, path: str) -> Iterator[Any]:
         """On a local disk it is flushed and renamed; an object store shows it when it is closed."""
         where = self._path(path)
-        if not isinstance(self._fs, pafs.LocalFileSystem):
+        if self._fs.type_name != "local":
             with self._fs.open_output_stream(where) as stream:
                 yield stream
             return
