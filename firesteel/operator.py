@@ -13,7 +13,7 @@ from the last to the first, and finished and closed from the first to the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -43,7 +43,11 @@ class Output(Protocol):
 
 
 class TimerService(Protocol):
-    """Timers per key and namespace; a timer that is registered twice fires once."""
+    """Timers per key and namespace; a timer that is registered twice fires once.
+
+    Those with a key are part of checkpoints. Those without one are not: the operator registers them
+    again in `open`.
+    """
 
     @property
     def current_watermark_us(self) -> int: ...
@@ -219,6 +223,22 @@ class KeyedStateBackend(Protocol):
     def remove(self, name: str, key: Any, namespace: Any = None) -> None: ...
 
 
+class KeyedRows(Protocol):
+    """Keyed state in columns: rows, each of the key that is in its key columns.
+
+    The operator holds them in whatever way it likes. At a snapshot it says how to make a table of
+    them, which costs nothing then.
+    """
+
+    def restored(self) -> pa.Table | None:
+        """The rows of this subtask's keys, those of a key in their order. Once: it keeps none."""
+
+    def keep(self, make: Callable[[], pa.Table | None]) -> None:
+        """To be called in each `snapshot_state`. Another thread calls `make` some time later, so it
+        must refer to nothing that changes.
+        """
+
+
 class OperatorState(Protocol):
     """The state of an operator: empty on a first run, the restored snapshot otherwise."""
 
@@ -227,6 +247,8 @@ class OperatorState(Protocol):
 
     @property
     def keyed(self) -> KeyedStateBackend: ...
+
+    def keyed_rows(self, name: str, key_columns: Sequence[str]) -> KeyedRows: ...
 
     def list_state(self, name: str) -> list[Any]:
         """Operator list state. The list itself: what is added to it is snapshotted."""
@@ -246,6 +268,11 @@ class StreamOperator:
     # Why the operator cannot take part in checkpoints; empty: it can, because all that it keeps is
     # in its state.
     not_checkpointed: str = ""
+    # Whether rows are late, and time has come, after a restore as they were at the snapshot:
+    # `context.timers.current_watermark_us` begins where it was.
+    keeps_event_time: bool = False
+    # Whether it registers again in `open` what timers it needs, also those with a key.
+    keeps_timers: bool = False
     # This input is read to its end before the others are, whose producers wait meanwhile.
     reads_first: int | None = None
     context: RuntimeContext

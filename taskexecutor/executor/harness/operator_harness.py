@@ -16,11 +16,12 @@ from firesteel.operator import SourceOperator, StreamOperator, TaskInfo
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
-    KeyGroupRange,
     OperatorStateSnapshot,
     RestoredOperatorState,
     TaskOperatorState,
+    key_group_range,
 )
+from taskexecutor.executor.state.files import decoded, encoded
 from taskexecutor.executor.task.chain import NodeTarget, create_node
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.mailbox import Mailbox
@@ -119,17 +120,25 @@ class OperatorHarness:
         if self._node.watermark_alignment is not None:
             self._node.output.add(self._node.watermark_alignment)
         backend = HashMapKeyedStateBackend(
-            KeyGroupRange(0, max_parallelism), lambda key: key_group(key, max_parallelism)
+            key_group_range(subtask, parallelism, max_parallelism),
+            lambda key: key_group(key, max_parallelism),
         )
-        self.state = TaskOperatorState(backend, restored)
+        self.state = TaskOperatorState(backend, restored, max_parallelism=max_parallelism)
 
     # -- the operator's life
 
     def open(self) -> OperatorHarness:
         self._node.setup()
         self._node.initialize_state(self.state)
-        self.operator.open()
+        self._node.open()
         return self
+
+    def snapshot(self) -> OperatorStateSnapshot:
+        """What a checkpoint would hold now; `restored_from` makes of it what another harness begins
+        with.
+        """
+        self.operator.flush()
+        return self._node.snapshot(1)[1]
 
     def process(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         self._inputs[input_index].batch(batch)
@@ -238,9 +247,8 @@ def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
     """The state that a subtask of the same parallelism restores from a snapshot, pickled and
     unpickled on the way.
     """
-    entries = [entry for _, group in snapshot.keyed.entries_by_key_group() for entry in group]
     state = RestoredOperatorState(
-        keyed=entries,
+        keyed=[entry for _, content in encoded(snapshot) for entry in decoded(content)],
         lists=snapshot.lists,
         union_lists=snapshot.union_lists,
         broadcasts=snapshot.broadcasts,

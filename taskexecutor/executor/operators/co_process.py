@@ -36,9 +36,8 @@ Results = Iterable[Any] | None
 class CoProcess(StreamOperator):
     """`now_ms`: the wall clock."""
 
-    not_checkpointed = "its timers are not part of checkpoints"
-
     inputs = 2
+    keeps_event_time = True
 
     def __init__(self, spec: CoProcessSpec, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._spec = spec

@@ -1,5 +1,5 @@
-"""State of operators: keyed, partitioned by key group, and per operator (list, union list,
-broadcast).
+"""State of operators: keyed, partitioned by key group, in a map or in columns; and per operator
+(list, union list, broadcast).
 
 The shape is made for checkpoints: `snapshot()` is the synchronous part and takes constant time
 whatever the state's size; what it returns is written by another thread and then released.
@@ -8,6 +8,8 @@ whatever the state's size; what it returns is written by another thread and then
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
+from taskexecutor.executor.state.keyed_rows import RowsSlice
+from taskexecutor.executor.state.keyed_timers import KeyedTimers
 from taskexecutor.executor.state.operator_state import (
     OperatorStateSnapshot,
     RestoredOperatorState,
@@ -20,8 +22,10 @@ __all__ = [
     "KeyedState",
     "KeyedStateEntry",
     "KeyedStateSnapshot",
+    "KeyedTimers",
     "OperatorStateSnapshot",
     "RestoredOperatorState",
+    "RowsSlice",
     "TaskOperatorState",
     "key_group_range",
 ]

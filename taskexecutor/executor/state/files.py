@@ -2,24 +2,29 @@
 recovery.
 
 Keyed state is one file per operator and subtask: a slice per key group, ascending, each a pickled
-list of (name, key, namespace, value). A task that restores reads the slices of its own key groups,
-whoever wrote them. Pickle holds values of the user's classes; who can write the checkpoint
-directory can run code in the job, which the documentation says.
+pair: a list of (name, key, namespace, value), timers among them, and a list of (name, table), with
+each table as an Arrow stream. A task that restores reads the slices of its own key groups, whoever
+wrote them. Pickle holds values of the user's classes; who can write the checkpoint directory can
+run code in the job, which the documentation says.
 """
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 
 from firesteel.common.checkpoints.state import KeyedHandle, KeyGroupSlice, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.state.keyed import KeyedStateEntry, KeyedStateSnapshot
+from taskexecutor.executor.state.keyed import KeyedStateEntry
+from taskexecutor.executor.state.keyed_rows import RowsSlice, from_bytes, to_bytes
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
 
 
@@ -30,7 +35,7 @@ def write_snapshot(
     meanwhile, the snapshot does not. Raises StorageError, and FiresteelError for a value that
     cannot be written.
     """
-    handle = _write_keyed(storage, path, snapshot.keyed)
+    handle = _write_keyed(storage, path, snapshot)
     return OperatorSnapshot(
         operator_id=operator_id,
         keyed=(handle,) if handle is not None else (),
@@ -58,19 +63,57 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
     )
 
 
+@dataclass(slots=True)
+class _KeyGroup:
+    entries: list[KeyedStateEntry] = field(default_factory=list)
+    tables: list[tuple[str, pa.Table]] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        rows = [(entry.name, entry.key, entry.namespace, entry.value) for entry in self.entries]
+        tables = [(name, to_bytes(table)) for name, table in self.tables]
+        try:
+            return pickle.dumps((rows, tables), protocol=5)
+        except Exception as error:
+            raise _unwritable(self.entries, error) from error
+
+
+def _by_key_group(snapshot: OperatorStateSnapshot) -> dict[int, _KeyGroup]:
+    groups: dict[int, _KeyGroup] = {}
+    for key_group, entries in snapshot.keyed.entries_by_key_group():
+        groups.setdefault(key_group, _KeyGroup()).entries += entries
+    for entry in snapshot.timers.entries():
+        key_group = snapshot.keyed.key_group_of(entry.key)
+        groups.setdefault(key_group, _KeyGroup()).entries.append(entry)
+    for name, kept in snapshot.rows.items():
+        for key_group, table in kept.by_key_group():
+            groups.setdefault(key_group, _KeyGroup()).tables.append((name, table))
+    return groups
+
+
+def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
+    """Keyed state by ascending key group; key groups without any are omitted."""
+    groups = _by_key_group(snapshot)
+    for key_group in sorted(groups):
+        yield key_group, groups.pop(key_group).to_bytes()
+
+
+def decoded(content: bytes) -> Iterator[KeyedStateEntry | RowsSlice]:
+    """A key group's part of `encoded`."""
+    rows, tables = pickle.loads(content)
+    for row in rows:
+        yield KeyedStateEntry(*row)
+    for name, table in tables:
+        yield RowsSlice(name, from_bytes(table))
+
+
 def _write_keyed(
-    storage: CheckpointStorage, path: str, snapshot: KeyedStateSnapshot
+    storage: CheckpointStorage, path: str, snapshot: OperatorStateSnapshot
 ) -> KeyedHandle | None:
     slices: list[KeyGroupSlice] = []
 
     def chunks() -> Iterator[bytes]:
         offset = 0
-        for key_group, entries in snapshot.entries_by_key_group():
-            rows = [(entry.name, entry.key, entry.namespace, entry.value) for entry in entries]
-            try:
-                content = pickle.dumps(rows, protocol=5)
-            except Exception as error:
-                raise _unwritable(entries, error) from error
+        for key_group, content in encoded(snapshot):
             checksum = xxhash.xxh3_128_hexdigest(content)
             slices.append(KeyGroupSlice(key_group, offset, len(content), checksum))
             offset += len(content)
@@ -80,22 +123,16 @@ def _write_keyed(
     first = next(content, None)
     if first is None:
         return None
-    file = storage.write(path, _chained(first, content))
+    file = storage.write(path, itertools.chain((first,), content))
     return KeyedHandle(file=file, slices=tuple(slices))
-
-
-def _chained(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from others
 
 
 def _read_keyed(
     storage: CheckpointStorage, handles: tuple[KeyedHandle, ...]
-) -> Iterator[KeyedStateEntry]:
+) -> Iterator[KeyedStateEntry | RowsSlice]:
     for handle in handles:
         for part in handle.slices:
-            for row in pickle.loads(storage.read_slice(handle.file, part)):
-                yield KeyedStateEntry(*row)
+            yield from decoded(storage.read_slice(handle.file, part))
 
 
 def _encoded(states: dict[str, list[Any]]) -> dict[str, tuple[bytes, ...]]:

@@ -132,7 +132,7 @@ class HashMapSnapshot:
         released: Callable[[], None],
     ) -> None:
         self._layers: tuple[_Layer, ...] | None = layers
-        self._key_group_of = key_group_of
+        self.key_group_of = key_group_of
         self._on_release = released
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
@@ -140,7 +140,7 @@ class HashMapSnapshot:
             raise ValueError("the snapshot was released")
         groups: dict[int, list[KeyedStateEntry]] = {}
         for entry in _visible(self._layers):
-            groups.setdefault(self._key_group_of(entry.key), []).append(entry)
+            groups.setdefault(self.key_group_of(entry.key), []).append(entry)
         for key_group in sorted(groups):
             yield key_group, groups[key_group]
 

@@ -27,6 +27,8 @@ class KeyedStateSnapshot(Protocol):
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         """Every entry, by ascending key group; key groups without state are omitted."""
 
+    def key_group_of(self, key: Any) -> int: ...
+
     def release(self) -> None:
         """The snapshot is written, or abandoned."""
 

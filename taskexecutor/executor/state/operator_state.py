@@ -5,18 +5,22 @@ operator state.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
+from taskexecutor.executor.state.keyed_rows import RowsSlice, RowsSnapshot, TaskKeyedRows
+from taskexecutor.executor.state.keyed_timers import KeyedTimers, is_timer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOperatorState:
     """What a subtask restores, already redistributed to its parallelism."""
 
-    keyed: Iterable[KeyedStateEntry] = ()
+    keyed: Iterable[KeyedStateEntry | RowsSlice] = ()
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
     union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
     broadcasts: dict[str, dict[Any, Any]] = field(default_factory=dict)
@@ -28,6 +32,8 @@ class OperatorStateSnapshot:
     """Operator state is small and copied; keyed state is not copied."""
 
     keyed: KeyedStateSnapshot
+    rows: Mapping[str, RowsSnapshot]
+    timers: KeyedTimers
     lists: dict[str, list[Any]]
     union_lists: dict[str, list[Any]]
     broadcasts: dict[str, dict[Any, Any]]
@@ -36,18 +42,40 @@ class OperatorStateSnapshot:
 
 
 class TaskOperatorState:
-    """The `firesteel.operator.OperatorState` of one operator."""
+    """The `firesteel.operator.OperatorState` of one operator. `timers`: those with a key that it
+    restores.
+    """
 
-    def __init__(self, keyed: KeyedState, restored: RestoredOperatorState | None) -> None:
+    def __init__(
+        self, keyed: KeyedState, restored: RestoredOperatorState | None, *, max_parallelism: int
+    ) -> None:
         self._keyed = keyed
         self._restored = restored is not None
+        self._max_parallelism = max_parallelism
         self.finished_before = restored is not None and restored.finished
+        self.timers = KeyedTimers()
+        self._rows: dict[str, TaskKeyedRows] = {}
+        self._restored_rows: dict[str, list[pa.Table]] = {}
         state = restored or RestoredOperatorState()
         if restored is not None:
-            keyed.restore(restored.keyed)
+            timers: list[KeyedStateEntry] = []
+            keyed.restore(self._entries(restored.keyed, timers))
+            self.timers = KeyedTimers.of(timers)
         self._lists = {name: list(items) for name, items in state.lists.items()}
         self._union_lists = {name: list(items) for name, items in state.union_lists.items()}
         self._broadcasts = {name: dict(items) for name, items in state.broadcasts.items()}
+
+    def _entries(
+        self, found: Iterable[KeyedStateEntry | RowsSlice], timers: list[KeyedStateEntry]
+    ) -> Iterator[KeyedStateEntry]:
+        """Those of keyed state; rows and timers are put aside."""
+        for entry in found:
+            if isinstance(entry, RowsSlice):
+                self._restored_rows.setdefault(entry.name, []).append(entry.table)
+            elif is_timer(entry):
+                timers.append(entry)
+            else:
+                yield entry
 
     @property
     def restored(self) -> bool:
@@ -56,6 +84,18 @@ class TaskOperatorState:
     @property
     def keyed(self) -> KeyedState:
         return self._keyed
+
+    def keyed_rows(self, name: str, key_columns: Sequence[str]) -> TaskKeyedRows:
+        found = self._rows.get(name)
+        if found is None:
+            found = self._rows[name] = TaskKeyedRows(key_columns, self._max_parallelism)
+            found.restore(self._restored_rows.pop(name, []))
+        return found
+
+    @property
+    def not_taken(self) -> list[str]:
+        """The names of restored rows that `keyed_rows` was not asked for."""
+        return sorted(self._restored_rows)
 
     def list_state(self, name: str) -> list[Any]:
         return self._lists.setdefault(name, [])
@@ -66,9 +106,12 @@ class TaskOperatorState:
     def broadcast_state(self, name: str) -> dict[Any, Any]:
         return self._broadcasts.setdefault(name, {})
 
-    def snapshot(self) -> OperatorStateSnapshot:
+    def snapshot(self, timers: KeyedTimers | None = None) -> OperatorStateSnapshot:
+        rows = {name: kept.snapshot() for name, kept in self._rows.items()}
         return OperatorStateSnapshot(
             keyed=self._keyed.snapshot(),
+            rows={name: kept for name, kept in rows.items() if kept is not None},
+            timers=timers or KeyedTimers(),
             lists=copy.deepcopy(self._lists),
             union_lists=copy.deepcopy(self._union_lists),
             broadcasts=copy.deepcopy(self._broadcasts),

@@ -90,9 +90,11 @@ class TimerQueue:
         self._heap.clear()
         self._live.clear()
 
-    def snapshot(self) -> list[Timer]:
-        """All pending timers, in the order they would fire; `add` restores them."""
-        return sorted(self._live, key=lambda timer: (timer.timestamp, self._live[timer]))
+    def pending(self) -> dict[Timer, int]:
+        """A copy of all pending timers, with numbers in the order of which equal times fire;
+        `add` in that order restores them.
+        """
+        return self._live.copy()
 
 
 class TaskTimers:
@@ -198,6 +200,10 @@ class OperatorTimers:
         self, timestamp_ms: int, key: Any = None, namespace: Any = None
     ) -> None:
         self.processing_time.remove(Timer(timestamp_ms, key, namespace))
+
+    def restore_watermark(self, timestamp_us: int) -> None:
+        """Before the operator opens: event time had advanced, and nothing fires."""
+        self._watermark_us = timestamp_us
 
     def advance_watermark(self, timestamp_us: int) -> None:
         """Event time advances: fires every timer up to it, those too that a firing timer

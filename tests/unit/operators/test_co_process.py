@@ -18,8 +18,9 @@ from firesteel import CoProcessFunction
 from firesteel.errors import FiresteelError
 from firesteel.functions import FunctionContext, ProcessContext
 from firesteel.plan.specs import CoProcessSpec
-from firesteel.testing import OperatorHarness
+from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.co_process import CoProcess
+from taskexecutor.executor.state import RestoredOperatorState
 
 ORDERS = pa.schema([("id", pa.string()), ("amount", pa.int64()), ("due_ms", pa.int64())])
 PAYMENTS = pa.schema([("order", pa.string()), ("paid", pa.int64())])
@@ -53,7 +54,9 @@ class Match(CoProcessFunction):
         self.dues.remove(timestamp_ms)
 
 
-def harness_of(function: CoProcessFunction, **settings: Any) -> OperatorHarness:
+def harness_of(
+    function: CoProcessFunction, restored: RestoredOperatorState | None = None, **settings: Any
+) -> OperatorHarness:
     spec = CoProcessSpec(
         function=function,
         first_key_columns=("id",),
@@ -61,9 +64,13 @@ def harness_of(function: CoProcessFunction, **settings: Any) -> OperatorHarness:
         schema=RESULT,
         side_outputs={"odd": None},
     )
-    operator = CoProcess(spec, **settings)
     return OperatorHarness(
-        operator, [ORDERS, PAYMENTS], output_schema=RESULT, name="Match", side_output_tags=("odd",)
+        CoProcess(spec, **settings),
+        [ORDERS, PAYMENTS],
+        output_schema=RESULT,
+        name="Match",
+        side_output_tags=("odd",),
+        restored=restored,
     ).open()
 
 
@@ -238,3 +245,36 @@ def test_state_belongs_to_a_key() -> None:
 
     with pytest.raises(FiresteelError, match="'n' is used as a value, a list or a map"):
         harness_of(Twice())
+
+
+class Reminders(CoProcessFunction):
+    def process_element1(self, value: Row, ctx: ProcessContext) -> None:
+        ctx.timer_service().register_event_time_timer(value.due_ms)
+        ctx.timer_service().register_processing_time_timer(value.due_ms + value.amount)
+
+    def process_element2(self, value: Row, ctx: ProcessContext) -> None:
+        ctx.timer_service().delete_event_time_timer(value.paid)
+
+    def on_timer(self, timestamp_ms: int, ctx: ProcessContext) -> Iterator[Any]:
+        yield ctx.get_current_key(), ctx.time_domain(), timestamp_ms
+
+
+def test_timers_are_restored() -> None:
+    first = harness_of(Reminders(), now_ms=lambda: 0)
+    rows = [("a", 1, 10), ("b", 1, 10), ("a", 1, 20), ("a", 2, 30)]
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    first.process(pa.record_batch(columns, schema=ORDERS))
+    first.process(pa.record_batch([pa.array(["a"]), pa.array([20])], schema=PAYMENTS), 1)
+    first.watermark(10_000)
+    first.processing_time(11)
+    assert [row["amount"] for row in first.rows()] == [10, 10, 11, 11]
+    again = harness_of(Reminders(), restored_from(first.snapshot()), now_ms=lambda: 0)
+    again.watermark(10_000)  # nothing that has fired fires again
+    again.processing_time(100)
+    again.watermark(100_000)
+    found = [(row["id"], row["what"], row["amount"]) for row in again.rows()]
+    assert found == [
+        ("a", "processing_time", 21),
+        ("a", "processing_time", 32),
+        ("a", "event_time", 30),
+    ]

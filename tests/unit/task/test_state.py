@@ -175,7 +175,7 @@ def test_operator_state_is_restored_and_snapshotted() -> None:
         union_lists={"all": [1, 2]},
         broadcasts={"rules": {"x": 1}},
     )
-    state = TaskOperatorState(new_backend(), restored)
+    state = TaskOperatorState(new_backend(), restored, max_parallelism=128)
     assert state.restored
     assert state.keyed.get("count", "a") == 7
     state.list_state("offsets").append(2)
@@ -185,6 +185,6 @@ def test_operator_state_is_restored_and_snapshotted() -> None:
     assert snapshot.lists == {"offsets": [1, 2]}
     assert snapshot.union_lists == {"all": [1, 2]}
     assert snapshot.broadcasts == {"rules": {"x": 1, "y": 2}}
-    first = TaskOperatorState(new_backend(), None)
+    first = TaskOperatorState(new_backend(), None, max_parallelism=128)
     assert not first.restored
     assert first.union_list_state("all") == []

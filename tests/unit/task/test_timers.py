@@ -152,4 +152,5 @@ def test_the_queue_is_a_sorted_set(actions: list[tuple[str, int, str]]) -> None:
                 model.remove(due[0])
         assert len(queue) == len(model)
         assert queue.next_timestamp() == min((pending.timestamp for pending in model), default=None)
-        assert queue.snapshot() == sorted(model, key=lambda pending: pending.timestamp)
+        assert list(queue.pending()) == model
+        assert sorted(queue.pending().values()) == list(queue.pending().values())

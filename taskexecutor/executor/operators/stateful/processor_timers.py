@@ -58,8 +58,8 @@ class ProcessorTimers:
 
     def restore(self) -> None:
         for entry in self._backend.entries(self.ENTRY):
-            for expiry_ms in entry.value:
-                self._schedule(entry.key, expiry_ms)
+            for expiry_ms in sorted(entry.value):
+                self._add(entry.key, expiry_ms)
 
     def register(self, expiry_ms: int) -> None:
         key = self._key()
@@ -72,6 +72,9 @@ class ProcessorTimers:
             return
         else:
             timers.add(expiry_ms)
+        self._add(key, expiry_ms)
+
+    def _add(self, key: Key, expiry_ms: int) -> None:
         if self._time_mode == EVENT_TIME and expiry_ms * 1000 <= self._service.current_watermark_us:
             self._register_overdue(key, expiry_ms)
         else:

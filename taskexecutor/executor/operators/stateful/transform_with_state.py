@@ -51,6 +51,9 @@ _ROWS, _INITIAL_STATE = 0, 1  # inputs
 class TransformWithState(StreamOperator):
     """`now_ms`: the wall clock."""
 
+    keeps_event_time = True
+    keeps_timers = True  # in keyed state
+
     def __init__(
         self,
         spec: TransformWithStateSpec,

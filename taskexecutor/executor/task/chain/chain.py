@@ -85,7 +85,11 @@ class OperatorChain:
                     (state for i, state in config.restored.items() if i in node.member_ids), None
                 )
             node.initialize_state(
-                TaskOperatorState(HashMapKeyedStateBackend(key_groups, key_group_of), restored)
+                TaskOperatorState(
+                    HashMapKeyedStateBackend(key_groups, key_group_of),
+                    restored,
+                    max_parallelism=config.vertex.max_parallelism,
+                )
             )
 
     def open(self, check: Callable[[], None]) -> None:

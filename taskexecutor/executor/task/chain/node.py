@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from firesteel.common.ids import OperatorId
 from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
-from firesteel.elements import MAX_WATERMARK, Watermark
+from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.operator_factory import check_checkpointed
-from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
+from taskexecutor.executor.state import KeyedTimers, OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext
 from taskexecutor.executor.task.chain.output import ChainOutput
 from taskexecutor.executor.task.environment import TaskEnvironment
@@ -28,6 +28,8 @@ from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 _POSITION = "firesteel.position"  # the list state of a source's position
+# The union list state of the operator's event time: (subtask, parallelism, watermark).
+_WATERMARK = "firesteel.watermark"
 
 
 class ChainNode:
@@ -61,6 +63,7 @@ class ChainNode:
         self._producers = [0] * inputs  # per input: how many have not ended
         self._ended = [False] * inputs
         self._must_close = False
+        self._restored_us = MIN_TIMESTAMP_US  # earlier watermarks bring nothing new
 
     @property
     def name(self) -> str:
@@ -84,10 +87,37 @@ class ChainNode:
 
     def initialize_state(self, state: TaskOperatorState) -> None:
         self.state = state
+        self._restore_event_time(state)
+        for timer in state.timers.event_time:
+            self.timers.register_event_time(timer.timestamp, timer.key, timer.namespace)
+        for timer in state.timers.processing_time:
+            self.timers.register_processing_time(timer.timestamp, timer.key, timer.namespace)
         self.operator.initialize_state(state)
+
+    def _restore_event_time(self, state: TaskOperatorState) -> None:
+        found = state.union_list_state(_WATERMARK)
+        task = self.context.task
+        here = task.subtask, task.parallelism
+        watermarks = {us for *where, us in found if tuple(where) == here}
+        if any(parallelism != task.parallelism for _, parallelism, _ in found):
+            watermarks = {us for _, _, us in found}
+        found.clear()
+        if len(watermarks) > 1:
+            raise FiresteelError(
+                f"{self.name} was checkpointed while its subtasks had reached different event"
+                f" times, so it cannot be restored with the parallelism {task.parallelism}: restore"
+                " it with the one that it had"
+            )
+        for self._restored_us in watermarks:
+            self.timers.restore_watermark(self._restored_us)
 
     def open(self) -> None:
         self.operator.open()
+        if self.state is not None and (left := self.state.not_taken):
+            raise FiresteelError(
+                f"{self.name} does not know its state {', '.join(map(repr, left))}, which an"
+                " operator of another kind had under its uid: give it a uid of its own"
+            )
         if not isinstance(self.operator, SourceOperator) or self.state is None:
             return
         positions = self.state.list_state(_POSITION)
@@ -142,7 +172,22 @@ class ChainNode:
         self.operator.snapshot_state(checkpoint_id)
         if isinstance(self.operator, SourceOperator):
             self.state.list_state(_POSITION)[:] = [self.operator.position()]
-        return OperatorId(self.member_ids[0]), self.state.snapshot()
+        watermark_us = self.timers.current_watermark_us
+        if self.operator.keeps_event_time:
+            # The end of event time is not kept: no row comes after it in this run.
+            known = MIN_TIMESTAMP_US < watermark_us < MAX_WATERMARK.timestamp_us
+            task = self.context.task
+            self.state.union_list_state(_WATERMARK)[:] = (
+                [(task.subtask, task.parallelism, watermark_us)] if known else []
+            )
+        timers = (
+            None
+            if self.operator.keeps_timers
+            else KeyedTimers(
+                self.timers.event_time.pending(), self.timers.processing_time.pending()
+            )
+        )
+        return OperatorId(self.member_ids[0]), self.state.snapshot(timers)
 
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
         if completed:
@@ -171,6 +216,8 @@ class ChainNode:
 
     def advance_watermark(self, watermark: Watermark) -> None:
         """Event time advances, after everything that is held back as a bundle."""
+        if watermark.timestamp_us <= self._restored_us:
+            return
         self.operator.flush()
         self.timers.advance_watermark(watermark.timestamp_us)
         self.operator.process_watermark(watermark)

@@ -15,7 +15,11 @@ from firesteel.common.ids import OperatorId
 from firesteel.common.key_groups import key_group, key_group_range
 from firesteel.errors import FiresteelError
 from jobmaster.core.checkpoints.restore import assign
-from taskexecutor.executor.state import HashMapKeyedStateBackend, TaskOperatorState
+from taskexecutor.executor.state import (
+    HashMapKeyedStateBackend,
+    RestoredOperatorState,
+    TaskOperatorState,
+)
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
 
 MAX_PARALLELISM = 16
@@ -27,6 +31,12 @@ def backend(subtask: int, parallelism: int) -> HashMapKeyedStateBackend:
         key_group_range(subtask, parallelism, MAX_PARALLELISM),
         lambda key: key_group(key, MAX_PARALLELISM),
     )
+
+
+def operator_state(
+    keyed: HashMapKeyedStateBackend, restored: RestoredOperatorState | None
+) -> TaskOperatorState:
+    return TaskOperatorState(keyed, restored, max_parallelism=MAX_PARALLELISM)
 
 
 def content(state: HashMapKeyedStateBackend, name: str) -> dict[object, object]:
@@ -51,7 +61,7 @@ def test_keyed_state_moves_with_its_keys(
         for key, value in values.items():
             if key_group(key, MAX_PARALLELISM) in keyed.key_groups:
                 keyed.put("s", key, value, namespace="n")
-        snapshot = TaskOperatorState(keyed, None).snapshot()
+        snapshot = operator_state(keyed, None).snapshot()
         written[subtask] = write_snapshot(storage, f"chk-1/{subtask}", OPERATOR, snapshot)
     operator = CheckpointedOperator(
         operator_id=OPERATOR,
@@ -64,7 +74,7 @@ def test_keyed_state_moves_with_its_keys(
     found: dict[object, object] = {}
     for subtask, part in enumerate(assign(operator, after)):
         keyed = backend(subtask, after)
-        TaskOperatorState(keyed, read_snapshot(storage, part))
+        operator_state(keyed, read_snapshot(storage, part))
         here = content(keyed, "s")
         assert not here.keys() & found.keys()
         assert all(key_group(key[0], MAX_PARALLELISM) in keyed.key_groups for key in here)  # type: ignore[index]
@@ -73,7 +83,7 @@ def test_keyed_state_moves_with_its_keys(
 
 
 def test_operator_state_is_read_as_it_was(tmp_path: Path) -> None:
-    state = TaskOperatorState(backend(0, 1), None)
+    state = operator_state(backend(0, 1), None)
     state.list_state("l").extend([1, {"a": 2}])
     state.union_list_state("u").append((3,))
     state.broadcast_state("b")["k"] = "v"
@@ -81,7 +91,7 @@ def test_operator_state_is_read_as_it_was(tmp_path: Path) -> None:
     storage = CheckpointStorage(str(tmp_path))
     written = write_snapshot(storage, "f", OPERATOR, state.snapshot())
     assert storage.files() == [], "there is no keyed state"
-    restored = TaskOperatorState(backend(0, 1), read_snapshot(storage, written))
+    restored = operator_state(backend(0, 1), read_snapshot(storage, written))
     assert restored.list_state("l") == [1, {"a": 2}]
     assert restored.union_list_state("u") == [(3,)]
     assert restored.broadcast_state("b") == {"k": "v"}
@@ -92,14 +102,14 @@ def test_a_snapshot_is_what_was_when_it_was_taken(tmp_path: Path) -> None:
     keyed = backend(0, 1)
     keyed.put("s", 1, "before")
     keyed.put("s", 2, "removed later")
-    snapshot = TaskOperatorState(keyed, None).snapshot()
+    snapshot = operator_state(keyed, None).snapshot()
     keyed.put("s", 1, "after")
     keyed.remove("s", 2)
     keyed.put("s", 3, "new")
     storage = CheckpointStorage(str(tmp_path))
     restored = backend(0, 1)
     written = write_snapshot(storage, "f", OPERATOR, snapshot)
-    TaskOperatorState(restored, read_snapshot(storage, written))
+    operator_state(restored, read_snapshot(storage, written))
     assert content(restored, "s") == {(1, None): "before", (2, None): "removed later"}
 
 
@@ -108,7 +118,7 @@ def test_a_value_that_cannot_be_pickled_is_named_and_leaves_no_file(tmp_path: Pa
     keyed = backend(0, 1)
     keyed.put("lock", "k", threading.Lock())
     with pytest.raises(FiresteelError, match=r"the state 'lock' of key 'k' has a value that cann"):
-        write_snapshot(storage, "f", OPERATOR, TaskOperatorState(keyed, None).snapshot())
+        write_snapshot(storage, "f", OPERATOR, operator_state(keyed, None).snapshot())
     assert storage.files() == []
 
 
@@ -117,10 +127,10 @@ def test_a_damaged_slice_is_never_restored(tmp_path: Path) -> None:
     keyed = backend(0, 1)
     for key in range(100):
         keyed.put("s", key, key)
-    written = write_snapshot(storage, "f", OPERATOR, TaskOperatorState(keyed, None).snapshot())
+    written = write_snapshot(storage, "f", OPERATOR, operator_state(keyed, None).snapshot())
     path = tmp_path / "f"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(StorageError, match="the file f of .* is damaged"):
-        TaskOperatorState(backend(0, 1), read_snapshot(storage, written))
+        operator_state(backend(0, 1), read_snapshot(storage, written))

@@ -1,0 +1,106 @@
+"""Keyed state in columns: how a table is cut by key group for its file, and put together again.
+
+A snapshot takes no time in the task's thread: the table is made, cut and written by another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from taskexecutor.executor.exchange import UnsupportedKey
+from taskexecutor.executor.exchange.partitioning import hash_columns
+
+MakeTable = Callable[[], pa.Table | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSlice:
+    """The rows of one key group."""
+
+    name: str
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSnapshot:
+    """What `KeyedRows.keep` was given."""
+
+    make: MakeTable
+    key_columns: tuple[str, ...]
+    max_parallelism: int
+
+    def by_key_group(self) -> Iterator[tuple[int, pa.Table]]:
+        """The rows by ascending key group; within one, a key's rows stay in order."""
+        table = self.make()
+        if table is None or not table.num_rows:
+            return
+        groups = self._key_groups(table)
+        first = int(groups[0])
+        if (groups == first).all():
+            yield first, table
+            return
+        arranged = table.take(pa.array(np.argsort(groups, kind="stable")))
+        counts = np.bincount(groups)
+        ends = np.cumsum(counts)
+        for group in np.flatnonzero(counts).tolist():
+            count = int(counts[group])
+            yield group, arranged.slice(int(ends[group]) - count, count)
+
+    def _key_groups(self, table: pa.Table) -> npt.NDArray[np.unsignedinteger]:
+        # The narrowest type: numpy sorts 16-bit words by radix, in linear time.
+        narrow = np.uint16 if self.max_parallelism <= 2**16 else np.uint32
+        nowhere = np.zeros(table.num_rows, narrow)
+        if not self.key_columns:
+            return nowhere  # one subtask has all of them
+        keys = [table.column(column_index(table.schema, name)) for name in self.key_columns]
+        try:
+            hashes = hash_columns([pa.concat_arrays(key.chunks) for key in keys])
+        except UnsupportedKey:  # which the exchange takes for a single subtask
+            return nowhere
+        return (hashes % np.uint32(self.max_parallelism)).astype(narrow)
+
+
+class TaskKeyedRows:
+    """The `firesteel.operator.KeyedRows` of one name."""
+
+    def __init__(self, key_columns: Sequence[str], max_parallelism: int) -> None:
+        self._key_columns = tuple(key_columns)
+        self._max_parallelism = max_parallelism
+        self._restored: list[pa.Table] = []
+        self._make: MakeTable | None = None
+
+    def restored(self) -> pa.Table | None:
+        tables, self._restored = self._restored, []
+        return pa.concat_tables(tables) if tables else None
+
+    def keep(self, make: MakeTable) -> None:
+        self._make = make
+
+    def restore(self, tables: list[pa.Table]) -> None:
+        self._restored = tables
+
+    def snapshot(self) -> RowsSnapshot | None:
+        """What `keep` was given since the last one."""
+        make, self._make = self._make, None
+        if make is None:
+            return None
+        return RowsSnapshot(make, self._key_columns, self._max_parallelism)
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def from_bytes(content: bytes) -> pa.Table:
+    with pa.ipc.open_stream(content) as reader:
+        return reader.read_all()
