@@ -7,15 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamReader,
@@ -26,7 +28,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel import Environment
+from firesteel import Environment, Sliding, Tumbling, Watermarks
+from firesteel import Session as SessionWindow
 from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import (
@@ -46,7 +49,10 @@ from firesteel.operator import RuntimeContext, StreamOperator
 
 from .conftest import Session, eventually, files_below, job_master_pid
 
+Arrow = Iterator[pa.RecordBatch]
+
 ROWS, KEYS = 60_000, 7
+BURST_ROWS = 30_000
 READ_ROWS, FILE_ROWS = 2_000, 80_000
 CHECKPOINTS = {
     "execution.checkpointing.interval": "200 ms",
@@ -354,6 +360,112 @@ def test_every_source_goes_on_where_the_checkpoint_left_it(
         ends = [int(line) for line in calls.read_text().split()]
         assert ends == sorted(ends), "nothing behind what was committed is read again"
         assert ends[-1] == READ_ROWS
+
+
+def failing(flags: Path, checkpoints: Path) -> Callable[[Arrow], Arrow]:
+    """Fails as in `Ledger`, once there is a checkpoint to go on from."""
+    ledger = Ledger(str(flags), "")
+
+    def fail(batches: Arrow) -> Arrow:
+        for batch in batches:
+            latest = batch.column("value")[-1].as_py()
+            if latest >= BURST_ROWS // 3 and any(checkpoints.rglob("_metadata")):
+                if ledger.first_time("raised"):
+                    raise RuntimeError("fails once")
+                if latest >= 2 * BURST_ROWS // 3 and ledger.first_time("killed"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    return fail
+
+
+def test_windows_and_aggregates_go_on_through_a_failed_task_and_a_killed_process(
+    session: Session, tmp_path: Path
+) -> None:
+    """Rows come in bursts of two seconds, with a pause of three; each second has 1,000."""
+    flags, checkpoints = tmp_path / "flags", tmp_path / "checkpoints"
+    flags.mkdir()
+    env = Environment(
+        parallelism=2,
+        configuration={**CHECKPOINTS, "execution.checkpointing.dir": str(checkpoints)},
+    )
+    rows = (
+        env.from_source(SequenceSource(0, BURST_ROWS, rate_per_s=15_000))
+        .transform(
+            lambda df: df.selectExpr(
+                "value",
+                f"IF(value % {KEYS} = 0, NULL, concat('k', value % {KEYS})) AS key",
+                "timestamp_millis(value + 3000 * (value DIV 2000)) AS at",
+                "value DIV 1000 AS second",
+            )
+        )
+        .map_in_arrow(failing(flags, checkpoints))
+        .assign_timestamps_and_watermarks(Watermarks.bounded("at"))
+    )
+
+    def write(stream: DataStream, name: str) -> None:
+        stream.sink_to(FileSink(str(tmp_path / name)))
+
+    keyed = rows.key_by("key")
+    counts = "count(*) AS n", "sum(value) AS s", "max_by(value, at) AS last"
+    write(keyed.window(Tumbling("1 s")).aggregate(*counts), "tumbling")
+    write(keyed.window(Sliding("1 s", "250 ms")).aggregate(*counts), "sliding")
+    write(keyed.window(SessionWindow("1 s")).aggregate(*counts), "sessions")
+    write(keyed.window(Tumbling("1 s")).top_n(2, by="value"), "top")
+    write(keyed.window(Tumbling("5 s")).apply(per_window), "applied")
+    write(keyed.aggregate("count(*) AS n", "count(DISTINCT value % 1000) AS d"), "totals")
+    write(rows.drop_duplicates("key", "second", within="2 s"), "apart")
+    assert session.run(env).status.name == "FINISHED"
+    assert {path.name for path in flags.iterdir()} == {"raised", "killed"}
+
+    def found(name: str, columns: str) -> list[tuple[Any, ...]]:
+        frame = ds.dataset(tmp_path / name, format="parquet").to_table()
+        return sorted(
+            zip(*(frame.column(c).to_pylist() for c in columns.split()), strict=True), key=repr
+        )
+
+    def expected(of_row: Callable[[int], Iterator[Any]]) -> list[tuple[Any, ...]]:
+        """n, s and last, per key and window."""
+        groups: dict[Any, list[int]] = {}
+        for value in range(BURST_ROWS):
+            for window in of_row(value):
+                groups.setdefault((name_of(value), window), []).append(value)
+        return sorted(
+            ((key, len(values), sum(values), max(values)) for (key, _), values in groups.items()),
+            key=repr,
+        )
+
+    def ends(value: int) -> Iterator[int]:
+        """Of sliding windows: each slide that is within a second behind it."""
+        at = value + 3000 * (value // 2000)
+        return iter(range(at - at % 250 + 250, at - at % 250 + 1001, 250))
+
+    seconds, bursts = (expected(lambda value, by=by: iter([value // by])) for by in (1000, 2000))
+    assert found("tumbling", "key n s last") == seconds
+    assert found("sliding", "key n s last") == expected(ends)
+    assert found("sessions", "key n s last") == bursts
+    assert found("applied", "key n s") == sorted((row[:3] for row in bursts), key=repr)
+    tops = [(k, last - KEYS * rank, rank + 1) for k, *_, last in seconds for rank in (0, 1)]
+    assert found("top", "key value rank") == sorted(tops, key=repr)
+    one_each = [
+        (name_of(v), v // 1000) for s in range(0, BURST_ROWS, 1000) for v in range(s, s + KEYS)
+    ]
+    assert found("apart", "key second") == sorted(one_each, key=repr)
+    totals = found("totals", "key n d")
+    assert len(totals) == len(set(totals)), "no update twice"
+    for first in range(KEYS):
+        n, d = max((n, d) for key, n, d in totals if key == name_of(first))
+        assert (n, d) == (len(range(first, BURST_ROWS, KEYS)), 1000)
+
+
+def name_of(value: int) -> str | None:
+    return f"k{value % KEYS}" if value % KEYS else None
+
+
+def per_window(df: DataFrame) -> DataFrame:
+    return df.groupBy("key", "window_start", "window_end").agg(
+        F.count("*").alias("n"), F.sum("value").alias("s")
+    )
 
 
 class Forgetful(StreamOperator):

@@ -5,7 +5,7 @@ This is the most frequent case and the fastest one: a key's place in the arrays 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,14 @@ class DensePartials:
     def rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         return self._rows(np.flatnonzero(self._present))
+
+    def frozen(self) -> Callable[[], pa.RecordBatch | None]:
+        """Makes the rows as they are now, in any thread."""
+        now = DensePartials(self._key_columns, self._merges)
+        now._schema, now._low = self._schema, self._low
+        now._present = self._present.copy()
+        now._columns = {name: column.copy() for name, column in self._columns.items()}
+        return lambda: None if now._schema is None else now.rows()
 
     def _keys_of(self, bundle: Sequence[pa.RecordBatch]) -> list[Ints] | None:
         keys: list[Ints] = []

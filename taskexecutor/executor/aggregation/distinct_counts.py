@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.dense_partials import as_keys
 from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.pair_set import PairSet
 
+_VALUE = "_value"
 DISTINCT = "distinct"  # how lists of distinct values merge whose number matters only
 
 
@@ -34,18 +37,47 @@ class DistinctCounts:
             return list(bundle)
         rows = pa.Table.from_batches(list(bundle)).combine_chunks()
         keys = [as_array(rows.column(name)) for name in self._key_columns]
-        if keys:
-            groups = group(keys)
-            first = pa.array(groups.first_rows())
-            numbers = self._keys.numbers([key.take(first) for key in keys])[groups.codes]
-        else:
-            numbers = np.zeros(rows.num_rows, np.int64)
+        numbers = self._numbers(keys, rows.num_rows)
         for name, values in self._values.items():
             counts = values.new(numbers, as_array(rows.column(name)))
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, pa.field(name, pa.int64()), pa.array(counts))
         batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
         return batches
+
+    def _numbers(self, keys: list[pa.Array], rows: int) -> Ints:
+        if not keys:
+            return np.zeros(rows, np.int64)
+        groups = group(keys)
+        first = pa.array(groups.first_rows())
+        return self._keys.numbers([key.take(first) for key in keys])[groups.codes]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the columns whose values it knows."""
+        return tuple(self._values)
+
+    def frozen(self, name: str) -> Callable[[], pa.Table | None]:
+        """Makes the rows of a column's values as they are now, in any thread: the keys' columns,
+        and the value.
+        """
+        keys, values = self._keys.frozen(), self._values[name].frozen()
+
+        def rows() -> pa.Table | None:
+            found = values()
+            if found is None:
+                return None
+            numbers, column = found
+            of_keys = keys() or []
+            columns = [key.take(numbers) for key in of_keys]
+            return pa.table([*columns, column], names=[*self._key_columns, _VALUE])
+
+        return rows
+
+    def restore(self, name: str, rows: pa.Table) -> None:
+        """Of a column without values."""
+        *keys, values = (as_array(column) for column in rows.columns)
+        self._values[name].add(self._numbers(keys, rows.num_rows), values)
 
 
 class _Values:
@@ -54,6 +86,24 @@ class _Values:
     def __init__(self) -> None:
         self._seen = PairSet()
         self._index = KeyIndex()  # of values that are no integers
+        self._kind: pa.DataType | None = None
+        self._indexed = False
+
+    def frozen(self) -> Callable[[], tuple[pa.Array, pa.Array] | None]:
+        """Makes the number of each pair's key, and its value."""
+        (keys, numbers), index, kind = self._seen.frozen(), self._index.frozen(), self._kind
+        indexed = self._indexed
+
+        def pairs() -> tuple[pa.Array, pa.Array] | None:
+            if kind is None:
+                return None
+            if not indexed:
+                return pa.array(keys), as_keys(numbers, kind)
+            found = index()
+            assert found is not None
+            return pa.array(keys), found[0].take(pa.array(numbers))
+
+        return pairs
 
     def new(self, keys: Ints, lists: pa.Array) -> Ints:
         """How many values of each list its key has not had before."""
@@ -62,11 +112,17 @@ class _Values:
         values = lists.flatten()
         if not len(values):
             return np.zeros(len(lists), np.int64)
+        new = self.add(keys[rows], values)
+        counts: Ints = np.bincount(rows[new], minlength=len(lists))
+        return counts
+
+    def add(self, keys: Ints, values: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each value is new to its key."""
+        self._kind = values.type
         numbers = whole_numbers(values)
         if numbers is None:
+            self._indexed = True
             groups = group([values])
             distinct = values.take(pa.array(groups.first_rows()))
             numbers = self._index.numbers([distinct])[groups.codes]
-        new = self._seen.add(keys[rows], numbers)
-        counts: Ints = np.bincount(rows[new], minlength=len(lists))
-        return counts
+        return self._seen.add(keys, numbers)

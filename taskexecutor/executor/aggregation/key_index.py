@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,12 @@ class KeyIndex:
     def count(self) -> int:
         return self._index.count
 
+    def frozen(self) -> Callable[[], list[pa.Array] | None]:
+        """Makes the columns of all keys known now, in the order of their numbers, in any thread;
+        None if there are none.
+        """
+        return self._index.frozen()
+
     def numbers(self, columns: list[pa.Array]) -> Ints:
         """The numbers of distinct keys; new ones are numbered from the current count on."""
         if not len(columns[0]):
@@ -51,12 +58,22 @@ class DenseIndex:
 
     def keys(self) -> list[pa.Array] | None:
         """The column of all keys in the order of their numbers; None if there are none."""
-        if self._kind is None:
-            return None
-        places = np.flatnonzero(self._table >= 0)
-        values = np.empty(self.count, np.int64)
-        values[self._table[places]] = places + self._low
-        return [as_keys(values, self._kind)]
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], list[pa.Array] | None]:
+        # Of the table, only places without a number change, and then to larger numbers.
+        table, low, count, kind = self._table, self._low, self.count, self._kind
+
+        def keys() -> list[pa.Array] | None:
+            if kind is None:
+                return None
+            numbers = table.copy()
+            places = np.flatnonzero((numbers >= 0) & (numbers < count))
+            values = np.empty(count, np.int64)
+            values[numbers[places]] = places + low
+            return [as_keys(values, kind)]
+
+        return keys
 
     def numbers(self, columns: list[pa.Array]) -> Ints | None:
         """The numbers of distinct keys; None if they are not such integers."""
@@ -118,6 +135,14 @@ class HashIndex:
         numbers = self._numbers
         found = np.array([numbers.get(key, -1) for key in hashable(columns)], np.int64)
         return self._numbered(columns, found)
+
+    def frozen(self) -> Callable[[], list[pa.Array] | None]:
+        known = tuple(self._known)
+        return lambda: (
+            [pa.concat_arrays(list(pieces)) for pieces in zip(*known, strict=True)]
+            if known
+            else None
+        )
 
     def _by_groups(self, columns: list[pa.Array]) -> Ints:
         if not self.count:

@@ -8,7 +8,7 @@ many keys cost a few passes over columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,11 @@ class KeyedPartials:
     def rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         return self._read(self._places[: self._index.count])
+
+    def frozen(self) -> Callable[[], pa.RecordBatch | None]:
+        """Makes the rows as they are now, in any thread."""
+        log, places = tuple(self._log), self._places[: self._index.count].copy()
+        return lambda: pa.concat_batches(log).take(pa.array(places)) if log else None
 
     def _read(self, places: Ints) -> pa.RecordBatch:
         self._log = _one_batch(self._log)

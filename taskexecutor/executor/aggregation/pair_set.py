@@ -40,6 +40,12 @@ class PairSet:
         self.count = count + len(added)
         return new
 
+    def frozen(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], Ints]:
+        """The pairs that are there now, in the order in which they were added. They are not
+        copied: those that follow are written behind them.
+        """
+        return self._first[: self.count], self._second[: self.count]
+
     def _insert(
         self, start: int, stop: int
     ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.int64]]]:

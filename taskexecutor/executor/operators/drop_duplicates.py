@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,18 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.elements import Watermark
-from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import DropDuplicatesSpec
+from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.key_index import hashable
+from taskexecutor.executor.aggregation.row_log import RowLog
 from taskexecutor.executor.operators.windows.contents import event_times
 
 # Kept rows are forgotten in groups, so many for each stretch of `within`.
 _GROUPS = 16
+_TIME = "_time"  # the last column of a snapshot
+_FOR_EVER = 0  # the group of rows that are never forgotten
 
 
 class DropDuplicates(StreamOperator):
@@ -25,7 +30,7 @@ class DropDuplicates(StreamOperator):
     near them. The rows of a batch are decided in the order of event time.
     """
 
-    not_checkpointed = "the rows that it has seen are not part of checkpoints"
+    keeps_event_time = True
 
     def __init__(self, spec: DropDuplicatesSpec) -> None:
         self._spec = spec
@@ -35,10 +40,35 @@ class DropDuplicates(StreamOperator):
         self._group_us = max(1, spec.within_us // _GROUPS)
         self._ending: dict[int, list[Any]] = {}  # the keys of kept rows, by group
         self._groups: list[int] = []  # heap
+        # The same in columns, for snapshots: the keys of kept rows and their times, by group.
+        self._logs: defaultdict[int, RowLog] = defaultdict(RowLog)
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._late = context.counter("numLateRecordsDropped")
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._state = state.keyed_rows("kept rows", self._spec.key_columns)
+
+    def open(self) -> None:
+        """The rows that were kept are those to be remembered."""
+        restored = self._state.restored()
+        if restored is None:
+            return
+        last = restored.num_columns - 1
+        for batch in restored.combine_chunks().to_batches():
+            keys = list(hashable(batch.columns[:last]))
+            self._remember(batch.remove_column(last), keys, batch.column(last).to_numpy())
+
+    def _remember(self, kept: pa.RecordBatch, keys: list[Any], times: Ints) -> None:
+        """Rows that `_kept` does not have yet: of each, the columns of the key."""
+        for key, time_us in zip(keys, times.tolist(), strict=True):
+            self._kept[key] = tuple(sorted((*self._kept.get(key, ()), time_us)))
+        self._note(kept, keys, times)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        pieces = [piece for log in self._logs.values() for piece in log.pieces]
+        self._state.keep(lambda: as_table(pieces) if pieces else None)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         times: Ints = np.zeros(batch.num_rows, np.int64)
@@ -60,7 +90,8 @@ class DropDuplicates(StreamOperator):
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows to keep. Remembers them."""
         places = [column_index(batch.schema, name) for name in self._spec.key_columns]
-        keys = list(hashable([batch.column(place) for place in places]))
+        key_columns = batch.select(places)
+        keys = list(hashable(key_columns.columns))
         first = np.zeros(len(keys), np.bool_)
         kept, within_us = self._kept, self._within_us
         instants = times.tolist()
@@ -76,21 +107,34 @@ class DropDuplicates(StreamOperator):
             else:
                 kept[key] = tuple(sorted((*earlier, time_us)))
             first[row] = True
-        if self._spec.within_us:
-            chosen = np.flatnonzero(first)
-            groups = (times[chosen] + within_us) // self._group_us + 1
-            for row, group in zip(chosen.tolist(), groups.tolist(), strict=True):
-                if group not in self._ending:
-                    self._ending[group] = []
-                    heapq.heappush(self._groups, group)
-                self._ending[group].append(keys[row])
+        chosen = np.flatnonzero(first)
+        if len(chosen):  # copied, or they would keep the whole batch
+            rows = key_columns.take(pa.array(chosen))
+            self._note(rows, [keys[row] for row in chosen.tolist()], times[chosen])
         return first
+
+    def _note(self, kept: pa.RecordBatch, keys: list[Any], times: Ints) -> None:
+        """When rows that were kept are to be forgotten."""
+        kept = kept.append_column(_TIME, pa.array(times))
+        if not self._spec.within_us:
+            self._logs[_FOR_EVER].add(kept)
+            return
+        groups = (times + self._within_us) // self._group_us + 1
+        for group in np.unique(groups).tolist():
+            if group not in self._ending:
+                self._ending[group] = []
+                heapq.heappush(self._groups, group)
+            mine = np.flatnonzero(groups == group)
+            self._ending[group] += [keys[row] for row in mine.tolist()]
+            self._logs[group].add(kept if len(mine) == len(keys) else kept.take(pa.array(mine)))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Forgets rows that are too old to be near those to come, which are after the watermark."""
         next_us = watermark.timestamp_us + 1
         while self._groups and self._groups[0] * self._group_us <= next_us:
-            for key in self._ending.pop(heapq.heappop(self._groups)):
+            group = heapq.heappop(self._groups)
+            del self._logs[group]
+            for key in self._ending.pop(group):
                 times = self._kept.pop(key, ())
                 times = tuple(time_us for time_us in times if time_us + self._within_us > next_us)
                 if times:
@@ -100,3 +144,4 @@ class DropDuplicates(StreamOperator):
     def close(self) -> None:
         self._kept.clear()
         self._ending.clear()
+        self._logs.clear()

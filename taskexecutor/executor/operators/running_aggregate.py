@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.elements import Watermark
-from firesteel.operator import StreamOperator
+from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
 from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.dense_partials import DensePartials
@@ -22,8 +22,6 @@ class RunningAggregate(StreamOperator):
     stream of upserts by key.
     """
 
-    not_checkpointed = "its totals are not part of checkpoints"
-
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec
         merges = merges_of(spec.aggregates)
@@ -32,6 +30,26 @@ class RunningAggregate(StreamOperator):
         self._state: DensePartials | KeyedPartials = DensePartials(spec.key_columns, self._merges)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
+
+    def initialize_state(self, state: OperatorState) -> None:
+        keys = self._spec.key_columns
+        self._totals = state.keyed_rows("totals", keys)
+        self._seen = {
+            name: state.keyed_rows(f"values of {name}", keys) for name in self._distinct.names
+        }
+
+    def open(self) -> None:
+        for name, seen in self._seen.items():
+            if (values := seen.restored()) is not None:
+                self._distinct.restore(name, values)
+        if (totals := self._totals.restored()) is not None:
+            self._add(totals.combine_chunks().to_batches())
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        totals = self._state.frozen()
+        self._totals.keep(lambda: None if (rows := totals()) is None else as_table([rows]))
+        for name, seen in self._seen.items():
+            seen.keep(self._distinct.frozen(name))
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -49,15 +67,14 @@ class RunningAggregate(StreamOperator):
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        changed = self._merge(waiting)
+        changed = self._add(self._distinct.replaced(waiting))
         self.output.emit(
             aggregate_results(
                 self.context, self._spec.aggregates, self._spec.key_columns, changed, {}, {}
             )
         )
 
-    def _merge(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
-        bundle = self._distinct.replaced(bundle)
+    def _add(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
         if isinstance(self._state, DensePartials):
             changed = self._state.add(bundle)
             if changed is not None:

@@ -5,8 +5,8 @@ tumbling windows). Rows are kept once, in their pane, however many windows overl
 that fires combines its panes. All windows that one watermark passes fire together, in the order of
 time. A batch costs a few calls in Python, however many rows it has.
 
-The operator holds the panes, not the keyed state backend, which would hold single rows: a snapshot
-splits the panes' tables by key group.
+The operator holds the panes, not the keyed state backend, which would hold single rows. Panes and
+event time are all of its state: which windows are open, and have fired, follows from them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
-from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.aggregation.columns import as_array, as_table
@@ -31,6 +31,7 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 # Rows of a pane that wait to be combined, beyond as many as are combined already.
 COMPACT_ROWS = 65_536
+_PANE_START = "_pane_start"
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class _Pane:
 
 
 class PaneWindows(StreamOperator):
-    not_checkpointed = "its windows are not part of checkpoints"
+    keeps_event_time = True
 
     def __init__(
         self,
@@ -69,6 +70,38 @@ class PaneWindows(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._contents.setup(context, output)
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._state = state.keyed_rows("panes", self._contents.key_columns)
+
+    def open(self) -> None:
+        restored = self._state.restored()
+        if restored is None:
+            return
+        last = restored.num_columns - 1
+        starts_us = as_array(restored.column(last)).to_numpy()
+        rows = restored.remove_column(last).combine_chunks()
+        for batch in rows.to_batches():
+            for start_us, part in _by_pane(batch, starts_us[: batch.num_rows]):
+                self._restore(start_us, part)
+            starts_us = starts_us[batch.num_rows :]
+
+    def _restore(self, start_us: int, part: pa.RecordBatch) -> None:
+        pane = self._panes.get(start_us)
+        if pane is None:
+            pane = self._panes[start_us] = _Pane()
+            heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
+            # In processing time, a window that was over has not fired, or it would be gone.
+            now_us = MIN_TIMESTAMP_US if self._window.processing_time else self._now_us
+            for end_us in self._ends(start_us):
+                if end_us - 1 + self._lateness_us > now_us and end_us not in self._fired:
+                    self._open(end_us, now_us)
+        pane.slices.append(part)
+        pane.rows += part.num_rows
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        panes = [(start_us, tuple(pane.slices)) for start_us, pane in self._panes.items()]
+        self._state.keep(lambda: _with_starts(panes))
 
     @property
     def _now_us(self) -> int:
@@ -251,6 +284,16 @@ class PaneWindows(StreamOperator):
         while end_us > start_us:
             yield end_us
             end_us -= self._window.slide_us
+
+
+def _with_starts(panes: Sequence[tuple[int, Sequence[pa.RecordBatch]]]) -> pa.Table | None:
+    """The rows of all panes, with the start of each row's pane as the last column."""
+    batches = [
+        part.append_column(_PANE_START, pa.array(np.full(part.num_rows, start_us)))
+        for start_us, parts in panes
+        for part in parts
+    ]
+    return as_table(batches) if batches else None
 
 
 def _floor(time_us: Any, offset_us: int, step_us: int) -> Any:

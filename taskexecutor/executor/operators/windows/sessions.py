@@ -6,7 +6,7 @@ time. They wait in one table, which is settled when a session may fire or a row 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
-from firesteel.operator import Output, RuntimeContext, StreamOperator
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SessionSpec
 from firesteel.row_kind import DELETE
 from taskexecutor.executor.aggregation.columns import as_array, as_table
@@ -40,7 +40,7 @@ class SessionWindows(StreamOperator):
     A row is too late if its session, joined with those still open, was over when the row arrived.
     """
 
-    not_checkpointed = "its windows are not part of checkpoints"
+    keeps_event_time = True
 
     def __init__(
         self,
@@ -67,6 +67,28 @@ class SessionWindows(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._contents.setup(context, output)
+
+    def initialize_state(self, state: OperatorState) -> None:
+        keys = self._contents.key_columns
+        self._rows = state.keyed_rows("sessions", keys)
+        self._results = state.keyed_rows("results", keys)
+
+    def open(self) -> None:
+        """All sessions were open at the snapshot, so they are settled, joined or not."""
+        self._settled, self._emitted = self._rows.restored(), self._results.restored()
+        if self._settled is None:
+            return
+        ends = _numbers(self._settled, _END)
+        over = np.where(_flags(self._settled, _FRESH), ends, ends + self._lateness_us)
+        self._next_end_us = min(int(over.min()), MAX_TIMESTAMP_US)
+        if self._window.processing_time:
+            for end_us in np.unique(ends).tolist():
+                self.context.timers.register_processing_time(-(-end_us // 1_000))
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        waiting, settled, emitted = tuple(self._waiting), self._settled, self._emitted
+        self._rows.keep(lambda: _together(settled, waiting))
+        self._results.keep(lambda: emitted)
 
     # -- arrival
 
@@ -141,7 +163,7 @@ class SessionWindows(StreamOperator):
         closed_us = ends - 1 + self._lateness_us
         fresh = np.zeros(len(starts), np.bool_)
         fresh[numbers[_flags(table, _FRESH)]] = True
-        if arriving:
+        if arriving and not self._window.processing_time:
             # Settled sessions are still open, so these have only just arrived.
             late = closed_us <= over_us
             if late.any():
@@ -216,6 +238,13 @@ class SessionWindows(StreamOperator):
 def _with_bounds(rows: pa.Table, starts: Ints, ends: Ints) -> pa.Table:
     """The rows with the start and the end of their session."""
     return rows.append_column(_START, pa.array(starts)).append_column(_END, pa.array(ends))
+
+
+def _together(settled: pa.Table | None, waiting: Sequence[pa.RecordBatch]) -> pa.Table | None:
+    parts = [] if settled is None else [settled]
+    if waiting:
+        parts.append(as_table(waiting))
+    return pa.concat_tables(parts) if parts else None
 
 
 def _numbers(table: pa.Table, name: str) -> Ints:
