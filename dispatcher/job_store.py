@@ -277,6 +277,28 @@ class JobStore:
                 raise NotWritten(_reason(error)) from error
             raise
 
+    def drop_savepoint(self, path: str) -> JobId | None:
+        """Forgets a savepoint, which may not be known here. If a running job has completed nothing
+        since, nothing happens, and that job is returned.
+        """
+        of_path = sa.and_(_checkpoints.c.path == path, _checkpoints.c.kind == _SAVEPOINT)
+        newer = _checkpoints.alias()
+        superseded = sa.exists().where(
+            newer.c.job_id == _checkpoints.c.job_id,
+            newer.c.checkpoint_id > _checkpoints.c.checkpoint_id,
+        )
+        ended = [status.name for status in JobStatus if status.globally_terminal]
+        needed = (
+            sa.select(_jobs.c.job_id)
+            .join(_checkpoints, _checkpoints.c.job_id == _jobs.c.job_id)
+            .where(of_path, ~superseded, _jobs.c.status.not_in(ended))
+        )
+        with self._transaction() as connection:
+            if (job_id := connection.execute(needed).scalar()) is not None:
+                return JobId(job_id)
+            connection.execute(sa.delete(_checkpoints).where(of_path))
+        return None
+
     def checkpoints(self, job_id: JobId) -> list[CompleteCheckpoint]:
         """By id."""
         query = sa.select(_checkpoints).where(_checkpoints.c.job_id == job_id)
@@ -289,6 +311,7 @@ class JobStore:
                     size_bytes=row.size_bytes,
                     triggered_ms=row.triggered_ms,
                     completed_ms=row.completed_ms,
+                    epoch=row.epoch,
                 )
                 for row in connection.execute(query.order_by(_checkpoints.c.checkpoint_id))
             ]

@@ -36,7 +36,7 @@ from firesteel.common.ids import JobId, is_id
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
-from firesteel.errors import PayloadTooLarge
+from firesteel.errors import FiresteelError, PayloadTooLarge
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +77,10 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"upload the job's files first; missing: {names}",
             )
+        try:
+            await self._shell.check_checkpoints(graph)
+        except FiresteelError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if self._shell.store_problem:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(self._shell.store_problem)
@@ -126,6 +130,25 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         job = await self._job(request.job_id, context)
         await _refuse(context, await self._shell.cancel(job.job_id))
         return job_master_pb2.CancelJobResponse()
+
+    async def TakeCheckpoint(
+        self, request: job_master_pb2.TakeCheckpointRequest, context: _Context
+    ) -> job_master_pb2.TakeCheckpointResponse:
+        job = await self._job(request.job_id, context)
+        try:
+            return await self._shell.take_checkpoint(job, request)
+        except FiresteelError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise AssertionError("abort raises") from None
+
+    async def DisposeSavepoint(
+        self, request: dispatcher_pb2.DisposeSavepointRequest, context: _Context
+    ) -> dispatcher_pb2.DisposeSavepointResponse:
+        try:
+            await self._shell.dispose_savepoint(request.path)
+        except FiresteelError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return dispatcher_pb2.DisposeSavepointResponse()
 
     async def RemoveJob(
         self, request: dispatcher_pb2.RemoveJobRequest, context: _Context

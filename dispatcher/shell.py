@@ -50,8 +50,11 @@ from dispatcher.core.jobs import Job
 from dispatcher.core.records import Record
 from dispatcher.job_store import JobStore
 from dispatcher.results import ChunkOutOfOrder, Limits, ResultsNotWritten, ResultStore
+from dispatcher.savepoints import dispose_savepoint
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.savepoint import read_restored
+from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
@@ -59,11 +62,13 @@ from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
+from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.service.core import Tick
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import SYSTEM, Platform, Process
 from firesteel.common.states import JobStatus
 from firesteel.common.units import shortest_size
+from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
 
@@ -217,6 +222,44 @@ class Shell:
             return bool(conf.get(options.CHECKPOINT_INTERVAL))
         except ConfigurationError:
             return False  # its JobMaster says which option is wrong
+
+    async def check_checkpoints(self, graph: job_graph_pb2.JobGraph) -> None:
+        """Raises FiresteelError if checkpoints cannot be written where the job wants them, or what
+        it is to begin from cannot be restored.
+        """
+        try:
+            conf = self.conf.with_overrides(dict(graph.config))
+            takes = bool(conf.get(options.CHECKPOINT_INTERVAL))
+            if takes and (directory := conf.get(options.CHECKPOINT_DIR)):
+                await asyncio.to_thread(lambda: CheckpointStorage(directory).check_writable())
+            if options.RECOVERY_PATH.key in graph.config:
+                await asyncio.to_thread(lambda: read_restored(job_graph_from_proto(graph), conf))
+        except ConfigurationError:
+            pass  # its JobMaster says which option is wrong
+
+    async def take_checkpoint(
+        self, job: Job, request: job_master_pb2.TakeCheckpointRequest
+    ) -> job_master_pb2.TakeCheckpointResponse:
+        """Returns when it is complete. Raises FiresteelError."""
+        process = self.core.process_of(job) if job.confirmed else None
+        if job.ended or process is None:
+            waits = "" if job.ended else ", and has no JobMaster yet"
+            raise FiresteelError(f"job {job.job_id} is {job.status.name}{waits}")
+        stub: Any = self._job_master(process.address)
+        try:
+            taken: job_master_pb2.TakeCheckpointResponse = await stub.TakeCheckpoint(request)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise FiresteelError(error.details()) from None
+            raise FiresteelError(
+                f"the JobMaster of job {job.job_id} has ended before it answered:"
+                f" `firesteel show --checkpoints {job.job_id}` tells what is complete"
+            ) from error
+        return taken
+
+    async def dispose_savepoint(self, path: str) -> None:
+        """Raises FiresteelError."""
+        await self._in_store(lambda: dispose_savepoint(self._store, path))
 
     async def commit_checkpoint(
         self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]

@@ -102,9 +102,10 @@ class CheckpointStore:
         match outcome:
             case events.CheckpointStored():
                 self._paths[checkpoint_id] = path
+                if command.savepoint_path:  # which has copies of these
+                    loop.run_in_executor(self._thread, self._drop_directory, checkpoint_id)
             case events.CheckpointNotStored():
-                metadata = (f"chk-{checkpoint_id}/{METADATA}",)
-                loop.run_in_executor(self._thread, self._drop_files, metadata)
+                loop.run_in_executor(self._thread, self._drop_metadata, command)
         return outcome
 
     async def _commit(
@@ -158,6 +159,8 @@ class CheckpointStore:
         checkpoint_id = command.metadata.checkpoint_id
         try:
             storage = self._opened()
+            if command.savepoint_path:
+                return self._write_savepoint(storage, command)
             storage.write(f"chk-{checkpoint_id}/{METADATA}", [encode(command.metadata)])
             return storage.at(f"chk-{checkpoint_id}").uri
         except StorageError as error:
@@ -165,6 +168,36 @@ class CheckpointStore:
         except Exception as error:
             log.exception("a checkpoint could not be stored", checkpoint=checkpoint_id)
             return StorageError(repr(error))
+
+    def _write_savepoint(
+        self, storage: CheckpointStorage, command: commands.StoreCheckpoint
+    ) -> str:
+        """With copies of all its files, under the paths that they have in the job's directory."""
+        savepoint = CheckpointStorage(command.savepoint_path, option="the savepoint's directory")
+        folder = f"chk-{command.metadata.checkpoint_id}"
+        try:
+            for name in storage.at(folder).files():
+                storage.copy(f"{folder}/{name}", savepoint)
+            savepoint.write(METADATA, [encode(command.metadata)])
+        except StorageError:
+            self._try(lambda: savepoint.delete_directory(""))
+            raise
+        return savepoint.uri
+
+    def _drop_metadata(self, command: commands.StoreCheckpoint) -> None:
+        """The core has the rest of it deleted."""
+        if command.savepoint_path:
+            savepoint = CheckpointStorage(command.savepoint_path)
+            self._try(lambda: savepoint.delete_directory(""))
+        else:
+            self._drop_files((f"chk-{command.metadata.checkpoint_id}/{METADATA}",))
+
+    def _drop_directory(self, checkpoint_id: int) -> None:
+        self._try(lambda: self._opened().delete_directory(f"chk-{checkpoint_id}"))
+
+    def path(self, checkpoint_id: int) -> str:
+        """Of a complete checkpoint."""
+        return self._paths.get(checkpoint_id, "")
 
     def _drop(self, checkpoint_id: int) -> None:
         path = self._paths.pop(checkpoint_id)

@@ -343,6 +343,7 @@ class TaskExecutorMessages:
     def _submit(self, command: commands.DeployTasks) -> tasks_pb2.SubmitTasks:
         message = tasks_pb2.SubmitTasks()
         message.CopyFrom(self._common)
+        message.restored_directory = command.restored_from
         message.vertices.extend(
             self._vertex(vertex_id, command.schemas) for vertex_id in command.vertices
         )

@@ -21,9 +21,6 @@ from firesteel._proto import (
     job_master_pb2_grpc,
 )
 from firesteel.common import metrics
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
-from firesteel.common.checkpoints.metadata import read_metadata
-from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import IdSource
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
@@ -31,10 +28,12 @@ from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
+from firesteel.errors import FiresteelError
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.paths import PathLister, list_files
+from jobmaster.recovery import recovery_of
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
 
@@ -180,32 +179,20 @@ class JobMasterProcess:
         except ConfigurationError as error:
             self._reject(start, str(error))
             return
-        checkpoints = [complete_checkpoint_from_proto(c) for c in start.checkpoints]
-        if checkpoints:
-            self._restoring = asyncio.create_task(self._restore(start, settings, checkpoints))
+        if start.checkpoints or options.RECOVERY_PATH.key in start.job_graph.config:
+            self._restoring = asyncio.create_task(self._restore(start, settings))
         else:
             self._run_job(start, settings, Recovery(epoch=start.epoch))
 
-    async def _restore(
-        self,
-        start: dispatcher_pb2.StartJob,
-        settings: JobSettings,
-        checkpoints: list[CompleteCheckpoint],
-    ) -> None:
-        """Goes on with a job that has lost its JobMaster: from exactly the latest checkpoint, or
-        not at all (invariant 6).
-        """
-        latest = checkpoints[-1]
+    async def _restore(self, start: dispatcher_pb2.StartJob, settings: JobSettings) -> None:
+        """Goes on from exactly the latest checkpoint, or not at all (invariant 6)."""
+        conf = self._conf.with_overrides(dict(start.job_graph.config))
+        checkpoints = [complete_checkpoint_from_proto(c) for c in start.checkpoints]
         try:
-            metadata = await asyncio.to_thread(read_metadata, latest.path)
-        except StorageError as error:
-            self._reject(
-                start,
-                f"the job's JobMaster has ended, and checkpoint {latest.checkpoint_id}, its latest,"
-                f" cannot be restored: {error}. Nothing was deleted",
-            )
+            recovery = await asyncio.to_thread(recovery_of, start, conf, checkpoints)
+        except FiresteelError as error:
+            self._reject(start, f"{error}. Nothing was deleted")
             return
-        recovery = Recovery(epoch=start.epoch, checkpoints=checkpoints, latest=metadata)
         self._run_job(start, settings, recovery)
 
     def _run_job(

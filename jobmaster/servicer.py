@@ -18,6 +18,7 @@ from firesteel._proto import common_pb2, job_master_pb2, job_master_pb2_grpc, ta
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.link import EOF
+from firesteel.errors import FiresteelError
 from jobmaster import convert
 from jobmaster.core import events
 
@@ -33,6 +34,10 @@ class Job(Protocol):
     epoch: int
 
     def post(self, event: events.Event) -> None: ...
+
+    async def take_checkpoint(
+        self, *, savepoint: bool, into: str
+    ) -> job_master_pb2.TakeCheckpointResponse: ...
 
     def details(self) -> job_master_pb2.JobDetails: ...
 
@@ -172,6 +177,16 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         job = await self._job(request.job_id, context)
         job.post(events.CancelRequested())
         return job_master_pb2.CancelJobResponse()
+
+    async def TakeCheckpoint(
+        self, request: job_master_pb2.TakeCheckpointRequest, context: _Context
+    ) -> job_master_pb2.TakeCheckpointResponse:
+        job = await self._job(request.job_id, context)
+        try:
+            return await job.take_checkpoint(savepoint=request.savepoint, into=request.directory)
+        except FiresteelError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise AssertionError("abort raises") from None
 
     async def GetJobDetails(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context

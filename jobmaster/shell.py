@@ -18,12 +18,15 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.config import options
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import job_graph_from_proto, state_number
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
+from firesteel.errors import FiresteelError
 from jobmaster import convert, job_metrics
 from jobmaster.checkpoint_store import CheckpointStore
 from jobmaster.collected_rows import CollectedRows
@@ -106,11 +109,14 @@ class RunningJob:
             directory,
             graph.job_id,
             self.epoch,
-            paths={c.checkpoint_id: c.path for c in recovery.checkpoints},
+            paths=recovery.paths,
             dispatcher=start.dispatcher_address,
             platform=platform,
             post=self.post,
         )
+        self._ids = ids
+        # Of those who asked for a checkpoint or a savepoint.
+        self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
@@ -161,6 +167,39 @@ class RunningJob:
 
     def post(self, event: events.Event) -> None:
         self.driver.post(event)
+
+    async def take_checkpoint(
+        self, *, savepoint: bool, into: str
+    ) -> job_master_pb2.TakeCheckpointResponse:
+        """Returns when it is complete. `into`: the directory in which a savepoint's is made; empty:
+        the configured one. Raises FiresteelError.
+        """
+        what = "savepoint" if savepoint else "checkpoint"
+        path = self._savepoint_path(into) if savepoint else ""
+        request = self._ids.next()
+        answer = self._requests[request] = asyncio.get_running_loop().create_future()
+        self.post(events.CheckpointRequested(request=request, savepoint_path=path))
+        try:
+            answered: commands.AnswerRequest = await answer
+        finally:
+            self._requests.pop(request, None)
+        if answered.problem:
+            raise FiresteelError(f"no {what} of job {self.job_id} was taken: {answered.problem}")
+        return job_master_pb2.TakeCheckpointResponse(
+            checkpoint_id=answered.checkpoint_id,
+            path=self._checkpoints.path(answered.checkpoint_id),
+        )
+
+    def _savepoint_path(self, into: str) -> str:
+        settings = self._settings.checkpoints
+        into = into or (settings.savepoint_directory if settings is not None else "")
+        if settings is not None and not into:
+            raise FiresteelError(
+                "no directory for the savepoint: name one, or set"
+                f" {options.SAVEPOINT_DIR.key} for the job"
+            )
+        name = f"savepoint-{self.job_id[:6]}-{self._ids.next()[:12]}"
+        return CheckpointStorage(into or ".").at(name).uri
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
         for metrics in metrics_in(message):
@@ -224,6 +263,10 @@ class RunningJob:
                 | commands.DropAllCheckpoints()
             ):
                 self._checkpoints.execute(command)
+            case commands.AnswerRequest():
+                answer = self._requests.get(command.request)
+                if answer is not None and not answer.done():
+                    answer.set_result(command)
             case commands.ReportStatus():
                 self._report_status()
             case commands.ReportProgress():
@@ -234,6 +277,10 @@ class RunningJob:
             case commands.Log():
                 getattr(self.log, command.level)(command.text, **command.fields)
             case commands.Exit():
+                for request, answer in self._requests.items():
+                    if not answer.done():
+                        problem = "the job's JobMaster has ended"
+                        answer.set_result(commands.AnswerRequest(request=request, problem=problem))
                 self._exit_process()
             case _:
                 assert_never(command)

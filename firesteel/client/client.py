@@ -10,6 +10,7 @@ Every error is one of firesteel.errors, with one sentence on what is wrong and w
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import tempfile
 import time
@@ -144,6 +145,38 @@ class Client:
         Raises JobNotFound, or FiresteelError if it has already ended.
         """
         self._call(self._dispatcher.CancelJob, job_master_pb2.CancelJobRequest(job_id=job_id))
+
+    def savepoint(self, job_id: str, directory: str = "") -> str:
+        """Takes a savepoint of a running job, and returns its path when it is complete.
+
+        `directory`: a path or a URI, in which one is made for it; empty: the configured one
+        (execution.checkpointing.savepoint-dir). Raises JobNotFound, or FiresteelError if no
+        savepoint was taken.
+        """
+        return str(self._take_checkpoint(job_id, savepoint=True, directory=directory).path)
+
+    def checkpoint(self, job_id: str) -> int:
+        """Takes a checkpoint of a running job now, and returns its id when it is complete.
+
+        Raises JobNotFound, or FiresteelError if no checkpoint was taken.
+        """
+        return int(self._take_checkpoint(job_id, savepoint=False).checkpoint_id)
+
+    def _take_checkpoint(self, job_id: str, *, savepoint: bool, directory: str = "") -> Any:
+        request = job_master_pb2.TakeCheckpointRequest(
+            job_id=job_id, savepoint=savepoint, directory=absolute(directory)
+        )
+        try:
+            return self._dispatcher.TakeCheckpoint(request)  # takes as long as it takes
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+
+    def dispose_savepoint(self, path: str) -> None:
+        """Deletes a savepoint. Raises FiresteelError if it is none, or a job still needs it."""
+        self._call(
+            self._dispatcher.DisposeSavepoint,
+            dispatcher_pb2.DisposeSavepointRequest(path=absolute(path)),
+        )
 
     def remove(self, job_id: str) -> None:
         """Deletes a job that has ended, with its collected rows, its JobMaster's log, its record
@@ -345,6 +378,11 @@ class Client:
                 return PayloadTooLarge(text)
             case _:
                 return SubmissionRejected(text) if submitting else FiresteelError(text)
+
+
+def absolute(path: str) -> str:
+    """A path as the cluster's processes understand it; URIs and nothing stay as they are."""
+    return path if not path or "://" in path else os.path.abspath(path)
 
 
 def raise_unless_finished(details: JobDetails) -> None:

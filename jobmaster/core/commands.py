@@ -86,6 +86,8 @@ class DeployTasks:
     vertices: tuple[VertexId, ...]  # those that occur in tasks
     locations: tuple[ResultLocations, ...]  # of every input of those vertices
     schemas: dict[OutputOf, bytes] = field(repr=False)  # the job's, shared by all commands
+    # What the paths of the state that they restore are relative to; empty: the job's directory.
+    restored_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,16 @@ class StoreCheckpoint:
     metadata: CheckpointMetadata = field(repr=False)
     size_bytes: int
     subsumed: tuple[int, ...]
+    savepoint_path: str = ""  # of a savepoint: all of it is copied into this directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """A checkpoint or savepoint that somebody asked for has come to its end."""
+
+    request: str
+    checkpoint_id: int = 0
+    problem: str = ""  # empty: it is complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +252,7 @@ Command: TypeAlias = (
     | BeginResults
     | SpoolChunk
     | StoreCheckpoint
+    | AnswerRequest
     | DropCheckpoint
     | DropCheckpointFiles
     | DropAllCheckpoints

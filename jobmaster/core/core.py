@@ -172,6 +172,8 @@ class JobMasterCore:
                 job.out += job.checkpoints.not_stored(
                     event.checkpoint_id, event.problem, now, counts=not event.store_away
                 )
+            case events.CheckpointRequested():
+                job.out += job.checkpoints.requested(event.request, event.savepoint_path, now)
             case events.ResourceManagerConnected():
                 job.declare(force=True)
             case events.ResourcesShort():

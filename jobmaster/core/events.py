@@ -184,6 +184,14 @@ class CheckpointNotStored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested:
+    """Somebody asks for a checkpoint or a savepoint. Results in AnswerRequest."""
+
+    request: str
+    savepoint_path: str = ""  # of the directory to make for it; empty: a checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
     """Another JobMaster has the job, or it is over: this one changes nothing any more."""
 
@@ -235,6 +243,7 @@ Event: TypeAlias = (
     | TaskDataEnded
     | CheckpointStored
     | CheckpointNotStored
+    | CheckpointRequested
     | Superseded
     | ResourceManagerConnected
     | ResourcesShort

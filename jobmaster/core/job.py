@@ -97,6 +97,7 @@ class Job:
         """Deploys everything that waits; the plan must have been analysed."""
         assert self.schemas is not None, "deployed before the analysis"
         self.scheduler.restored = self.checkpoints.restored()
+        self.scheduler.restored_from = self.checkpoints.restored_from
         self.out.extend(self.scheduler.deploy(self.schemas, self.now_ms(now)))
 
     @property

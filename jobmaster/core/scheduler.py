@@ -57,6 +57,7 @@ class Scheduler:
         self.waiting: list[ExecutionVertex] = []  # SCHEDULED, not yet deployed
         # What each subtask of each operator restores; None: everything begins from nothing.
         self.restored: dict[OperatorId, list[OperatorSnapshot]] | None = None
+        self.restored_from = ""
 
     @property
     def has_all_slots(self) -> bool:
@@ -137,6 +138,7 @@ class Scheduler:
                     locations for vertex_id in vertices for locations in located[vertex_id]
                 ),
                 schemas=schemas,
+                restored_from=self.restored_from,
             )
             for task_executor_id, (tasks, vertices) in batches.items()
         ]

@@ -89,6 +89,7 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         )
     return CheckpointSettings(
         directory=conf.get(options.CHECKPOINT_DIR),
+        savepoint_directory=conf.get(options.SAVEPOINT_DIR),
         interval_s=interval_s,
         timeout_s=conf.get(options.CHECKPOINT_TIMEOUT),
         min_pause_s=conf.get(options.CHECKPOINT_MIN_PAUSE),

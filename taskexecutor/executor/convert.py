@@ -103,7 +103,11 @@ def _restored(
 ) -> dict[OperatorId, RestoredOperatorState] | None:
     if not deployment.HasField("restored"):
         return None
-    storage = checkpoint_storage(submit)
+    storage = (
+        CheckpointStorage(submit.restored_directory)
+        if submit.restored_directory
+        else checkpoint_storage(submit)
+    )
     assert storage is not None, "a task restores without a checkpoint directory"
     return {
         snapshot.operator_id: read_snapshot(storage, snapshot)

@@ -16,6 +16,7 @@ import cloudpickle
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import (
@@ -30,6 +31,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel import Environment, Sliding, Tumbling, Watermarks
 from firesteel import Session as SessionWindow
+from firesteel.client.cli import main
 from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import (
@@ -44,7 +46,7 @@ from firesteel.connectors import (
     SourceReader,
 )
 from firesteel.datastream import DataStream
-from firesteel.errors import JobFailed
+from firesteel.errors import JobCanceled, JobFailed, SubmissionRejected
 from firesteel.operator import RuntimeContext, StreamOperator
 
 from .conftest import Session, eventually, files_below, job_master_pid
@@ -476,21 +478,69 @@ def test_what_cannot_take_part_is_refused_before_data_flows(
     session: Session, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    for directory, message in (
-        (
-            "checkpoints",
-            "Forget cannot take part in checkpoints yet: what it counts is in no state",
-        ),
-        ("file/checkpoints", r"file/checkpoints\S* cannot be written .execution.checkpointing.dir"),
-    ):
+
+    def program(directory: str) -> Environment:
         configuration = {**CHECKPOINTS, "execution.checkpointing.dir": str(tmp_path / directory)}
         env = Environment(configuration=configuration)
         stream = env.from_source(SequenceSource(0, 10, rate_per_s=10))
         stream.operator("Forget", Forgetful).sink_to(FileSink(str(tmp_path / "out")))
-        job_id = session.submit(env)
-        with pytest.raises(JobFailed, match=message):
-            session.client.wait(job_id)
-        details = session.client.job_details(job_id)
-        attempts = [s.current for vertex in details.vertices for s in vertex.subtasks]
-        assert all(ExecutionState.DEPLOYING not in one.entered_ms for one in attempts if one)
+        return env
+
+    with pytest.raises(SubmissionRejected, match=r"cannot be written .execution.checkpointing.dir"):
+        session.submit(program("file/checkpoints"))
+    job_id = session.submit(program("checkpoints"))
+    message = "Forget cannot take part in checkpoints yet: what it counts is in no state"
+    with pytest.raises(JobFailed, match=message):
+        session.client.wait(job_id)
+    details = session.client.job_details(job_id)
+    attempts = [s.current for vertex in details.vertices for s in vertex.subtasks]
+    assert all(ExecutionState.DEPLOYING not in one.entered_ms for one in attempts if one)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_job_begins_from_a_savepoint_with_another_parallelism(
+    session: Session, tmp_path: Path
+) -> None:
+    """The first job goes on after its savepoint, until it is cancelled."""
+    first, second, flags = (tmp_path / name for name in ("first", "second", "flags"))
+    flags.mkdir()
+    for flag in ("raised", "killed"):
+        (flags / flag).touch()
+    checkpoints = {
+        "execution.checkpointing.interval": "200 ms",
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+    }
+    env = Environment(parallelism=1, configuration=checkpoints)
+    numbered(env, flags, first).sink_to(FileSink(str(first)))
+    job_id = session.submit(env)
+    eventually(lambda: list(first.glob("part-*")), "a checkpoint is complete")
+    arguments = ["savepoint", "-m", session.address, job_id[:8], str(tmp_path / "savepoints")]
+    taken = CliRunner().invoke(main, arguments)  # in no process of its own: the job soon ends
+    assert taken.exit_code == 0, taken.output
+    path = Path(taken.output.splitlines()[-1].removeprefix("Savepoint completed. Path: "))
+    assert path.parent == tmp_path / "savepoints"
+    session.client.cancel(job_id)
+    with pytest.raises(JobCanceled):
+        session.client.wait(job_id)
+    eventually(lambda: not list(files_below(tmp_path / "checkpoints")), "only the savepoint stays")
+    moved = path.rename(tmp_path / "moved")
+
+    restored = {**checkpoints, "execution.state-recovery.path": str(moved)}
+    env = Environment(configuration=restored)
+    env.from_source(SequenceSource(0, 1)).sink_to(FileSink(str(second)), uid="other")
+    with pytest.raises(SubmissionRejected, match=r"which the program has not; .*\(uid other\)"):
+        session.submit(env)
+    env = Environment(parallelism=2, configuration=restored)
+    numbered(env, flags, second).sink_to(FileSink(str(second)))
+    assert session.run(env).status.name == "FINISHED"
+    before, after = (
+        ds.dataset(folder, format="parquet").to_table().to_pandas() for folder in (first, second)
+    )
+    assert 0 < len(after) < ROWS
+    for key, of_key in after.groupby("key"):
+        earlier = before[(before["key"] == key) & (before["n"] < of_key["n"].min())]
+        values = [*earlier["value"], *of_key["value"]]
+        assert sorted(values) == list(range(int(key), ROWS, KEYS)), "every row once"
+        assert sorted(of_key["n"]) == list(range(len(earlier) + 1, len(values) + 1))
+    session.client.dispose_savepoint(str(moved))
+    assert not moved.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -248,7 +249,7 @@ def test_a_job_master_that_another_one_has_replaced_adds_no_checkpoint(store: Jo
         store.commit_checkpoint(JOB, 1, checkpoint(2), [1])
     assert store.checkpoints(JOB) == [checkpoint(1)]
     store.commit_checkpoint(JOB, 2, checkpoint(10), [1])
-    assert store.checkpoints(JOB) == [checkpoint(10)]
+    assert store.checkpoints(JOB) == [replace(checkpoint(10), epoch=2)]
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -278,3 +279,16 @@ def test_a_checkpoint_that_was_certainly_not_written_is_told_from_one_that_may_b
     execute(url, "ALTER TABLE checkpoints RENAME TO elsewhere")
     with pytest.raises(NotWritten, match="checkpoints"):
         store.commit_checkpoint(JOB, 1, checkpoint(1), [])
+
+
+def test_a_savepoint_is_forgotten_unless_a_running_job_would_begin_from_it(store: JobStore) -> None:
+    store.commit_checkpoint(JOB, 1, checkpoint(1, savepoint=True), [])
+    assert store.drop_savepoint("/d/chk-1") == JOB
+    store.commit_checkpoint(JOB, 1, checkpoint(2), [])
+    assert store.drop_savepoint("/d/chk-2") is None, "it is a checkpoint"
+    assert store.drop_savepoint("/d/chk-1") is None
+    assert store.checkpoints(JOB) == [checkpoint(2)]
+    store.commit_checkpoint(JOB, 1, checkpoint(3, savepoint=True), [])
+    store.persist([JobEnded(job_id=JOB, status=JobStatus.FAILED, end_ms=9, keeps_checkpoints=True)])
+    assert store.drop_savepoint("/d/chk-3") is None
+    assert store.checkpoints(JOB) == [checkpoint(2)]

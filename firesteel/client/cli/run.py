@@ -47,6 +47,26 @@ _parallelism = click.option(
     "  firesteel run --py-files lib.py,tools.zip --py-archives model.zip#model job.py\n"
     "  firesteel run -D spark.sql.ansi.enabled=false -D slot.request.timeout='30 s' job.py",
 )
+@click.option(
+    "-s",
+    "--from-savepoint",
+    metavar="PATH",
+    help="Begin with the state of this savepoint, or of a checkpoint that was kept.",
+)
+@click.option(
+    "-n",
+    "--allow-non-restored-state",
+    is_flag=True,
+    help="Give up state of operators that the program does not have.",
+)
+@click.option(
+    "-c",
+    "--claim-mode",
+    "--restore-mode",
+    type=click.Choice(("claim", "no_claim", "no-claim")),
+    help="claim: the job owns what it begins from, and deletes it when it has newer checkpoints."
+    " [default: no_claim]",
+)
 @click.option("-d", "--detached", is_flag=True, help="Return when the job is submitted.")
 @_parallelism
 @click.option(
@@ -86,6 +106,9 @@ _parallelism = click.option(
 @_job_file
 @_job_arguments
 def run(
+    from_savepoint: str | None,
+    allow_non_restored_state: bool,
+    claim_mode: str | None,
     detached: bool,
     parallelism: int | None,
     target: str | None,
@@ -129,7 +152,10 @@ def run(
         mode="embedded" if cluster is None else "remote",
         conf=conf,
         address="" if cluster is None else cluster.address,
-        overrides=_job_overrides(definitions, parallelism),
+        overrides={
+            **_job_overrides(definitions, parallelism),
+            **_recovery(from_savepoint, allow_non_restored_state, claim_mode),
+        },
         attached=not detached,
         on_submitted=lambda job_id, name: click.echo(f"Job has been submitted with JobID {job_id}"),
         on_watching=display.begin,
@@ -234,6 +260,21 @@ def _job_overrides(definitions: tuple[str, ...], parallelism: int | None) -> dic
     if parallelism is not None:
         overrides[options.PARALLELISM.key] = str(parallelism)
     return overrides
+
+
+def _recovery(path: str | None, allow_unmatched: bool, claim_mode: str | None) -> dict[str, str]:
+    from firesteel.client.client import absolute
+
+    if path is None:
+        if allow_unmatched or claim_mode:
+            raise FiresteelError("-n and -c say how to begin from a savepoint: name one with -s")
+        return {}
+    chosen = {options.RECOVERY_PATH.key: absolute(path)}
+    if allow_unmatched:
+        chosen[options.RECOVERY_ALLOW_UNMATCHED.key] = "true"
+    if claim_mode:
+        chosen[options.RECOVERY_CLAIM_MODE.key] = claim_mode.upper().replace("-", "_")
+    return chosen
 
 
 def _files(

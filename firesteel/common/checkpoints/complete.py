@@ -13,3 +13,4 @@ class CompleteCheckpoint:
     size_bytes: int = 0
     triggered_ms: int = 0
     completed_ms: int = 0
+    epoch: int = 1  # of the JobMaster that took it

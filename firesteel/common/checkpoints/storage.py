@@ -23,6 +23,7 @@ from firesteel.errors import FiresteelError
 
 METADATA = "_metadata"
 _PART = ".part"
+_COPY_BYTES = 4 << 20
 
 
 class StorageError(FiresteelError):
@@ -100,6 +101,19 @@ class CheckpointStorage:
         ):
             content: bytes = stream.read()
         return content
+
+    def copy(self, path: str, to: CheckpointStorage) -> None:
+        """A file, under the same path in another storage."""
+
+        def chunks() -> Iterator[bytes]:
+            with (
+                self._errors(f"the file {path} of {self.uri} cannot be read"),
+                self._fs.open_input_stream(self._path(path)) as stream,
+            ):
+                while chunk := stream.read(_COPY_BYTES):
+                    yield chunk
+
+        to.write(path, chunks())
 
     def exists(self, path: str) -> bool:
         with self._errors(f"{self.uri} cannot be read"):

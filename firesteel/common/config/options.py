@@ -268,6 +268,32 @@ CHECKPOINT_DIR = _checkpoints.option(
     "Where checkpoints are kept: a directory that all processes share, or a URI such as"
     " s3://bucket/checkpoints.",
 )
+SAVEPOINT_DIR = _checkpoints.option(
+    "execution.checkpointing.savepoint-dir",
+    "string",
+    "",
+    "Where savepoints are made if `firesteel savepoint` names no directory.",
+)
+RECOVERY_PATH = _checkpoints.option(
+    "execution.state-recovery.path",
+    "string",
+    "",
+    "The savepoint or checkpoint that a job begins from, as `firesteel run -s`.",
+)
+RECOVERY_CLAIM_MODE = _checkpoints.option(
+    "execution.state-recovery.claim-mode",
+    "enum",
+    "NO_CLAIM",
+    "Whether the job owns what it begins from (CLAIM): then it deletes it when it has newer"
+    " checkpoints.",
+    choices=("NO_CLAIM", "CLAIM"),
+)
+RECOVERY_ALLOW_UNMATCHED = _checkpoints.option(
+    "execution.state-recovery.ignore-unclaimed-state",
+    "bool",
+    False,
+    "Whether state of operators that the program does not have is given up, as `firesteel run -n`.",
+)
 CHECKPOINT_TIMEOUT = _checkpoints.option(
     "execution.checkpointing.timeout",
     "duration",

@@ -16,6 +16,7 @@ def complete_checkpoint_to_proto(
         size_bytes=checkpoint.size_bytes,
         triggered_ms=checkpoint.triggered_ms,
         completed_ms=checkpoint.completed_ms,
+        epoch=checkpoint.epoch,
     )
 
 
@@ -29,4 +30,5 @@ def complete_checkpoint_from_proto(
         size_bytes=message.size_bytes,
         triggered_ms=message.triggered_ms,
         completed_ms=message.completed_ms,
+        epoch=message.epoch,
     )

@@ -76,8 +76,11 @@ class Checkpoint:
         triggered_at: float,
         expires_at: float,
         request: str = "",
+        path: str = "",
     ) -> None:
-        """Times are seconds on the core's clock. `request`: of whoever asked for it."""
+        """Times are seconds on the core's clock. `request`: of whoever asked for it; `path`: of a
+        savepoint's directory.
+        """
         self.checkpoint_id = checkpoint_id
         self.kind = kind
         self.plan = plan
@@ -85,6 +88,7 @@ class Checkpoint:
         self.triggered_at = triggered_at
         self.expires_at = expires_at
         self.request = request
+        self.path = path
         self.snapshots: dict[AttemptId, Snapshot] = {}
         self.state = CheckpointState.COLLECTING
         self.ended_at: float | None = None

@@ -50,6 +50,7 @@ class Request:
 
     request: str  # names it; the answer has the same name
     kind: Kind
+    path: str = ""  # of a savepoint: the directory that is made for it
 
 
 class CheckpointCoordinator:
@@ -207,6 +208,7 @@ class CheckpointCoordinator:
             triggered_at=now,
             expires_at=now + settings.timeout_s,
             request=request.request if request is not None else "",
+            path=request.path if request is not None else "",
         )
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint

@@ -14,7 +14,7 @@ from firesteel.common.states import JobStatus
 from jobmaster.core import commands
 from jobmaster.core.checkpoints import commands as wanted
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind, Snapshot
-from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator
+from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.checkpoints.restore import assign
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
@@ -54,6 +54,11 @@ class JobCheckpoints:
         self._metadata: dict[int, CheckpointMetadata] = {}
         if latest is not None:
             self._metadata[latest.checkpoint_id] = latest
+        # What paths in their metadata are relative to; others are in the job's directory.
+        self._directories: dict[int, str] = {}
+        if latest is not None and recovery.restored_from:
+            self._directories[latest.checkpoint_id] = recovery.restored_from
+        self._claimed = recovery.claimed
         self._retention = settings.retention if settings is not None else Retention.NEVER
         self._running = False
 
@@ -128,11 +133,42 @@ class JobCheckpoints:
         """That the job is over is stored, and with it that its checkpoints are not kept."""
         if self.coordinator is None or self.kept_after(status):
             return []
-        return [commands.DropAllCheckpoints()]
+        dropped: list[commands.Command] = [commands.DropAllCheckpoints()]
+        if self._claimed is not None and self._claimed.checkpoint_id in self.coordinator.retained:
+            dropped.append(commands.DropCheckpoint(checkpoint_id=self._claimed.checkpoint_id))
+        return dropped
+
+    def requested(self, request: str, savepoint_path: str, now: float) -> list[commands.Command]:
+        if self.coordinator is None:
+            problem = (
+                "the job takes no checkpoints: run it with execution.checkpointing.interval and"
+                " execution.checkpointing.dir"
+            )
+            return [commands.AnswerRequest(request=request, problem=problem)]
+        kind = Kind.SAVEPOINT if savepoint_path else Kind.CHECKPOINT
+        asked = Request(request=request, kind=kind, path=savepoint_path)
+        return self._converted(self.coordinator.request(asked, now), now)
+
+    def late_answer(self, checkpoint_id: int, problem: str = "") -> list[commands.Command]:
+        """The job has ended while the checkpoint was being stored."""
+        pending = self.coordinator.pending if self.coordinator is not None else ()
+        return [
+            commands.AnswerRequest(
+                request=checkpoint.request, checkpoint_id=checkpoint_id, problem=problem
+            )
+            for checkpoint in pending
+            if checkpoint.checkpoint_id == checkpoint_id and checkpoint.request
+        ]
 
     def stored(self, checkpoint_id: int, now: float) -> list[commands.Command]:
-        assert self.coordinator is not None
-        return self._converted(self.coordinator.stored(checkpoint_id, now), now)
+        coordinator = self.coordinator
+        assert coordinator is not None
+        converted = self._converted(coordinator.stored(checkpoint_id, now), now)
+        needed = {coordinator.latest, *(c.checkpoint_id for c in coordinator.pending)}
+        for other in self._metadata.keys() - needed:
+            del self._metadata[other]
+            self._directories.pop(other, None)
+        return converted
 
     def not_stored(
         self, checkpoint_id: int, problem: str, now: float, *, counts: bool
@@ -153,7 +189,17 @@ class JobCheckpoints:
             for vertex in self._graph.vertices
             for operator in vertex.vertex.operators
         }
-        return {o.operator_id: assign(o, parallelism[o.operator_id]) for o in latest.operators}
+        return {
+            operator.operator_id: assign(operator, parallelism[operator.operator_id])
+            for operator in latest.operators
+            if operator.operator_id in parallelism  # else it is given up, as was asked for
+        }
+
+    @property
+    def restored_from(self) -> str:
+        """What paths in `restored` are relative to; empty: the job's directory."""
+        latest = self.latest
+        return "" if latest is None else self._directories.get(latest.checkpoint_id, "")
 
     # -- inside
 
@@ -192,21 +238,28 @@ class JobCheckpoints:
             case wanted.StoreCheckpoint():
                 metadata = self._describe(command.checkpoint)
                 self._metadata[metadata.checkpoint_id] = metadata
+                if command.checkpoint.path:
+                    self._directories[metadata.checkpoint_id] = command.checkpoint.path
                 return [
                     commands.StoreCheckpoint(
                         metadata=metadata,
                         size_bytes=command.checkpoint.size_bytes,
                         subsumed=command.subsumed,
+                        savepoint_path=command.checkpoint.path,
                     )
                 ]
             case wanted.DropCheckpoint():
-                self._metadata.pop(command.checkpoint_id, None)
                 return [commands.DropCheckpoint(checkpoint_id=command.checkpoint_id)]
             case wanted.DropSnapshots():
                 paths = tuple(path for snapshot in command.snapshots for path in snapshot.files)
                 return [commands.DropCheckpointFiles(paths=paths)] if paths else []
-            case wanted.AnswerRequest():
-                return []  # nobody can ask yet
+            case wanted.AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
+                checkpoint_id = checkpoint.checkpoint_id if checkpoint is not None else 0
+                return [
+                    commands.AnswerRequest(
+                        request=request, checkpoint_id=checkpoint_id, problem=failure
+                    )
+                ]
             case wanted.TooManyFailures():
                 self.failure = command.cause
                 return []

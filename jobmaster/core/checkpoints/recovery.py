@@ -1,7 +1,7 @@
 """What earlier masters of a job have left to the one that goes on with it.
 
 Ids of checkpoints, and numbers of attempts, name files. Each master counts in a range of its own,
-above those of all earlier ones, without having to know how far they came: a file of an earlier
+above those of all earlier ones, although it does not know how far they came: a file of an earlier
 master that was never part of a complete checkpoint cannot have the name of a new one, and nothing
 that an earlier master still deletes is anybody else's.
 """
@@ -21,12 +21,16 @@ ATTEMPTS_PER_MASTER = 10**6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     epoch: int = 1  # of this master
-    checkpoints: Sequence[CompleteCheckpoint] = ()  # by id
-    latest: CheckpointMetadata | None = None  # of the last of them: the job begins with its state
+    checkpoints: Sequence[CompleteCheckpoint] = ()  # of the job, by id
+    latest: CheckpointMetadata | None = None  # the job begins with its state
+    latest_epoch: int = 1  # of the master that took it
+    restored_from: str = ""  # what its paths are relative to; empty: the job's directory
+    claimed: CompleteCheckpoint | None = None  # of another job, and this one's own from now on
 
     @property
     def first_checkpoint_id(self) -> int:
-        return (self.epoch - 1) * CHECKPOINTS_PER_MASTER + 1
+        before = 0 if self.latest is None else self.latest.checkpoint_id
+        return before + (self.epoch - self.latest_epoch) * CHECKPOINTS_PER_MASTER + 1
 
     @property
     def first_attempt(self) -> int:
@@ -34,4 +38,15 @@ class Recovery:
 
     @property
     def retained(self) -> tuple[int, ...]:
-        return tuple(c.checkpoint_id for c in self.checkpoints if not c.savepoint)
+        own = tuple(c.checkpoint_id for c in self.checkpoints if not c.savepoint)
+        return own if self.claimed is None else (self.claimed.checkpoint_id, *own)
+
+    @property
+    def paths(self) -> dict[int, str]:
+        """Where complete checkpoints are, by id."""
+        found = {c.checkpoint_id: c.path for c in self.checkpoints}
+        return (
+            found
+            if self.claimed is None
+            else {**found, self.claimed.checkpoint_id: self.claimed.path}
+        )

@@ -1,57 +1,16 @@
-"""Which subtask restores what: a checkpoint's state, matched with a graph's operators by their ids
-and cut for their parallelism (spec 004, spec 001 "Operator state").
+"""Which subtask restores what: an operator's state in a checkpoint, cut for its parallelism (spec
+004, spec 001 "Operator state").
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import Items, KeyedHandle, OperatorSnapshot
-from firesteel.common.job_graph import JobGraph, JobVertex, Operator
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
-from firesteel.errors import FiresteelError
-
-
-class CannotRestore(FiresteelError):
-    """The job and the checkpoint do not fit; the message names what differs."""
-
-
-def check_fits(
-    graph: JobGraph,
-    operators: Sequence[CheckpointedOperator],
-    *,
-    allow_non_restored_state: bool = False,
-) -> None:
-    """Raises CannotRestore."""
-    present = {
-        operator.operator_id: vertex for vertex in graph.vertices for operator in vertex.operators
-    }
-    left = [o for o in operators if o.has_state and o.operator_id not in present]
-    if left and not allow_non_restored_state:
-        restored = {o.operator_id for o in operators}
-        new = [o for v in graph.vertices for o in v.operators if o.operator_id not in restored]
-        raise CannotRestore(
-            f"the checkpoint has state of {_enumerated(map(str, left))}, which the program has not;"
-            f" the program's operators without state are {_enumerated(map(_named, new))}."
-            " Give operators a uid and keep it, or drop the state:"
-            " --allow-non-restored-state"
-        )
-    for operator in operators:
-        vertex = present.get(operator.operator_id)
-        if vertex is not None and operator.keyed:
-            _check_max_parallelism(operator, vertex)
-
-
-def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) -> None:
-    if vertex.max_parallelism != operator.max_parallelism:
-        raise CannotRestore(
-            f"operator {operator} has max parallelism {vertex.max_parallelism} and was"
-            f" checkpointed with {operator.max_parallelism}: its keyed state is cut into that many"
-            f" key groups, for good. Set max_parallelism={operator.max_parallelism}"
-        )
 
 
 def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSnapshot]:
@@ -114,14 +73,3 @@ def _dealt(parts: Sequence[Items], parallelism: int) -> list[Items]:
     items = tuple(item for part in parts for item in part)
     bounds = [len(items) * n // parallelism for n in range(parallelism + 1)]
     return [items[first:end] for first, end in itertools.pairwise(bounds)]
-
-
-def _named(operator: Operator) -> str:
-    uid = f"uid {operator.uid}" if operator.uid else "without a uid"
-    return operator.says(f"{operator.name!r} ({uid})")
-
-
-def _enumerated(names: Iterable[str], limit: int = 5) -> str:
-    found = list(names)
-    shown = ", ".join(found[:limit]) or "none"
-    return f"{shown} and {len(found) - limit} more" if found[limit:] else shown

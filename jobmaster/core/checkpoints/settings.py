@@ -19,6 +19,7 @@ class CheckpointSettings:
     """Defaults are those of firesteel.common.config.options."""
 
     directory: str = ""  # of all jobs' checkpoints
+    savepoint_directory: str = ""  # where savepoints are made, if whoever asks names no other
     interval_s: float | None = None  # None: only when somebody asks for one
     timeout_s: float = 600.0
     min_pause_s: float = 0.0  # from the end of one to the start of the next periodic one

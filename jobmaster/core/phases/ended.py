@@ -49,8 +49,12 @@ class Ended(Phase):
 
     def handle(self, job: Job, event: events.Event | Tick) -> None:
         match event:
-            case events.CheckpointStored() | events.CheckpointNotStored():
-                pass  # known to whoever restores it; this master tells nobody any more
+            case events.CheckpointStored():  # known to whoever restores it; tasks are not told
+                job.out += job.checkpoints.late_answer(event.checkpoint_id)
+            case events.CheckpointNotStored():
+                job.out += job.checkpoints.late_answer(event.checkpoint_id, event.problem)
+            case events.CheckpointRequested():
+                job.out.append(commands.AnswerRequest(request=event.request, problem=self.cause))
             case events.TerminalStatusStored():
                 job.out += job.checkpoints.ended(job.graph.status)
                 job.out.append(commands.Exit())

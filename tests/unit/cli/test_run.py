@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from firesteel.client import execution_context
 from firesteel.client.cli import main
 from firesteel.client.cli.program import ProgramFailed, run_program
-from firesteel.client.cli.run import _cluster_of, _files, _job_overrides
+from firesteel.client.cli.run import _cluster_of, _files, _job_overrides, _recovery
 from firesteel.client.cluster import ClusterDirectory, ClusterState
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.files import prepared, python_archive, python_file
@@ -233,6 +233,21 @@ def test_files_on_the_command_line_replace_those_of_the_configuration() -> None:
 
 def test_p_is_a_value_of_the_job() -> None:
     assert _job_overrides(("a.b=c",), 4) == {"a.b": "c", "parallelism.default": "4"}
+
+
+def test_s_is_what_the_job_begins_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _recovery(None, False, None) == {}
+    assert _recovery("s3://b/savepoint-1", False, None) == {
+        "execution.state-recovery.path": "s3://b/savepoint-1"
+    }
+    assert _recovery("savepoint-1", True, "no-claim") == {
+        "execution.state-recovery.path": str(tmp_path / "savepoint-1"),
+        "execution.state-recovery.ignore-unclaimed-state": "true",
+        "execution.state-recovery.claim-mode": "NO_CLAIM",
+    }
+    with pytest.raises(FiresteelError, match="name one with -s"):
+        _recovery(None, False, "claim")
 
 
 def test_archives_unpack_below_the_jobs_folder_only(tmp_path: Path) -> None:

@@ -22,14 +22,20 @@ from dispatcher.service import Dispatcher
 from firesteel._proto import dispatcher_pb2 as pb
 from firesteel._proto import dispatcher_pb2_grpc
 from firesteel.client.client import Client
+from firesteel.common.checkpoints import metadata
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.metadata import CheckpointedOperator
+from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
-from firesteel.errors import FiresteelError, JobNotFound
+from firesteel.errors import FiresteelError, JobNotFound, SubmissionRejected
+from jobmaster.testing import job, operator_id, vertex
 
 JOB, ENDED, SINK, MASTER = JobId("1" * 32), JobId("4" * 32), "2" * 32, JobMasterId("3" * 32)
 SOON_S = 60.0
@@ -276,3 +282,117 @@ async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
         connection.exec_driver_sql("ALTER TABLE checkpoints RENAME TO elsewhere")
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "job store cannot be written .*checkpoints"):
         await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
+
+
+def checkpointed_job(directory: Path, **configuration: str) -> JobGraph:
+    graph = job(vertex("a", 1), vertex("b", 1))
+    keys = {name.replace("__", ".").replace("_", "-"): v for name, v in configuration.items()}
+    graph.config.update(
+        {
+            "execution.checkpointing.interval": "1 s",
+            "execution.checkpointing.dir": str(directory),
+            **keys,
+        }
+    )
+    return graph
+
+
+async def test_a_directory_that_cannot_be_written_is_refused_at_submission(
+    client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(
+        SubmissionRejected, match=r"cannot be written \(execution.checkpointing.dir"
+    ):
+        await asyncio.to_thread(client.submit, checkpointed_job(file / "below"))
+    assert JOB in [job.job_id for job in await asyncio.to_thread(client.list_jobs)]
+
+
+async def test_what_cannot_be_restored_is_refused_at_submission(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(name: str, operator: str = "a", uid: str = "") -> str:
+        state = OperatorSnapshot(operator_id=operator_id(operator), lists={"l": (b"x",)})
+        found = CheckpointedOperator(
+            operator_id=operator_id(operator),
+            uid=uid,
+            name=operator,
+            parallelism=1,
+            max_parallelism=128,
+            subtasks={0: state},
+        )
+        content = metadata.encode(
+            metadata.CheckpointMetadata(
+                checkpoint_id=7,
+                job_id=JOB,
+                job_name="a job",
+                timestamp_ms=1,
+                savepoint=True,
+                operators=(found,),
+            )
+        )
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "_metadata").write_bytes(content)
+        return str(tmp_path / name)
+
+    good, other = write("good"), write("other", "gone", uid="u")
+    cut = Path(write("cut")) / "_metadata"
+    cut.write_bytes(cut.read_bytes()[:-1])
+    monkeypatch.setattr(metadata, "VERSION", 99)
+    newer = write("newer")
+    monkeypatch.undo()
+    for path, problem in {
+        str(tmp_path / "none"): r"none' cannot be restored: .*No such file.* Name the directory",
+        str(cut): r"is cut short or damaged",
+        newer: r"has format 99; this version of Firesteel reads up to",
+        other: r"state of 'gone' \(uid u\), which the program has not; .*'a' \(without a uid\)",
+    }.items():
+        graph = checkpointed_job(tmp_path / "c", execution__state_recovery__path=path)
+        with pytest.raises(SubmissionRejected, match=problem):
+            await asyncio.to_thread(client.submit, graph)
+    graph = checkpointed_job(tmp_path / "c", execution__state_recovery__path=good)
+    del graph.config["execution.checkpointing.interval"]
+    with pytest.raises(SubmissionRejected, match="takes checkpoints, too: set"):
+        await asyncio.to_thread(client.submit, graph)
+    unmatched = {"execution__state_recovery__ignore_unclaimed_state": "true"}
+    for path in (f"{good}/_metadata", other):
+        recovery = {"execution__state_recovery__path": path, **unmatched}
+        await asyncio.to_thread(client.submit, checkpointed_job(tmp_path / "c", **recovery))
+        await asyncio.to_thread(client.cancel, job().job_id)
+
+
+async def test_only_savepoints_that_no_job_needs_are_deleted(
+    client: Client, dispatcher: Dispatcher, tmp_path: Path
+) -> None:
+    def directory(name: str, *, savepoint: bool) -> str:
+        content = metadata.encode(
+            metadata.CheckpointMetadata(
+                checkpoint_id=7,
+                job_id=JOB,
+                job_name="a job",
+                timestamp_ms=1,
+                savepoint=savepoint,
+                operators=(),
+            )
+        )
+        (tmp_path / name / "chk-7").mkdir(parents=True)
+        (tmp_path / name / "_metadata").write_bytes(content)
+        return str(tmp_path / name)
+
+    needed, unknown = directory("needed", savepoint=True), directory("unknown", savepoint=True)
+    dispatcher.store.commit_checkpoint(
+        JOB, 1, CompleteCheckpoint(checkpoint_id=7, savepoint=True, path=needed), []
+    )
+    for path, problem in {
+        needed: f"job {JOB} would begin again from",
+        directory("checkpoint", savepoint=False): "is a checkpoint, not a savepoint",
+        str(tmp_path / "spool"): "_metadata",
+    }.items():
+        with pytest.raises(FiresteelError, match=problem):
+            await asyncio.to_thread(client.dispose_savepoint, path)
+        assert Path(path).exists()
+    await asyncio.to_thread(client.dispose_savepoint, unknown)
+    assert not Path(unknown).exists()
+    with pytest.raises(FiresteelError, match=f"job {JOB} is RUNNING, and has no JobMaster yet"):
+        await asyncio.to_thread(client.savepoint, JOB)

@@ -267,7 +267,7 @@ def test_another_master_goes_on_from_the_latest_checkpoint_with_names_of_its_own
     answer = second.one(commands.SendOperatorMessage, ask_split(second, 0))
     assert '"start": 10' in answer.message.split_json, "the second split"  # type: ignore[union-attr]
     second.sent.clear()
-    assert complete(second) == CHECKPOINTS_PER_MASTER + 1
+    assert complete(second) == CHECKPOINTS_PER_MASTER + 2
     assert second.one(commands.StoreCheckpoint).subsumed == (1,)
     assert second.one(commands.DropCheckpoint).checkpoint_id == 1
 
@@ -308,3 +308,85 @@ def test_an_interval_without_a_directory_is_refused() -> None:
         directory="/d", interval_s=1.0
     )
     assert settings_from(Configuration({})).checkpoints is None
+
+
+def test_a_savepoint_is_answered_when_it_is_complete_and_restored_from_its_own_directory() -> None:
+    made = world()
+    complete(made)
+    made.sent.clear()
+    made.post(events.CheckpointRequested(request="r", savepoint_path="/s/savepoint-1"))
+    trigger = made.one(commands.TriggerCheckpoint)
+    assert trigger.savepoint
+    for execution in made.executions():
+        acknowledge(made, execution, trigger.checkpoint_id)
+    store = made.one(commands.StoreCheckpoint)
+    assert (store.savepoint_path, store.subsumed) == ("/s/savepoint-1", ())
+    assert not made.of(commands.AnswerRequest)
+    made.post(events.CheckpointStored(checkpoint_id=2))
+    assert made.one(commands.AnswerRequest) == commands.AnswerRequest(request="r", checkpoint_id=2)
+    made.sent.clear()
+    fail(made)
+    made.pass_time(0.1)
+    assert made.one(commands.DeployTasks).restored_from == "/s/savepoint-1"
+    made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
+    complete(made)
+    made.sent.clear()
+    fail(made)
+    made.pass_time(0.1)
+    assert made.one(commands.DeployTasks).restored_from == ""
+
+
+def test_a_request_that_cannot_be_met_is_answered_with_the_reason() -> None:
+    made = world()
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    made.post(events.CheckpointRequested(request="waits"))
+    fail(made)
+    (answer,) = made.of(commands.AnswerRequest)
+    assert (answer.request, answer.problem) == ("waits", "the job does not run any more")
+    made.pass_time(0.1)
+    made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
+    made.sent.clear()
+    made.post(events.CheckpointRequested(request="r"))
+    trigger = made.one(commands.TriggerCheckpoint)
+    for execution in made.executions():
+        acknowledge(made, execution, trigger.checkpoint_id)
+    made.post(events.CancelRequested())
+    made.report(made.executions(), ExecutionState.CANCELED)
+    late = made.post(events.CheckpointStored(checkpoint_id=trigger.checkpoint_id))
+    assert late == [commands.AnswerRequest(request="r", checkpoint_id=trigger.checkpoint_id)]
+    (refused,) = made.post(events.CheckpointRequested(request="late"))
+    assert isinstance(refused, commands.AnswerRequest)
+    assert refused.problem == "the job is CANCELED"
+
+
+def test_a_job_without_checkpoints_takes_no_savepoint() -> None:
+    made = World(job(vertex("a", 1)))
+    made.run(("tm", 1))
+    (answer,) = made.post(events.CheckpointRequested(request="r", savepoint_path="/s"))
+    assert isinstance(answer, commands.AnswerRequest)
+    assert "takes no checkpoints: run it with execution.checkpointing.interval" in answer.problem
+
+
+@pytest.mark.parametrize("claims", [True, False])
+def test_another_job_begins_from_a_savepoint_and_deletes_it_only_if_it_owns_it(
+    claims: bool,
+) -> None:
+    first = world()
+    ask_split(first, 0)
+    complete(first)
+    (command,) = first.of(commands.StoreCheckpoint)
+    savepoint = CompleteCheckpoint(checkpoint_id=1, path="/s/savepoint-1")
+    second = world(
+        recovery=Recovery(
+            latest=command.metadata,
+            restored_from="/s/savepoint-1",
+            claimed=savepoint if claims else None,
+        )
+    )
+    deploy = second.one(commands.DeployTasks)
+    assert deploy.restored_from == "/s/savepoint-1"
+    assert {task.attempt for task in deploy.tasks} == {0}
+    second.sent.clear()
+    assert complete(second) == 2, "ids of batches never come again"
+    dropped = [command.checkpoint_id for command in second.of(commands.DropCheckpoint)]
+    assert dropped == ([1] if claims else [])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.checkpoints.fits import CannotRestore, check_fits
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import (
     KeyedHandle,
@@ -18,9 +19,7 @@ from firesteel.common.checkpoints.state import (
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.key_groups import key_group_range
 from jobmaster.core.checkpoints.restore import (
-    CannotRestore,
     assign,
-    check_fits,
 )
 from jobmaster.testing import job, operator_id, vertex
 
@@ -135,3 +134,10 @@ def test_the_max_parallelism_of_keyed_state_is_for_good() -> None:
         check_fits(program(max_parallelism=7), [checkpointed(2, keyed=True)])
     check_fits(program(max_parallelism=7), [checkpointed(2, items=1)])
     check_fits(program(), [checkpointed(2, keyed=True)])
+
+
+def test_without_uids_another_operator_does_not_get_the_state_of_the_one_that_was_there() -> None:
+    check_fits(program(), [checkpointed(1, items=1)])
+    with pytest.raises(CannotRestore, match=r"operator 'a' is where 'other' was, .* a uid"):
+        check_fits(program(), [replace(checkpointed(1, items=1), name="other")])
+    check_fits(program(), [replace(checkpointed(1, items=1), name="other", uid="u")])

@@ -58,17 +58,21 @@ class World:
             post=self.posted.put_nowait,
         )
 
-    async def complete(self, checkpoint_id: int, *subsumed: int) -> events.Event:
+    async def complete(
+        self, checkpoint_id: int, *subsumed: int, savepoint: str = ""
+    ) -> events.Event:
         metadata = CheckpointMetadata(
             checkpoint_id=checkpoint_id,
             job_id=JOB,
             job_name="a job",
             timestamp_ms=5,
-            savepoint=False,
+            savepoint=bool(savepoint),
             operators=(),
         )
         self.store.execute(
-            commands.StoreCheckpoint(metadata=metadata, size_bytes=7, subsumed=subsumed)
+            commands.StoreCheckpoint(
+                metadata=metadata, size_bytes=7, subsumed=subsumed, savepoint_path=savepoint
+            )
         )
         async with asyncio.timeout(60.0):
             return await self.posted.get()
@@ -103,6 +107,23 @@ async def test_the_row_names_a_directory_that_can_be_read(world: World) -> None:
     assert read_metadata(first.checkpoint.path).checkpoint_id == 1
     world.store.execute(commands.DropCheckpoint(checkpoint_id=1))
     assert await world.files() == [f"{JOB}/chk-2/_metadata"]
+
+
+async def test_a_savepoint_has_copies_of_its_files_and_nothing_else_refers_to_it(
+    world: World, tmp_path: Path
+) -> None:
+    job = CheckpointStorage(str(tmp_path)).at(JOB)
+    job.write("chk-1/state", [b"state"])
+    world.dispatcher.errors = [AWAY]
+    path = tmp_path / "savepoints" / "savepoint-1"
+    for outcome in (events.CheckpointNotStored, events.CheckpointStored):
+        assert isinstance(await world.complete(1, savepoint=str(path)), outcome)
+        files = await world.files()
+        if outcome is events.CheckpointNotStored:
+            assert files == [f"{JOB}/chk-1/state"]
+    assert files == ["savepoints/savepoint-1/_metadata", "savepoints/savepoint-1/chk-1/state"]
+    assert world.dispatcher.asked[-1].checkpoint.path == str(path)
+    assert read_metadata(str(path)).savepoint
 
 
 async def test_a_row_that_was_certainly_not_written_fails_the_checkpoint(world: World) -> None:

@@ -1,0 +1,59 @@
+"""savepoint, checkpoint: what a job can begin from."""
+
+from __future__ import annotations
+
+import click
+
+from firesteel.client.cli.arguments import address_option, connect, resolve_job
+
+_address_option = address_option(otherwise="localhost:6123")
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  firesteel savepoint 8a3f /shared/savepoints\n"
+    "  firesteel run -s /shared/savepoints/savepoint-8a3f5f-0123456789ab job.py\n"
+    "  firesteel savepoint --dispose /shared/savepoints/savepoint-8a3f5f-0123456789ab"
+)
+@click.argument("job", metavar="[JOB]", required=False)
+@click.argument("directory", metavar="[DIR]", required=False)
+@click.option("-d", "--dispose", metavar="PATH", help="Delete this savepoint instead.")
+@_address_option
+def savepoint(
+    job: str | None, directory: str | None, dispose: str | None, address: str | None
+) -> None:
+    """Takes a savepoint of a running job, which goes on. JOB is its id, the beginning of its id, or
+    its name.
+
+    A savepoint has all that a job needs to begin where this one is, with another program or
+    parallelism (`firesteel run -s PATH`). It is a directory that can be copied and moved, and stays
+    until it is deleted. One is made for it in DIR: a path or a URI, else that of
+    execution.checkpointing.savepoint-dir.
+    """
+    if (job is None) == (dispose is None):
+        raise click.UsageError("name the JOB to take a savepoint of, or one to --dispose")
+    with connect(address) as client:
+        if dispose is not None:
+            client.dispose_savepoint(dispose)
+            click.echo(f"Savepoint '{dispose}' disposed.")
+            return
+        assert job is not None
+        job_id = resolve_job(client, job)
+        click.echo(f"Triggering savepoint for job {job_id}.")
+        path = client.savepoint(job_id, directory or "")
+    click.echo(f"Savepoint completed. Path: {path}")
+
+
+@click.command(epilog="\b\nExamples:\n  firesteel checkpoint 8a3f")
+@click.argument("job", metavar="JOB")
+@click.option("--full", is_flag=True, help="All of the state: every checkpoint has all of it yet.")
+@_address_option
+def checkpoint(job: str, full: bool, address: str | None) -> None:
+    """Takes a checkpoint of a running job now. JOB is its id, the beginning of its id, or its
+    name.
+    """
+    with connect(address) as client:
+        job_id = resolve_job(client, job)
+        click.echo(f"Triggering checkpoint for job {job_id}.")
+        checkpoint_id = client.checkpoint(job_id)
+    click.echo(f"Checkpoint {checkpoint_id} completed.")

@@ -1,0 +1,57 @@
+"""A savepoint, or a complete checkpoint, that another job begins from.
+
+    DIR/savepoint-4711ab-0123456789ab/_metadata      paths in it are relative to this directory
+    DIR/JOB-ID/chk-7/_metadata                       paths in it are relative to DIR/JOB-ID
+
+Both can be copied and moved: a savepoint by its directory, a checkpoint by that of its job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firesteel.common.checkpoints.fits import check_fits
+from firesteel.common.checkpoints.metadata import CheckpointMetadata, read_metadata
+from firesteel.common.checkpoints.storage import METADATA, StorageError
+from firesteel.common.config import Configuration, options
+from firesteel.common.job_graph import JobGraph
+from firesteel.errors import FiresteelError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    metadata: CheckpointMetadata
+    directory: str  # its own
+    base: str  # what paths in the metadata are relative to
+
+
+def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
+    """What the job is to begin from; None: from nothing. Raises StorageError if it cannot be read,
+    CannotRestore if it does not fit.
+    """
+    path = conf.get(options.RECOVERY_PATH)
+    if not path:
+        return None
+    if not conf.get(options.CHECKPOINT_INTERVAL):
+        raise FiresteelError(
+            "a job that begins from a savepoint takes checkpoints, too: set"
+            f" {options.CHECKPOINT_INTERVAL.key} and {options.CHECKPOINT_DIR.key}"
+        )
+    where, mark, query = path.partition("?")  # of a URI
+    where = where.rstrip("/").removesuffix(f"/{METADATA}")
+    directory = f"{where}{mark}{query}"
+    try:
+        metadata = read_metadata(directory)
+    except StorageError as error:
+        raise StorageError(
+            f"{path!r} cannot be restored: {error}. Name the directory of a savepoint or checkpoint"
+            f" ({options.RECOVERY_PATH.key})"
+        ) from error
+    check_fits(
+        graph,
+        metadata.operators,
+        allow_non_restored_state=conf.get(options.RECOVERY_ALLOW_UNMATCHED),
+    )
+    above = where.rpartition("/")[0]
+    base = directory if metadata.savepoint else f"{above}{mark}{query}"
+    return Restored(metadata=metadata, directory=directory, base=base)

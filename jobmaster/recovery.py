@@ -1,0 +1,58 @@
+"""What a job begins with: the latest checkpoint of its earlier JobMasters, else the savepoint that
+it was submitted with, else nothing. Blocking: called in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firesteel._proto import dispatcher_pb2
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.metadata import read_metadata
+from firesteel.common.checkpoints.savepoint import read_restored
+from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.config import Configuration, options
+from firesteel.common.rpc.convert import job_graph_from_proto
+from jobmaster.core.checkpoints.recovery import Recovery
+
+
+def recovery_of(
+    start: dispatcher_pb2.StartJob, conf: Configuration, checkpoints: Sequence[CompleteCheckpoint]
+) -> Recovery:
+    """`checkpoints`: of the job itself, by id. Raises FiresteelError: StorageError for what cannot
+    be read, CannotRestore for what does not fit.
+    """
+    if checkpoints:
+        return _own(start.epoch, checkpoints)
+    restored = read_restored(job_graph_from_proto(start.job_graph), conf)
+    if restored is None:
+        return Recovery(epoch=start.epoch)
+    claims = conf.get(options.RECOVERY_CLAIM_MODE) == "CLAIM"
+    return Recovery(
+        epoch=start.epoch,
+        latest=restored.metadata,
+        restored_from=restored.base,
+        claimed=CompleteCheckpoint(
+            checkpoint_id=restored.metadata.checkpoint_id, path=restored.directory
+        )
+        if claims
+        else None,
+    )
+
+
+def _own(epoch: int, checkpoints: Sequence[CompleteCheckpoint]) -> Recovery:
+    latest = checkpoints[-1]
+    try:
+        metadata = read_metadata(latest.path)
+    except StorageError as error:
+        raise StorageError(
+            f"the job's JobMaster has ended, and checkpoint {latest.checkpoint_id}, its latest,"
+            f" cannot be restored: {error}"
+        ) from error
+    return Recovery(
+        epoch=epoch,
+        checkpoints=checkpoints,
+        latest=metadata,
+        latest_epoch=latest.epoch,
+        restored_from=latest.path if latest.savepoint else "",
+    )
