@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from firesteel.elements import StreamStatus, Watermark
+from firesteel.errors import FiresteelError
 
 
 class Output(Protocol):
@@ -370,6 +371,16 @@ class SourceOperator(StreamOperator):
 
     def restore(self, position: Any) -> None:
         """Called after `open` and before the first `poll`: continues at a `position()` of a source
-        of the same operator. Raises FiresteelError if that is not possible.
+        of the same operator. Raises FiresteelError if that is not possible. With more subtasks than
+        before, some are not called.
         """
         raise NotImplementedError(f"{type(self).__name__} has no position")
+
+    def merged(self, positions: Sequence[Any]) -> Any:
+        """One position of which `restore` reads the rest of all of these, of as many subtasks: with
+        fewer subtasks than before. Raises FiresteelError if there is none.
+        """
+        raise FiresteelError(
+            f"{self.context.operator_name} cannot be restored with fewer subtasks than the"
+            f" {len(positions)} that this one goes on for: set the parallelism that it had"
+        )

@@ -22,6 +22,7 @@ class SplitRequested:
 class SplitAssigned:
     number: int  # per attempt, from 0
     split_json: str
+    place: int = 0  # in the order in which the source's splits are handed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,10 @@ def operator_event_to_proto(event: OperatorEvent) -> tasks_pb2.OperatorEvent:
         case SplitRequested(received=received):
             proto.request_split.received = received
             proto.request_split.SetInParent()
-        case SplitAssigned(number=number, split_json=split_json):
+        case SplitAssigned(number=number, split_json=split_json, place=place):
             proto.assign_split.number = number
             proto.assign_split.split_json = split_json
+            proto.assign_split.place = place
             proto.assign_split.SetInParent()
         case SplitsExhausted():
             proto.no_more_splits.SetInParent()
@@ -78,7 +79,9 @@ def _message(proto: tasks_pb2.OperatorEvent) -> OperatorMessage:
             return SplitRequested(received=proto.request_split.received)
         case "assign_split":
             split = proto.assign_split
-            return SplitAssigned(number=split.number, split_json=split.split_json)
+            return SplitAssigned(
+                number=split.number, split_json=split.split_json, place=split.place
+            )
         case "no_more_splits":
             return SplitsExhausted()
         case "collect_chunk":

@@ -62,8 +62,7 @@ class SplitEnumerator(Coordinator, ABC):
                 f"it was assigned {len(owned)}"
             )
         if message.received < len(owned):
-            split_json = self.split_json(owned[message.received])
-            return (SplitAssigned(number=message.received, split_json=split_json),)
+            return (self._assigned(message.received, owned[message.received]),)
         number = self._take()
         if number is not None:
             return (self._assign(attempt_id, number),)
@@ -93,7 +92,10 @@ class SplitEnumerator(Coordinator, ABC):
         owned = self._owned.setdefault(attempt_id, [])
         owned.append(number)
         self._waiting.pop(attempt_id, None)
-        return SplitAssigned(number=len(owned) - 1, split_json=self.split_json(number))
+        return self._assigned(len(owned) - 1, number)
+
+    def _assigned(self, of_attempt: int, number: int) -> SplitAssigned:
+        return SplitAssigned(number=of_attempt, split_json=self.split_json(number), place=number)
 
     def assigned(self, attempt_id: AttemptId) -> int:
         return len(self._owned.get(attempt_id, ()))

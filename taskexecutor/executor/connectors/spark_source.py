@@ -14,7 +14,7 @@ from firesteel.connectors.source import Split
 from firesteel.elements import StreamStatus
 from firesteel.operator import SourceOperator
 from firesteel.plan.specs import Spec
-from taskexecutor.executor.connectors.splits import Begun, Splits
+from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.spark.stage import SparkStage
 from taskexecutor.executor.timing.bundle_time import TARGET_S
 
@@ -64,7 +64,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
         """Begins the next split, if there is one."""
         if not self._splits.waiting:
             return False
-        split, at = self._splits.waiting.popleft()
+        split, at, _ = self._splits.begin()
         # Now, not with its first row: rows of other splits must not overtake it.
         self.output.emit_status(StreamStatus(False))
         self._request()  # the next one is on its way while this one is read
@@ -79,6 +79,9 @@ class SparkSourceStage(SparkStage, SourceOperator):
     def position(self) -> Any:
         begun = Begun(self._split, self._at()) if self._split is not None else None
         return self._splits.position(begun)
+
+    def merged(self, positions: Sequence[Any]) -> Any:
+        return merged(positions)
 
     def restore(self, position: Any) -> None:
         self._splits.restore(position, self.context)

@@ -12,7 +12,7 @@ from firesteel.connectors.source import EndOfSplit, SourceReader, Split
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, SourceOperator
 from taskexecutor.executor.connectors.runtime import AnySource, SourceAnalysis, SourceRuntime
-from taskexecutor.executor.connectors.splits import Begun, Splits
+from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.spark.schemas import conform, declared, shown
 
@@ -92,7 +92,7 @@ class SplitReading(SourceOperator):
         splits, reader = self._splits, self._reader
         assert reader is not None
         if self._split is None and splits.waiting:
-            split, at = splits.waiting.popleft()
+            split, at, _ = splits.begin()
             with self.context.time("python"):
                 reader.begin(split)
                 if at is not None:
@@ -107,6 +107,9 @@ class SplitReading(SourceOperator):
         if self._split is None:
             return self._splits.position(None)
         return self._splits.position(Begun(self._split, self._reader.position()))
+
+    def merged(self, positions: Sequence[Any]) -> Any:
+        return merged(positions)
 
     def restore(self, position: Any) -> None:
         self._splits.restore(position, self.context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from firesteel.common.operator_messages import (
@@ -26,6 +27,7 @@ class Begun(NamedTuple):
 
     split: Split
     at: Any
+    place: int = 0  # in the order in which the source's splits are handed out
 
 
 def check_version(position: dict[str, Any], context: RuntimeContext) -> None:
@@ -35,6 +37,14 @@ def check_version(position: dict[str, Any], context: RuntimeContext) -> None:
             f"{context.operator_name}: a position of version {position.get('version')!r} "
             f"cannot be restored, only one of version {VERSION}"
         )
+
+
+def merged(positions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One position for the splits of several subtasks. They are read in the order in which they
+    were handed out, as one subtask would have done it: so none is late.
+    """
+    splits = [Begun(*split) for position in positions for split in position["splits"]]
+    return {**positions[0], "splits": sorted(splits, key=lambda begun: begun.place)}
 
 
 class Splits:
@@ -49,16 +59,25 @@ class Splits:
         self.exhausted = False  # there will be no more
         self.received = 0  # by this attempt
         self._requested = False
+        self._place = 0  # of the split that is read
+
+    def begin(self) -> Begun:
+        """The next of those that are waiting."""
+        begun = self.waiting.popleft()
+        self._place = begun.place
+        return begun
 
     def position(self, begun: Begun | None, **others: Any) -> dict[str, Any]:
         """Of the source. `begun`: the split that it reads."""
-        splits = [*([begun] if begun is not None else ()), *self.waiting]
+        splits = list(self.waiting)
+        if begun is not None:
+            splits.insert(0, begun._replace(place=self._place))
         return {"version": VERSION, "splits": splits, **others}
 
     def restore(self, position: dict[str, Any], context: RuntimeContext) -> None:
         """Splits that were assigned before, to be read before any others."""
         check_version(position, context)
-        self.waiting.extend(Begun(split, at) for split, at in position["splits"])
+        self.waiting.extend(Begun(*split) for split in position["splits"])
 
     def ask(self, context: RuntimeContext) -> None:
         """Requests one more, unless a request is unanswered."""
@@ -72,7 +91,7 @@ class Splits:
                 if event.number == self.received:
                     self.received += 1
                     self._requested = False
-                    self.waiting.append(Begun(json.loads(event.split_json), None))
+                    self.waiting.append(Begun(json.loads(event.split_json), None, event.place))
             case SplitsExhausted():
                 self._requested, self.exhausted = False, True
             case Resend():

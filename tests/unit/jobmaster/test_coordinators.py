@@ -177,12 +177,12 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     assert enumerator.tick(11.0)
     assert enumerator.next_deadline() is None, "while it is listed"
     assert enumerator.paths_listed(files("b", "a", "c"), 11.2) == [
-        (A, SplitAssigned(number=1, split_json=split_json("c")))
+        (A, SplitAssigned(number=1, split_json=split_json("c"), place=2))
     ]
     assert ask_files(enumerator, A, received=1) == ["c"], "the answer may have been lost"
     assert enumerator.next_deadline() == 12.2
     assert enumerator.paths_listed(files("c", "d", "e"), 12.3) == [
-        (B, SplitAssigned(number=1, split_json=split_json("d")))
+        (B, SplitAssigned(number=1, split_json=split_json("d"), place=3))
     ]
     assert ask_files(enumerator, A) == ["e"]
     assert enumerator.paths_listed(files("a"), 13.0) == [], (

@@ -110,6 +110,11 @@ class FileStage(SparkSourceStage):
     def position(self) -> Any:
         return {**super().position(), "watermark_us": self._watermark_us}
 
+    def merged(self, positions: Sequence[Any]) -> Any:
+        watermarks = [position["watermark_us"] for position in positions]
+        behind_us = None if None in watermarks else min(watermarks)
+        return {**super().merged(positions), "watermark_us": behind_us}
+
     def restore(self, position: Any) -> None:
         super().restore(position)
         if position["watermark_us"] is not None:

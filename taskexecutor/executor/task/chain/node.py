@@ -121,13 +121,9 @@ class ChainNode:
         if not isinstance(self.operator, SourceOperator) or self.state is None:
             return
         positions = self.state.list_state(_POSITION)
-        if len(positions) > 1:
-            raise FiresteelError(
-                f"{self.name} was checkpointed with another parallelism than"
-                f" {self.context.task.parallelism}, which a source cannot be restored with yet"
-            )
-        for position in positions:
-            self.operator.restore(position)
+        if positions:
+            one = positions[0] if len(positions) == 1 else self.operator.merged(positions)
+            self.operator.restore(one)
 
     @property
     def finished_before(self) -> bool:
