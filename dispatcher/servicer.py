@@ -106,7 +106,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     async def GetJobDetails(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
     ) -> job_master_pb2.JobDetails:
-        return await self._shell.details(await self._job(request.job_id, context))
+        job = await self._job(request.job_id, context)
+        return await self._shell.details(job, checkpoints=request.checkpoints)
 
     async def WatchJob(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context

@@ -312,12 +312,14 @@ class Shell:
         finally:
             self._requests.pop(request, None)
 
-    async def details(self, job: Job) -> job_master_pb2.JobDetails:
-        """From the job's JobMaster while it lives; from the store once the job has ended."""
+    async def details(self, job: Job, *, checkpoints: bool = False) -> job_master_pb2.JobDetails:
+        """From the job's JobMaster while it lives; from the store once the job has ended.
+        `checkpoints`: with the subtasks' parts of them, while the JobMaster lives.
+        """
         for _ in range(20):
             if job.status.globally_terminal:
                 return await self._stored_details(job)
-            details = await self._details_from_master(job)
+            details = await self._details_from_master(job, checkpoints)
             if details is None:
                 break
             if not _ended(details):
@@ -364,13 +366,15 @@ class Shell:
             return job_master_pb2.JobDetails.FromString(final_details)
         return convert.details_without_master(job, await self._graph(job.graph_id), failure=failure)
 
-    async def _details_from_master(self, job: Job) -> job_master_pb2.JobDetails | None:
+    async def _details_from_master(
+        self, job: Job, checkpoints: bool
+    ) -> job_master_pb2.JobDetails | None:
         process = self.core.process_of(job)
         if process is None or not job.confirmed:
             return None
         stub: Any = self._job_master(process.address)
         try:
-            request = job_master_pb2.JobDetailsRequest(job_id=job.job_id)
+            request = job_master_pb2.JobDetailsRequest(job_id=job.job_id, checkpoints=checkpoints)
             details: job_master_pb2.JobDetails = await stub.GetJobDetails(
                 request, timeout=JOB_MASTER_TIMEOUT_S
             )

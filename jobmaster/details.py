@@ -8,6 +8,7 @@ from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.common.ids import AttemptId
 from firesteel.common.rpc.convert import error_to_proto, state_number
 from firesteel.plan.fusion import fused
+from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
 
@@ -29,6 +30,7 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         start_ms=graph.timestamps[0].at_ms,
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
+        checkpoints=checkpoint_details(core, now, subtasks=False),
     )
 
 

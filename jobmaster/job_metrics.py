@@ -6,6 +6,7 @@ import itertools
 
 from firesteel.common.metrics import Sample
 from firesteel.common.states import JobStatus
+from jobmaster.checkpoint_details import checkpoint_metrics
 from jobmaster.core.core import JobMasterCore
 
 _PREFIX = "flink_jobmanager_job_"
@@ -32,5 +33,6 @@ def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) 
         "numRestarts": float(core.restarts),
         "fullRestarts": float(core.restarts),
         "staleMessages": float(core.stale_messages + dropped),
+        **checkpoint_metrics(core),
     }
     return [Sample(_PREFIX + name, labels, value) for name, value in values.items()]

@@ -41,6 +41,8 @@ class Job(Protocol):
 
     def details(self) -> job_master_pb2.JobDetails: ...
 
+    def details_with_checkpoints(self) -> job_master_pb2.JobDetails: ...
+
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None: ...
 
 
@@ -191,7 +193,8 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     async def GetJobDetails(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
     ) -> job_master_pb2.JobDetails:
-        return (await self._job(request.job_id, context)).details()
+        job = await self._job(request.job_id, context)
+        return job.details_with_checkpoints() if request.checkpoints else job.details()
 
     async def _job(self, job_id: str, context: _Context) -> Job:
         if self.job is None or self.job.job_id != job_id:

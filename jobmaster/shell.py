@@ -28,6 +28,7 @@ from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 from jobmaster import convert, job_metrics
+from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.checkpoint_store import CheckpointStore
 from jobmaster.collected_rows import CollectedRows
 from jobmaster.core import commands, events
@@ -204,6 +205,15 @@ class RunningJob:
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
         for metrics in metrics_in(message):
             self._metrics[AttemptId(metrics.attempt_id)] = metrics
+
+    def details_with_checkpoints(self) -> job_master_pb2.JobDetails:
+        """With the subtasks' parts of checkpoints."""
+        details = job_master_pb2.JobDetails()
+        details.CopyFrom(self.details())
+        del details.checkpoints[:]
+        now = self._clock.monotonic()
+        details.checkpoints.extend(checkpoint_details(self.core, now, subtasks=True))
+        return details
 
     def details(self) -> job_master_pb2.JobDetails:
         now = self._clock.monotonic()

@@ -108,13 +108,12 @@ class Client:
         response = self._call(self._dispatcher.ListJobs, dispatcher_pb2.ListJobsRequest())
         return [job_overview(job) for job in response.jobs]
 
-    def job_details(self, job_id: str) -> JobDetails:
-        """Raises JobNotFound."""
-        return job_details(
-            self._call(
-                self._dispatcher.GetJobDetails, job_master_pb2.JobDetailsRequest(job_id=job_id)
-            )
-        )
+    def job_details(self, job_id: str, *, checkpoints: bool = False) -> JobDetails:
+        """`checkpoints`: while the job runs, with each task's part of its last checkpoints. Raises
+        JobNotFound.
+        """
+        request = job_master_pb2.JobDetailsRequest(job_id=job_id, checkpoints=checkpoints)
+        return job_details(self._call(self._dispatcher.GetJobDetails, request))
 
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
         """The job's details: now, at every change, and every second until it has ended."""

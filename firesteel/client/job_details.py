@@ -150,6 +150,36 @@ class StatusChange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskCheckpoint:
+    """A task's part of a checkpoint, once it is written. Times in milliseconds."""
+
+    task: str
+    size_bytes: int
+    alignment_ms: float  # from the first barrier to the last
+    sync_ms: float  # in the task's thread
+    async_ms: float  # writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDetails:
+    """A checkpoint or savepoint. Its alignment, sync and async are those of the slowest task."""
+
+    checkpoint_id: int
+    savepoint: bool
+    state: str  # COLLECTING, STORING, COMPLETED, FAILED
+    triggered_ms: int
+    duration_ms: int
+    size_bytes: int
+    acknowledged: int  # tasks
+    tasks: int
+    failure: str  # empty unless it FAILED
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    subtasks: tuple[SubtaskCheckpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetails:
     job_id: str
     name: str
@@ -160,6 +190,7 @@ class JobDetails:
     vertices: tuple[Vertex, ...] = ()
     exceptions: tuple[ErrorInfo, ...] = ()  # newest first
     waiting_for: str = ""
+    checkpoints: tuple[CheckpointDetails, ...] = ()  # the last ones, newest first
 
     @property
     def states(self) -> Counter[ExecutionState]:
@@ -221,6 +252,34 @@ def job_details(message: job_master_pb2.JobDetails) -> JobDetails:
         vertices=tuple(map(_vertex, message.vertices)),
         exceptions=tuple(map(error_from_proto, message.exceptions)),
         waiting_for=message.waiting_for,
+        checkpoints=tuple(map(_checkpoint, message.checkpoints)),
+    )
+
+
+def _checkpoint(message: job_master_pb2.CheckpointDetails) -> CheckpointDetails:
+    return CheckpointDetails(
+        checkpoint_id=message.checkpoint_id,
+        savepoint=message.savepoint,
+        state=message.state,
+        triggered_ms=message.triggered_ms,
+        duration_ms=message.duration_ms,
+        size_bytes=message.size_bytes,
+        acknowledged=message.acknowledged,
+        tasks=message.tasks,
+        failure=message.failure,
+        alignment_ms=message.alignment_ms,
+        sync_ms=message.sync_ms,
+        async_ms=message.async_ms,
+        subtasks=tuple(
+            SubtaskCheckpoint(
+                task=part.task,
+                size_bytes=part.size_bytes,
+                alignment_ms=part.alignment_ms,
+                sync_ms=part.sync_ms,
+                async_ms=part.async_ms,
+            )
+            for part in message.subtasks
+        ),
     )
 
 

@@ -143,9 +143,18 @@ def remove(job: str, address: str | None) -> None:
     epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'"
 )
 @click.argument("job", metavar="JOB")
-@click.option("--full", is_flag=True, help="Include full tracebacks and the plans on Spark.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Include full tracebacks and the plans on Spark; of checkpoints, each task's part.",
+)
+@click.option(
+    "--checkpoints",
+    is_flag=True,
+    help="The last checkpoints and savepoints instead: how long they took, and why some failed.",
+)
 @_address_option
-def show(job: str, full: bool, address: str | None) -> None:
+def show(job: str, full: bool, checkpoints: bool, address: str | None) -> None:
     """Shows a job's vertices, subtasks, attempts, slots, counters and errors.
 
     JOB is its id, the beginning of its id, or its name: of several jobs of one name, the newest
@@ -154,7 +163,12 @@ def show(job: str, full: bool, address: str | None) -> None:
     from firesteel.client import render
 
     with connect(address) as client:
-        details = client.job_details(resolve_job(client, job, newest=True))
+        job_id = resolve_job(client, job, newest=True)
+        details = client.job_details(job_id, checkpoints=checkpoints and full)
     console = render.console()
-    for part in render.job(details, full=full, width=console.width):
+    if checkpoints:
+        parts = render.checkpoints(details, full=full)
+    else:
+        parts = render.job(details, full=full, width=console.width)
+    for part in parts:
         console.print(part)

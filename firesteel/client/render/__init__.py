@@ -1,5 +1,6 @@
 """Jobs, plans and clusters as tables and text for the terminal."""
 
+from firesteel.client.render.checkpoint_report import checkpoints
 from firesteel.client.render.cluster_report import cluster
 from firesteel.client.render.job_plan import plan
 from firesteel.client.render.job_progress import Pace, mostly, progress, states_text
@@ -9,6 +10,7 @@ from firesteel.client.render.tables import console
 
 __all__ = [
     "Pace",
+    "checkpoints",
     "cluster",
     "console",
     "job",

@@ -16,6 +16,7 @@ from firesteel.common.units import counted
 STATE_STYLES = {
     "RUNNING": "green",
     "FINISHED": "bold green",
+    "COMPLETED": "green",
     "FAILED": "bold red",
     "FAILING": "red",
     "CANCELED": "yellow",
@@ -33,7 +34,11 @@ def console() -> Console:
 
 
 def state_text(state: ExecutionState | JobStatus) -> Text:
-    return Text(state.name, style=STATE_STYLES.get(state.name, ""))
+    return state_text_of(state.name)
+
+
+def state_text_of(name: str) -> Text:
+    return Text(name, style=STATE_STYLES.get(name, ""))
 
 
 def clock(ms: int) -> str:

@@ -108,6 +108,9 @@ class Checkpoint:
     def size_bytes(self) -> int:
         return sum(snapshot.size_bytes for snapshot in self.snapshots.values())
 
+    def duration_s(self, now: float) -> float:
+        return (now if self.ended_at is None else self.ended_at) - self.triggered_at
+
     def awaits(self, attempt_id: AttemptId) -> bool:
         """Whether the task takes part and has not acknowledged."""
         return attempt_id in self.plan.to_acknowledge and attempt_id not in self.snapshots

@@ -71,6 +71,8 @@ class CheckpointCoordinator:
         self.retained = list(retained)  # complete checkpoints, oldest first; no savepoints
         self.latest = latest  # of all kinds: restored on failure
         self.failed_in_a_row = 0
+        self.completed = self.failed = 0  # under this master, savepoints included
+        self.last_completed: Checkpoint | None = None
         self.stale = 0  # acknowledgements that nothing waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
         self._settings = settings
@@ -290,6 +292,8 @@ class CheckpointCoordinator:
         checkpoint.become(CheckpointState.COMPLETED)
         self._end(checkpoint, now)
         self.failed_in_a_row = 0
+        self.completed += 1
+        self.last_completed = checkpoint
         self.latest = checkpoint_id
         commands: list[Command] = [self._notice(checkpoint, completed=True)]
         commands += self._answer(checkpoint)
@@ -341,6 +345,7 @@ class CheckpointCoordinator:
         del self._pending[checkpoint.checkpoint_id]
         checkpoint.become(CheckpointState.FAILED)
         checkpoint.failure = cause
+        self.failed += 1
         self._end(checkpoint, now)
         commands: list[Command] = [self._notice(checkpoint, completed=False)]
         if checkpoint.snapshots:

@@ -16,11 +16,13 @@ from firesteel.client.cli.progress import Paces, PlainDisplay
 from firesteel.client.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
 from firesteel.client.job_details import (
     Attempt,
+    CheckpointDetails,
     ClusterOverview,
     JobDetails,
     JobOverview,
     OperatorDetails,
     Subtask,
+    SubtaskCheckpoint,
     TaskExecutorOverview,
     TaskMetrics,
     Vertex,
@@ -460,3 +462,34 @@ def test_info_tells_what_is_one_plan_on_spark() -> None:
         r"chain of 4 operators\n.*one plan on Spark of 2 operators\n.*lines.*\n.*Large.*\n.*Mine",
         text,
     )
+
+
+def test_show_checkpoints_tells_how_long_each_took_and_why_one_failed() -> None:
+    assert "None: it takes no checkpoints" in printed(render.checkpoints(details()))
+    part = SubtaskCheckpoint(
+        task="Map (1/2)#0", size_bytes=2048, alignment_ms=3.25, sync_ms=0.5, async_ms=1234
+    )
+    complete = CheckpointDetails(
+        checkpoint_id=7,
+        savepoint=True,
+        state="COMPLETED",
+        triggered_ms=1000,
+        duration_ms=1250,
+        size_bytes=2048,
+        acknowledged=2,
+        tasks=2,
+        failure="",
+        alignment_ms=3.25,
+        sync_ms=0.5,
+        async_ms=1234,
+        subtasks=(part,),
+    )
+    failed = replace(
+        complete, checkpoint_id=8, savepoint=False, state="FAILED", failure="the disk is full"
+    )
+    shown = details(checkpoints=(failed, complete))
+    text = printed(render.checkpoints(shown))
+    assert re.search(r"7 +savepoint +COMPLETED .* 2/2 +1,250 ms +2.0 KiB +3.2 ms +0.5 ms", text)
+    assert "8 failed: the disk is full" in text
+    assert "Map (1/2)#0" not in text
+    assert re.search(r"Map \(1/2\)#0 +2.0 KiB", printed(render.checkpoints(shown, full=True)))

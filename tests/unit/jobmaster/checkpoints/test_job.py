@@ -10,6 +10,7 @@ from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.operator_messages import SplitRequested
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
+from jobmaster.checkpoint_details import checkpoint_details, checkpoint_metrics
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.recovery import (
@@ -21,6 +22,8 @@ from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings, settings_from
+from jobmaster.details import job_details
+from jobmaster.job_metrics import samples
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
@@ -390,3 +393,41 @@ def test_another_job_begins_from_a_savepoint_and_deletes_it_only_if_it_owns_it(
     assert complete(second) == 2, "ids of batches never come again"
     dropped = [command.checkpoint_id for command in second.of(commands.DropCheckpoint)]
     assert dropped == ([1] if claims else [])
+
+
+def test_operators_see_how_checkpoints_went() -> None:
+    made = world(tolerable_failures=1)
+    assert "lastCompletedCheckpointId" not in checkpoint_metrics(made.core)
+    first = complete(made)
+    trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    (source,), (sink,) = made.executions("source"), made.executions("sink")
+    made.now += 0.5
+    acknowledge(made, source, trigger.checkpoint_id)
+    (pending, *_) = checkpoint_details(made.core, made.now, subtasks=False)
+    assert (pending.state, pending.acknowledged, pending.tasks) == ("COLLECTING", 1, 2)
+    assert sink.slot is not None
+    made.post(
+        events.CheckpointDeclined(
+            task_executor_id=sink.slot.task_executor_id,
+            attempt_id=sink.attempt_id,
+            checkpoint_id=trigger.checkpoint_id,
+            cause="the disk is full",
+        )
+    )
+    failed, complete_one = checkpoint_details(made.core, made.now + 9, subtasks=True)
+    assert (failed.checkpoint_id, failed.state, failed.duration_ms) == (first + 1, "FAILED", 500)
+    assert "sink (1/1)#0 declined: the disk is full" in failed.failure
+    assert (complete_one.checkpoint_id, complete_one.state) == (first, "COMPLETED")
+    assert [part.task for part in complete_one.subtasks] == ["source (1/1)#0", "sink (1/1)#0"]
+    assert complete_one.size_bytes == sum(part.size_bytes for part in complete_one.subtasks) > 0
+    values = checkpoint_metrics(made.core)
+    assert values["numberOfCompletedCheckpoints"] == values["numberOfFailedCheckpoints"] == 1
+    assert values["numberOfInProgressCheckpoints"] == 0
+    assert values["totalNumberOfCheckpoints"] == 2
+    assert values["lastCompletedCheckpointId"] == first
+    assert values["lastCheckpointSize"] == complete_one.size_bytes
+    names = {sample.name for sample in samples(made.core, "host", 0.0)}
+    assert {f"flink_jobmanager_job_{name}" for name in values} <= names
+    details = job_details(made.core, {}, made.now)
+    assert [c.state for c in details.checkpoints] == ["FAILED", "COMPLETED"]
+    assert not any(c.subtasks for c in details.checkpoints)
