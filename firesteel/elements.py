@@ -33,10 +33,21 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBarrier:
+    """What is ahead of it belongs to the checkpoint, what is behind it does not."""
+
     checkpoint_id: int
     timestamp_ms: int
     savepoint: bool = False
+    # It overtakes the batches that wait at a task; they become part of the checkpoint.
     unaligned: bool = False
+    # It does so at a task where, after this long, the barriers of other channels are missing.
+    aligned_timeout_ms: int | None = None
+    at_least_once: bool = False  # channels do not wait for each other's barriers
+
+    @property
+    def overtakes(self) -> bool:
+        """Whether a task has to know of it before what is ahead of it is taken."""
+        return self.unaligned or self.aligned_timeout_ms is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,7 @@ class TaskExecutorMessages:
         *,
         dispatcher_address: str,
         checkpoint_directory: str = "",
+        unaligned_checkpoints: bool = False,
     ) -> None:
         self._job_graph = job_graph
         self._epoch = epoch
@@ -269,6 +270,7 @@ class TaskExecutorMessages:
             blobs=job_graph.blobs,
             dispatcher_address=dispatcher_address,
             checkpoint_directory=checkpoint_directory,
+            unaligned_checkpoints=unaligned_checkpoints,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges
@@ -314,6 +316,8 @@ class TaskExecutorMessages:
                     timestamp_ms=command.timestamp_ms,
                     savepoint=command.savepoint,
                     unaligned=command.unaligned,
+                    aligned_timeout_ms=command.aligned_timeout_ms,
+                    at_least_once=command.at_least_once,
                     attempt_ids=command.attempt_ids,
                     splits={str(attempt): n for attempt, n in command.splits.items()},
                 )

@@ -105,6 +105,8 @@ class RunningJob:
             self.epoch,
             dispatcher_address=start.dispatcher_address,
             checkpoint_directory=directory,
+            unaligned_checkpoints=settings.checkpoints is not None
+            and settings.checkpoints.unaligned,
         )
         self._checkpoints = CheckpointStore(
             directory,

@@ -114,6 +114,8 @@ class TriggerCheckpoint:
     timestamp_ms: int
     savepoint: bool
     unaligned: bool
+    aligned_timeout_ms: int | None
+    at_least_once: bool
     attempt_ids: tuple[AttemptId, ...]
     splits: dict[AttemptId, int]  # how many a source was assigned, where there are any
 

@@ -87,6 +87,10 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
             f"{options.CHECKPOINT_INTERVAL.key} is set, and {options.CHECKPOINT_DIR.key} is not:"
             " say where checkpoints are to be kept"
         )
+    unaligned = conf.get(options.CHECKPOINT_UNALIGNED)
+    at_least_once = conf.get(options.CHECKPOINT_MODE) == "at-least-once"
+    if unaligned:
+        _check_unaligned(conf, at_least_once=at_least_once)
     return CheckpointSettings(
         directory=conf.get(options.CHECKPOINT_DIR),
         savepoint_directory=conf.get(options.SAVEPOINT_DIR),
@@ -98,4 +102,21 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         num_retained=conf.get(options.CHECKPOINT_NUM_RETAINED),
         retention=Retention(conf.get(options.CHECKPOINT_RETENTION)),
         after_tasks_finish=conf.get(options.CHECKPOINT_AFTER_FINISH),
+        unaligned=unaligned,
+        aligned_timeout_s=conf.get(options.CHECKPOINT_ALIGNED_TIMEOUT),
+        at_least_once=at_least_once,
     )
+
+
+def _check_unaligned(conf: Configuration, *, at_least_once: bool) -> None:
+    unaligned = options.CHECKPOINT_UNALIGNED.key
+    if at_least_once:
+        raise ConfigurationError(
+            f"{options.CHECKPOINT_MODE.key}: at-least-once goes without {unaligned}: barriers that"
+            " do not wait for each other have nothing to overtake"
+        )
+    if (concurrent := conf.get(options.CHECKPOINT_MAX_CONCURRENT)) != 1:
+        raise ConfigurationError(
+            f"{options.CHECKPOINT_MAX_CONCURRENT.key}: {concurrent} is not possible with"
+            f" {unaligned}: a barrier that overtakes would end the checkpoint before it. Set 1"
+        )

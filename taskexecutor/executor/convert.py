@@ -130,6 +130,10 @@ def barrier(trigger: tasks_pb2.TriggerCheckpoint) -> CheckpointBarrier:
         timestamp_ms=trigger.timestamp_ms,
         savepoint=trigger.savepoint,
         unaligned=trigger.unaligned,
+        aligned_timeout_ms=(
+            trigger.aligned_timeout_ms if trigger.HasField("aligned_timeout_ms") else None
+        ),
+        at_least_once=trigger.at_least_once,
     )
 
 

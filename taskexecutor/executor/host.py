@@ -200,7 +200,9 @@ class Host:
             create_operator=self._create_operator,
             report_state=self._report_state,
             send_event=self._send_event,
-            checkpoints=None if storage is None else CheckpointServices(storage, answer),
+            checkpoints=None
+            if storage is None
+            else CheckpointServices(storage, answer, submit.unaligned_checkpoints),
             user_code_roots=self._user_roots,
         )
         for config in configs:

@@ -56,6 +56,7 @@ Arrow = Iterator[pa.RecordBatch]
 ROWS, KEYS = 60_000, 7
 BURST_ROWS = 30_000
 READ_ROWS, FILE_ROWS = 2_000, 80_000
+SLOW_ROWS = 500_000  # some windows of the exchange
 CHECKPOINTS = {
     "execution.checkpointing.interval": "200 ms",
     "restart-strategy.type": "fixed-delay",
@@ -362,6 +363,38 @@ def test_every_source_goes_on_where_the_checkpoint_left_it(
         ends = [int(line) for line in calls.read_text().split()]
         assert ends == sorted(ends), "nothing behind what was committed is read again"
         assert ends[-1] == READ_ROWS
+
+
+def test_behind_a_slow_sink_checkpoints_overtake_and_every_row_counts_once(
+    session: Session, tmp_path: Path
+) -> None:
+    """The exchange is full: an aligned one would wait for all that is in it, some minutes."""
+    out, failed, checkpoints = (tmp_path / name for name in ("out", "failed", "checkpoints"))
+
+    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A thousand rows per second, until some checkpoints are complete; then it fails."""
+        for batch in batches:
+            if not failed.exists():
+                if len(list(out.glob("part-*"))) >= 3:
+                    failed.touch()
+                    raise RuntimeError("fails once")
+                time.sleep(batch.num_rows / 1000)
+            yield batch
+
+    configuration = {
+        **CHECKPOINTS,
+        "execution.checkpointing.dir": str(checkpoints),
+        "execution.checkpointing.unaligned.enabled": "true",
+    }
+    env = Environment(configuration=configuration)
+    rows = env.from_source(SequenceSource(0, SLOW_ROWS)).rebalance().map_in_arrow(take)
+    rows.sink_to(FileSink(str(out)))
+    started = time.monotonic()
+    assert session.run(env).status.name == "FINISHED"
+    assert time.monotonic() - started < SLOW_ROWS / 1000 / 2, "nothing waited for the sink"
+    assert failed.exists()
+    values = ds.dataset(out, format="parquet").to_table()["value"].to_pylist()
+    assert sorted(values) == list(range(SLOW_ROWS))
 
 
 def failing(flags: Path, checkpoints: Path) -> Callable[[Arrow], Arrow]:

@@ -4,11 +4,14 @@ those of their uids, or else of their places in the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.job_graph import JobGraph, JobVertex, Operator
+from firesteel.common.ids import ResultId
+from firesteel.common.job_graph import JobGraph, JobVertex, Operator, Partitioner
 from firesteel.errors import FiresteelError
+
+_OWNED_BY_SUBTASKS = (Partitioner.FORWARD, Partitioner.BROADCAST)
 
 
 class CannotRestore(FiresteelError):
@@ -51,6 +54,7 @@ def check_fits(
             )
         if operator.keyed:
             _check_max_parallelism(operator, vertex)
+        _check_in_flight(operator, vertex, {edge.result_id for edge in graph.edges})
 
 
 def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) -> None:
@@ -59,6 +63,27 @@ def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) ->
             f"operator {operator} has max parallelism {vertex.max_parallelism} and was"
             f" checkpointed with {operator.max_parallelism}: its keyed state is cut into that many"
             f" key groups, for good. Set max_parallelism={operator.max_parallelism}"
+        )
+
+
+def _check_in_flight(
+    operator: CheckpointedOperator, vertex: JobVertex, results: Set[ResultId]
+) -> None:
+    """Of an unaligned checkpoint: its rows on their way to the operator must still have one."""
+    found = [handle for part in operator.subtasks.values() for handle in part.in_flight]
+    if any(handle.result_id not in results for handle in found):
+        raise CannotRestore(
+            f"the checkpoint is unaligned, and has rows on their way to operator {operator} by an"
+            " exchange that the program has not any more: restore a savepoint, which has none"
+        )
+    stay = [handle.partitioner for handle in found if handle.partitioner in _OWNED_BY_SUBTASKS]
+    if stay and vertex.parallelism != operator.parallelism:
+        raise CannotRestore(
+            f"operator {operator} has parallelism {vertex.parallelism} and was checkpointed with"
+            f" {operator.parallelism}, by an unaligned checkpoint with rows on their way to it:"
+            f" where the rows of a {stay[0].name.lower()} exchange belong, nothing but their"
+            f" subtask says. Run it with parallelism {operator.parallelism}, or restore a"
+            " savepoint, which has no rows on their way"
         )
 
 

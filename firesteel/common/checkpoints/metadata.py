@@ -17,13 +17,15 @@ from google.protobuf.message import DecodeError
 
 from firesteel._proto import checkpoints_pb2 as pb
 from firesteel.common.checkpoints.state import (
+    InFlight,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
     StateFile,
 )
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
-from firesteel.common.ids import JobId, OperatorId
+from firesteel.common.ids import JobId, OperatorId, ResultId
+from firesteel.common.job_graph import Partitioner
 
 VERSION = 1
 _MAGIC = b"firestlC"
@@ -154,11 +156,7 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
         operator_id=snapshot.operator_id,
         keyed=[
             pb.KeyedHandle(
-                file=pb.StateFile(
-                    path=handle.file.path,
-                    size_bytes=handle.file.size_bytes,
-                    checksum=handle.file.checksum,
-                ),
+                file=_file_to_proto(handle.file),
                 slices=[
                     pb.KeyGroupSlice(
                         key_group=part.key_group,
@@ -170,6 +168,18 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
                 ],
             )
             for handle in snapshot.keyed
+        ],
+        in_flight=[
+            pb.InFlight(
+                result_id=handle.result_id,
+                partitioner=handle.partitioner.name,
+                file=_file_to_proto(handle.file),
+                batches=[
+                    pb.InFlight.FromProducer(producer=producer, count=count)
+                    for producer, count in handle.batches
+                ],
+            )
+            for handle in snapshot.in_flight
         ],
         lists={name: pb.Items(items=items) for name, items in snapshot.lists.items()},
         union_lists={name: pb.Items(items=items) for name, items in snapshot.union_lists.items()},
@@ -183,17 +193,22 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
         operator_id=OperatorId(message.operator_id),
         keyed=tuple(
             KeyedHandle(
-                file=StateFile(
-                    path=handle.file.path,
-                    size_bytes=handle.file.size_bytes,
-                    checksum=handle.file.checksum,
-                ),
+                file=_file_from_proto(handle.file),
                 slices=tuple(
                     KeyGroupSlice(part.key_group, part.offset, part.size_bytes, part.checksum)
                     for part in handle.slices
                 ),
             )
             for handle in message.keyed
+        ),
+        in_flight=tuple(
+            InFlight(
+                result_id=ResultId(handle.result_id),
+                partitioner=Partitioner[handle.partitioner],
+                file=_file_from_proto(handle.file),
+                batches=tuple((part.producer, part.count) for part in handle.batches),
+            )
+            for handle in message.in_flight
         ),
         lists={name: tuple(items.items) for name, items in sorted(message.lists.items())},
         union_lists={
@@ -202,3 +217,11 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
         broadcasts=dict(sorted(message.broadcasts.items())),
         finished=message.finished,
     )
+
+
+def _file_to_proto(file: StateFile) -> pb.StateFile:
+    return pb.StateFile(path=file.path, size_bytes=file.size_bytes, checksum=file.checksum)
+
+
+def _file_from_proto(file: pb.StateFile) -> StateFile:
+    return StateFile(path=file.path, size_bytes=file.size_bytes, checksum=file.checksum)

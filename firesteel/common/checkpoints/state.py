@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from firesteel.common.ids import OperatorId
+from firesteel.common.ids import OperatorId, ResultId
+from firesteel.common.job_graph import Partitioner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,16 @@ class KeyedHandle:
     slices: tuple[KeyGroupSlice, ...]  # ascending
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """Batches that a checkpoint has overtaken on their way to one subtask, by one edge."""
+
+    result_id: ResultId  # the edge's
+    partitioner: Partitioner
+    file: StateFile  # an Arrow IPC stream of all of them, producer after producer
+    batches: tuple[tuple[int, int], ...]  # producer subtasks, and how many each has sent
+
+
 Items = tuple[bytes, ...]  # each a value that the operator has encoded
 
 
@@ -46,6 +57,7 @@ class OperatorSnapshot:
 
     operator_id: OperatorId
     keyed: tuple[KeyedHandle, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()  # to its inputs
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
     broadcasts: Mapping[str, bytes] = field(default_factory=dict)
@@ -55,7 +67,12 @@ class OperatorSnapshot:
     @property
     def empty(self) -> bool:
         state = self.keyed or self.lists or self.union_lists or self.broadcasts
-        return not (state or self.finished)
+        return not (state or self.in_flight or self.finished)
+
+    @property
+    def files(self) -> tuple[StateFile, ...]:
+        handles: Sequence[KeyedHandle | InFlight] = (*self.keyed, *self.in_flight)
+        return tuple(handle.file for handle in handles)
 
     @property
     def size_bytes(self) -> int:
@@ -67,6 +84,7 @@ class OperatorSnapshot:
         ]
         return (
             sum(s.size_bytes for handle in self.keyed for s in handle.slices)
+            + sum(handle.file.size_bytes for handle in self.in_flight)
             + sum(map(len, items))
             + sum(map(len, self.broadcasts.values()))
         )

@@ -294,6 +294,27 @@ RECOVERY_ALLOW_UNMATCHED = _checkpoints.option(
     False,
     "Whether state of operators that the program does not have is given up, as `firesteel run -n`.",
 )
+CHECKPOINT_MODE = _checkpoints.option(
+    "execution.checkpointing.mode",
+    "enum",
+    "exactly-once",
+    "at-least-once: tasks do not hold back inputs whose barrier has come; rows count again after a"
+    " failure.",
+    choices=("exactly-once", "at-least-once"),
+)
+CHECKPOINT_UNALIGNED = _checkpoints.option(
+    "execution.checkpointing.unaligned.enabled",
+    "bool",
+    False,
+    "Whether barriers overtake the batches that wait between tasks, which are then part of the"
+    " checkpoint.",
+)
+CHECKPOINT_ALIGNED_TIMEOUT = _checkpoints.option(
+    "execution.checkpointing.aligned-checkpoint-timeout",
+    "duration",
+    0.0,
+    "Barriers overtake only where they have waited this long; 0: at once. With unaligned.enabled.",
+)
 CHECKPOINT_TIMEOUT = _checkpoints.option(
     "execution.checkpointing.timeout",
     "duration",

@@ -60,7 +60,7 @@ class Snapshot:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tuple(handle.file.path for operator in self.operators for handle in operator.keyed)
+        return tuple(file.path for operator in self.operators for file in operator.files)
 
 
 class Checkpoint:

@@ -17,6 +17,8 @@ class TriggerCheckpoint:
     kind: Kind
     executions: tuple[Execution, ...]
     unaligned: bool = False
+    aligned_timeout_ms: int | None = None  # None: it stays as it begins
+    at_least_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

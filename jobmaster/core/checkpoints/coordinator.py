@@ -214,13 +214,21 @@ class CheckpointCoordinator:
         )
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint
+        overtakes = settings.unaligned and kind is Kind.CHECKPOINT
         return [
             TriggerCheckpoint(
                 checkpoint_id=checkpoint.checkpoint_id,
                 kind=kind,
                 executions=plan.to_trigger,
                 # A savepoint holds no data in flight: it can be restored with other parallelisms.
-                unaligned=settings.unaligned and kind is Kind.CHECKPOINT,
+                # It is always exact.
+                unaligned=overtakes and not settings.aligned_timeout_s,
+                aligned_timeout_ms=(
+                    round(settings.aligned_timeout_s * 1000)
+                    if overtakes and settings.aligned_timeout_s
+                    else None
+                ),
+                at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
             )
         ]
 

@@ -220,6 +220,8 @@ class JobCheckpoints:
                         timestamp_ms=self._now_ms(now),
                         savepoint=command.kind is Kind.SAVEPOINT,
                         unaligned=command.unaligned,
+                        aligned_timeout_ms=command.aligned_timeout_ms,
+                        at_least_once=command.at_least_once,
                         attempt_ids=attempts,
                         splits={a: splits[a] for a in attempts if splits.get(a)},
                     )

@@ -7,9 +7,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.state import Items, KeyedHandle, OperatorSnapshot
+from firesteel.common.checkpoints.state import InFlight, Items, KeyedHandle, OperatorSnapshot
+from firesteel.common.job_graph import Partitioner
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
 
 
@@ -19,7 +21,10 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
 
     Keyed state goes where its keys go. Lists stay where they were, or, with another parallelism,
     are dealt out evenly in their order; a union list goes to everyone whole; of a broadcast state
-    all subtasks had the same, so everyone gets any of them.
+    all subtasks had the same, so everyone gets any of them. Batches in flight stay where they were,
+    too. With another parallelism, everyone reads all of those that are partitioned by keys, and
+    takes its own rows; where any subtask may take any row, they are dealt out; elsewhere
+    the parallelism stays (`check_fits`).
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
@@ -31,6 +36,11 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
         name: tuple(item for part in parts for item in part)
         for name, parts in _by_name([snapshot.union_lists for snapshot in snapshots]).items()
     }
+    in_flight = (
+        [operator.subtasks.get(subtask, nothing).in_flight for subtask in range(parallelism)]
+        if unchanged
+        else _redistributed(operator, snapshots, parallelism)
+    )
     broadcasts: dict[str, bytes] = {}
     for snapshot in snapshots:
         for name, value in snapshot.broadcasts.items():
@@ -46,6 +56,7 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
             ),
             union_lists=union_lists,
             broadcasts=broadcasts,
+            in_flight=in_flight[subtask],
             finished=operator.finished,
         )
         for subtask in range(parallelism)
@@ -59,6 +70,24 @@ def _cut(handles: Sequence[KeyedHandle], key_groups: KeyGroupRange) -> tuple[Key
         if slices:
             cut.append(replace(handle, slices=slices))
     return tuple(cut)
+
+
+def _redistributed(
+    operator: CheckpointedOperator, snapshots: Sequence[OperatorSnapshot], parallelism: int
+) -> list[tuple[InFlight, ...]]:
+    """Each subtask's files of batches in flight."""
+    found: list[tuple[InFlight, ...]] = [()] * parallelism
+    for n, handle in enumerate(handle for snapshot in snapshots for handle in snapshot.in_flight):
+        match handle.partitioner:
+            case Partitioner.HASH:
+                found = [(*handles, handle) for handles in found]
+            case Partitioner.REBALANCE | Partitioner.RESCALE:
+                found[n % parallelism] = (*found[n % parallelism], handle)
+            case Partitioner.FORWARD | Partitioner.BROADCAST:
+                raise ValueError(f"{handle} cannot move, and check_fits has not refused it")
+            case _:
+                assert_never(handle.partitioner)
+    return found
 
 
 def _by_name(states: Sequence[Mapping[str, Items]]) -> dict[str, list[Items]]:

@@ -26,6 +26,8 @@ class CheckpointSettings:
     max_concurrent: int = 1
     tolerable_failures: int = 0  # in a row; one more fails the job
     unaligned: bool = False
+    aligned_timeout_s: float = 0.0  # how long they are aligned before they become unaligned
+    at_least_once: bool = False
     num_retained: int = 1
     retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True

@@ -40,7 +40,13 @@ feeds:
   producer. A task's thread partitions and queues, polls, and sends credit. Locks are taken in the
   order partition, gate; callbacks are made with none held.
 
-Unaligned checkpoints will find a channel's waiting elements in `queued` of both halves, and
+* Checkpoints that overtake: credit is asked for only when an element is offered, so all that was
+  offered is soon at the consumer, however long it waits there. A barrier travels in its order, has
+  a credit of its own, and is announced when it arrives (`InputGate.arrived`); what is ahead of it
+  is in the receivers' queues, and nowhere else. The gate records that, with what arrives until the
+  last channel's barrier does. A producer with an overdraft waits for credit between elements only,
+  so that it, too, can take part at any time.
+
 `InputGate.block` holds single channels. Blocking results are not served here but by the
 TaskExecutor.
 """

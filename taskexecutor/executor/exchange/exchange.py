@@ -58,9 +58,10 @@ class Exchange:
         consumers: int,
         max_parallelism: int,
         key_columns: Sequence[str],
+        on_credit: Callable[[], None] | None = None,
     ) -> ResultPartition:
         """The producer's end of an edge; its consumers find it at once. `max_parallelism` is the
-        consumers'.
+        consumers'. `on_credit`: see ResultPartition.
         """
         routing = make_routing(
             partitioner,
@@ -77,6 +78,7 @@ class Exchange:
             window_bytes=self._window_bytes,
             batch_rows=self._batch_rows,
             on_close=self._registry.remove,
+            on_credit=on_credit,
         )
         self._registry.add(partition)
         return partition

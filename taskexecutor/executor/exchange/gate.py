@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from firesteel.elements import EndOfPartition, StreamElement
+import pyarrow as pa
+
+from firesteel.elements import CheckpointBarrier, EndOfPartition, StreamElement
 from taskexecutor.executor.exchange.channels import BlockReason, ReceiverChannel
 from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
@@ -85,6 +87,11 @@ class InputGate:
         self.consumer = consumer
         self.producers = tuple(producers)
         self.bytes_in = 0
+        # Batches with more rows are polled in parts: a step of the task then ends in time.
+        self.max_rows: int | None = None
+        # Barriers that may overtake, with their channels, as they arrive. The task takes them from
+        # here to decide; they stay in their channels, too.
+        self.arrived: deque[tuple[int, CheckpointBarrier]] = deque()
         self.on_available = on_available
         self._on_close = on_close
         self._window_bytes = window_bytes
@@ -133,7 +140,7 @@ class InputGate:
                     break
             else:
                 return None
-            element, grant = channel.take()
+            element, grant = channel.take(self.max_rows)
             if channel.available:
                 self._put_ready(index)
             upstream = self._upstreams[index]
@@ -156,6 +163,38 @@ class InputGate:
             available = self._channels[channel].available and self._put_ready(channel)
         if available:
             self.on_available()
+
+    def restore(self, channel: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Puts batches that a checkpoint has overtaken before everything else of the channel."""
+        with self._lock:
+            self._channels[channel].restore(batches)
+            available = self._channels[channel].available and self._put_ready(channel)
+        if available:
+            self.on_available()
+
+    def record(self, channels: Sequence[int], checkpoint_id: int) -> None:
+        """Begins to record what these channels have ahead of the checkpoint's barrier; an earlier
+        recording ends.
+        """
+        with self._lock:
+            for channel in self._channels:
+                channel.recording = None
+            for index in channels:
+                self._channels[index].record(checkpoint_id)
+
+    def recorded(self) -> dict[int, list[pa.RecordBatch]] | None:
+        """The batches by channel; None until the last of the barriers has arrived, which makes
+        something available.
+        """
+        with self._lock:
+            recordings = {
+                index: channel.recording
+                for index, channel in enumerate(self._channels)
+                if channel.recording is not None
+            }
+            if not all(recording.complete for recording in recordings.values()):
+                return None
+            return {index: recording.batches for index, recording in recordings.items()}
 
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
         """The elements of a channel that were not polled yet, oldest first."""
@@ -208,9 +247,15 @@ class InputGate:
         """
         with self._lock:
             channel = self._channels[index]
-            channel.receive(element, sequence=sequence, count=count, size_bytes=size_bytes)
+            recorded = channel.receive(
+                element, sequence=sequence, count=count, size_bytes=size_bytes
+            )
             self.bytes_in += size_bytes
-            return channel.available and self._put_ready(index)
+            wake = channel.available and self._put_ready(index)
+            if isinstance(element, CheckpointBarrier) and element.overtakes:
+                self.arrived.append((index, element))
+                return True
+            return wake or recorded
 
     def fail(self, index: int, reason: str) -> bool:
         """A producer is lost. True: the caller must call `on_available`, under no lock."""

@@ -29,6 +29,9 @@ from taskexecutor.executor.exchange.errors import (
 from taskexecutor.executor.exchange.partitioning import Routing
 from taskexecutor.executor.exchange.schema import can_concatenate, different_schema, fixed_row_bits
 
+# With an overdraft: how far beyond the windows of all channels, or of one if that is more, what one
+# element leads to may go. What leads to more waits in the middle of it, and so does a checkpoint.
+OVERDRAFT_BYTES = 32 * 2**20
 MIN_BATCH_BYTES = 64  # the weight of even an empty batch, so that a window bounds their number, too
 
 Wakeup = Callable[[], None]
@@ -72,7 +75,11 @@ class ResultPartition:
         window_bytes: int,
         batch_rows: int,
         on_close: Callable[[ResultPartition], None] = lambda partition: None,
+        on_credit: Callable[[], None] | None = None,
     ) -> None:
+        """`on_credit`: the task looks at `overdrawn` before each element, and sleeps while it is;
+        this wakes it. What an element leads to may then exceed the credit.
+        """
         self.id = partition_id
         self.records_out = 0
         self.bytes_out = 0
@@ -92,11 +99,17 @@ class ResultPartition:
         self._changes = 0
         self._broken: ExchangeError | None = None  # what every further emit raises
         self._indices = {consumer: index for index, consumer in enumerate(routing.targets)}
+        self._on_credit = on_credit
+        self._overdrawn: set[int] = set()  # channels
+        overdraft_bytes = (
+            0 if on_credit is None else max(window_bytes, OVERDRAFT_BYTES // len(routing.targets))
+        )
         self._channels = [
             SenderChannel(
                 f"{partition_id} to consumer subtask {consumer}",
                 window_bytes=window_bytes,
                 batch_rows=batch_rows,
+                overdraft_bytes=overdraft_bytes,
             )
             for consumer in routing.targets
         ]
@@ -184,6 +197,11 @@ class ResultPartition:
         return self._blocked[1] != 0
 
     @property
+    def overdrawn(self) -> bool:
+        """Whether the task must not begin with another element: a channel has no credit left."""
+        return bool(self._overdrawn) and self._broken is None
+
+    @property
     def channels(self) -> int:
         return len(self._channels)
 
@@ -243,8 +261,14 @@ class ResultPartition:
 
     def granted(self, index: int, size_bytes: int, events: int) -> None:
         with self._lock:
-            self._channels[index].granted(size_bytes, events)
+            channel = self._channels[index]
+            channel.granted(size_bytes, events)
             self._notify()
+            credit = index in self._overdrawn and not channel.overdrawn
+            if credit:
+                self._overdrawn.discard(index)
+        if credit and self._on_credit is not None:
+            self._on_credit()
 
     def consumed(self, index: int) -> None:
         with self._lock:
@@ -266,6 +290,8 @@ class ResultPartition:
                     reason=reason,
                 )
             self._notify()
+        if self._on_credit is not None:
+            self._on_credit()
 
     def fail(self, error: ExchangeError) -> None:
         """A carrier cannot go on: the task's next emit raises `error`."""
@@ -311,6 +337,8 @@ class ResultPartition:
                 full.add(index)
                 refused.append(offer)
                 continue
+            if channel.overdrawn:
+                self._overdrawn.add(index)
             carrier = self._carriers[index]
             if carrier is not None:
                 carrier.ready(wakeups)
@@ -329,6 +357,8 @@ class ResultPartition:
             self._notify()
         for wakeup in wakeups:
             wakeup()
+        if self._on_credit is not None:
+            self._on_credit()
 
     def _notify(self) -> None:
         self._changes += 1

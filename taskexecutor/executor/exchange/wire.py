@@ -15,7 +15,7 @@ or behind a batch travel in the same message. The consumer assigns `channel` num
     BATCH             channel, sequence, count, bytes
     WATERMARK         channel, sequence, timestamp_us
     STREAM_STATUS     channel, sequence, idle
-    BARRIER           channel, sequence, checkpoint, timestamp_ms, flags
+    BARRIER           channel, sequence, checkpoint, timestamp_ms, aligned_timeout_ms, flags
     END_OF_DATA       channel, sequence, finished
     END_OF_PARTITION  channel, sequence
     FAILED            channel, length, reason (utf-8)
@@ -53,7 +53,7 @@ _BATCH_BODY = struct.Struct("<QIQ")
 _SEQUENCE = struct.Struct("<Q")
 _WATERMARK_BODY = struct.Struct("<Qq")
 _FLAG_BODY = struct.Struct("<QB")
-_BARRIER_BODY = struct.Struct("<QqqB")
+_BARRIER_BODY = struct.Struct("<QqqqB")
 _LENGTH = struct.Struct("<I")
 
 
@@ -155,9 +155,14 @@ def encode_event(channel: int, sequence: int, event: StreamEvent) -> bytes:
         case StreamStatus():
             return _HEAD.pack(_STATUS, channel) + _FLAG_BODY.pack(sequence, event.idle)
         case CheckpointBarrier():
-            flags = event.savepoint | event.unaligned << 1
+            flags = event.savepoint | event.unaligned << 1 | event.at_least_once << 2
+            timeout_ms = event.aligned_timeout_ms
             return _HEAD.pack(_BARRIER, channel) + _BARRIER_BODY.pack(
-                sequence, event.checkpoint_id, event.timestamp_ms, flags
+                sequence,
+                event.checkpoint_id,
+                event.timestamp_ms,
+                -1 if timeout_ms is None else timeout_ms,
+                flags,
             )
         case EndOfData():
             return _HEAD.pack(_END_OF_DATA, channel) + _FLAG_BODY.pack(sequence, event.finished)
@@ -228,12 +233,16 @@ def _decode_event(kind: int, metadata: bytes, at: int) -> tuple[int, StreamEvent
         sequence, flag = _FLAG_BODY.unpack_from(metadata, at)
         return sequence, StreamStatus(bool(flag)), at + _FLAG_BODY.size
     if kind == _BARRIER:
-        sequence, checkpoint_id, timestamp_ms, flags = _BARRIER_BODY.unpack_from(metadata, at)
+        sequence, checkpoint_id, timestamp_ms, timeout_ms, flags = _BARRIER_BODY.unpack_from(
+            metadata, at
+        )
         barrier = CheckpointBarrier(
             checkpoint_id=checkpoint_id,
             timestamp_ms=timestamp_ms,
             savepoint=bool(flags & 1),
             unaligned=bool(flags & 2),
+            aligned_timeout_ms=None if timeout_ms < 0 else timeout_ms,
+            at_least_once=bool(flags & 4),
         )
         return sequence, barrier, at + _BARRIER_BODY.size
     if kind == _END_OF_DATA:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
-from firesteel.elements import EndOfPartition, StreamElement, StreamEvent
+from firesteel.elements import CheckpointBarrier, EndOfPartition, StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
+from taskexecutor.executor.exchange.channels.receiver import Recording
 from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
     PartitionAbandoned,
@@ -27,6 +28,7 @@ class _Channel:
         self.gate: MemoryGate | None = None
         self.index = 0  # its number in the gate
         self.blocks: set[BlockReason] = set()
+        self.recording: Recording | None = None
 
 
 class MemoryExchange:
@@ -57,6 +59,7 @@ class MemoryExchange:
         consumers: int,
         max_parallelism: int,
         key_columns: tuple[str, ...],
+        on_credit: Callable[[], None] | None = None,
     ) -> MemoryPartition:
         routing = make_routing(
             partitioner,
@@ -124,6 +127,7 @@ class MemoryPartition:
     ) -> None:
         self.records_out = self.bytes_out = self.blocked_ns = self.write_ns = 0
         self.blocked = False
+        self.overdrawn = False
         self.out_pool_usage = 0.0
         self.sent: list[StreamElement] = []  # everything emitted, in order
         self.closed = False
@@ -192,7 +196,11 @@ class MemoryPartition:
         self._wait(lambda: len(channel.queue) < self._exchange.capacity or self._unread(channel))
         with self._exchange.changed:
             channel.queue.append(element)
+            if channel.recording is not None:
+                channel.recording.add(element)
             gate = channel.gate
+            if gate is not None and isinstance(element, CheckpointBarrier) and element.overtakes:
+                gate.arrived.append((channel.index, element))
         if gate is not None:
             gate.on_available()
 
@@ -217,6 +225,8 @@ class MemoryGate:
     ) -> None:
         self.bytes_in = 0
         self.in_pool_usage = 0.0
+        self.max_rows: int | None = None  # without effect: elements are few and small
+        self.arrived: deque[tuple[int, CheckpointBarrier]] = deque()
         self.on_available = on_available
         self.failure: PartitionFailed | None = None
         self.closed = False
@@ -226,6 +236,9 @@ class MemoryGate:
         self._ended: set[int] = set()
         for index, channel in enumerate(channels):
             channel.gate, channel.index = self, index
+            for element in channel.queue:
+                if isinstance(element, CheckpointBarrier) and element.overtakes:
+                    self.arrived.append((index, element))
 
     @property
     def channels(self) -> int:
@@ -255,6 +268,31 @@ class MemoryGate:
     def unblock(self, channel: int, reason: BlockReason) -> None:
         self._channels[channel].blocks.discard(reason)
         self.on_available()
+
+    def restore(self, channel: int, batches: Sequence[pa.RecordBatch]) -> None:
+        self._channels[channel].queue.extendleft(reversed(batches))
+        self.on_available()
+
+    def record(self, channels: Sequence[int], checkpoint_id: int) -> None:
+        with self._exchange.changed:
+            for index, channel in enumerate(self._channels):
+                channel.recording = Recording(checkpoint_id) if index in channels else None
+                if channel.recording is None:
+                    continue
+                for element in channel.queue:
+                    channel.recording.add(element)
+                channel.recording.complete |= index in self._ended
+
+    def recorded(self) -> dict[int, list[pa.RecordBatch]] | None:
+        with self._exchange.changed:
+            recordings = {
+                index: channel.recording
+                for index, channel in enumerate(self._channels)
+                if channel.recording is not None
+            }
+            if not all(recording.complete for recording in recordings.values()):
+                return None
+            return {index: recording.batches for index, recording in recordings.items()}
 
     def close(self) -> None:
         with self._exchange.changed:

@@ -7,6 +7,7 @@ whatever the state's size; what it returns is written by another thread and then
 
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
+from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
 from taskexecutor.executor.state.keyed_rows import RowsSlice
 from taskexecutor.executor.state.keyed_timers import KeyedTimers
@@ -24,6 +25,7 @@ __all__ = [
     "KeyedStateSnapshot",
     "KeyedTimers",
     "OperatorStateSnapshot",
+    "RestoredInFlight",
     "RestoredOperatorState",
     "RowsSlice",
     "TaskOperatorState",

@@ -23,6 +23,7 @@ from firesteel.common.checkpoints.state import KeyedHandle, KeyGroupSlice, Opera
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.state.in_flight import restored_in_flight
 from taskexecutor.executor.state.keyed import KeyedStateEntry
 from taskexecutor.executor.state.keyed_rows import RowsSlice, from_bytes, to_bytes
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
@@ -54,6 +55,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
     """
     return RestoredOperatorState(
         keyed=_read_keyed(storage, snapshot.keyed),
+        in_flight=[restored_in_flight(storage, handle) for handle in snapshot.in_flight],
         lists={name: [pickle.loads(item) for item in v] for name, v in snapshot.lists.items()},
         union_lists={
             name: [pickle.loads(item) for item in v] for name, v in snapshot.union_lists.items()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
 from taskexecutor.executor.state.keyed_rows import RowsSlice, RowsSnapshot, TaskKeyedRows
 from taskexecutor.executor.state.keyed_timers import KeyedTimers, is_timer
@@ -21,6 +22,7 @@ class RestoredOperatorState:
     """What a subtask restores, already redistributed to its parallelism."""
 
     keyed: Iterable[KeyedStateEntry | RowsSlice] = ()
+    in_flight: Sequence[RestoredInFlight] = ()  # to the inputs of the operator
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
     union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
     broadcasts: dict[str, dict[Any, Any]] = field(default_factory=dict)

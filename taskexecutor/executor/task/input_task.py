@@ -4,11 +4,19 @@ tasks).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import pyarrow as pa
 
+from firesteel.common.ids import OperatorId
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    JobEdge,
+    Partitioner,
+    pointwise_producers,
+)
 from firesteel.elements import (
     CheckpointBarrier,
     EndOfData,
@@ -18,6 +26,7 @@ from firesteel.elements import (
     Watermark,
 )
 from taskexecutor.executor.exchange import BlockReason
+from taskexecutor.executor.exchange.partitioning import key_groups, subtask_of_group
 from taskexecutor.executor.task.chain import NodeTarget, OperatorChain
 from taskexecutor.executor.task.checkpoints.alignment import (
     Aligned,
@@ -26,9 +35,11 @@ from taskexecutor.executor.task.checkpoints.alignment import (
     GivenUp,
     Hold,
     Outcome,
+    Overtake,
     Release,
 )
-from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
+from taskexecutor.executor.task.checkpoints.step_rows import StepRows
+from taskexecutor.executor.task.checkpoints.task_checkpoints import InputInFlight, TaskCheckpoints
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.interfaces import Exchange, InputGate
@@ -39,8 +50,6 @@ from taskexecutor.executor.task.step import Step
 class InputTask:
     """See `step.TaskKind`."""
 
-    max_wait_s: float | None = None  # gates and mails wake the task
-
     def __init__(
         self,
         config: TaskConfig,
@@ -49,7 +58,10 @@ class InputTask:
         metrics: TaskMetricGroup,
         wake: Callable[[], None],
         checkpoints: TaskCheckpoints | None = None,
+        *,
+        overtakes: bool = False,
     ) -> None:
+        """`overtakes`: whether checkpoints may, and so must not wait long for a step to end."""
         self._config = config
         self._exchange = exchange
         self._chain = chain
@@ -61,13 +73,23 @@ class InputTask:
         self._entries = [chain.entry(edge) for edge, _, _ in config.in_edges]
         self._targets = [NodeTarget(node, input_index) for node, input_index in self._entries]
         self._heads = list({id(node): node for node, _ in self._entries}.values())
+        # Per gate: the producer subtask of each channel.
+        self._producers = [
+            pointwise_producers(config.subtask, producers, config.vertex.parallelism)
+            if edge.pattern is DistributionPattern.POINTWISE
+            else range(producers)
+            for edge, producers, _ in config.in_edges
+        ]
+        self._step_rows = StepRows() if overtakes else None
         # Gates that are not read yet, with the gates that must end first.
         self._held_back: dict[int, list[int]] = {}
         self._reader: InputReader
         self._alignment: BarrierAlignment
 
     def init(self) -> None:
-        """Connects to the producers; they may not be there yet."""
+        """Connects to the producers; they may not be there yet. What the checkpoint has overtaken
+        that is restored comes before what they send.
+        """
         config = self._config
         for edge, producers, locations in config.in_edges:
             self._gates.append(
@@ -86,22 +108,38 @@ class InputTask:
         self._reader = InputReader(self._gates)
         self._alignment = BarrierAlignment([gate.channels for gate in self._gates])
         self._hold_back()
+        self._restore_in_flight()
+        if self._step_rows is not None:
+            self._limit_rows(self._step_rows.limit)
+
+    @property
+    def max_wait_s(self) -> float | None:
+        """Gates and mails wake the task, and the timeout of an alignment does."""
+        deadline = self._alignment.deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def step(self) -> Step:
+        self._look_at_barriers()
         if self._chain.stopped:
             return Step.DRY
+        if self._chain.overdrawn:
+            return Step.BLOCKED
         polled = self._reader.poll()
         if polled is None:
             return Step.DRY
         gate, channel, element = polled
         if isinstance(element, pa.RecordBatch):
             self._metrics.records_in += element.num_rows
-            self._targets[gate].batch(element)
+            if self._step_rows is None:
+                self._targets[gate].batch(element)
+            else:
+                self._process_in_time(gate, element, self._step_rows)
             return Step.MORE
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_data_read else Step.MORE
 
     def step_after_data(self) -> Step:
+        self._look_at_barriers()
         if self._reader.all_partitions_ended:
             return Step.END
         polled = self._reader.poll()
@@ -116,7 +154,7 @@ class InputTask:
         return Step.END if self._reader.all_partitions_ended else Step.MORE
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
-        self._carry_out(self._alignment.trigger(barrier))
+        self._carry_out(self._alignment.trigger(barrier, time.monotonic()))
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
         self._carry_out(self._alignment.abort(checkpoint_id))
@@ -156,6 +194,93 @@ class InputTask:
                 for channel in range(self._gates[gate].channels):
                     self._gates[gate].unblock(channel, BlockReason.INPUT_ORDER)
 
+    def _restore_in_flight(self) -> None:
+        """Puts what the restored checkpoint has overtaken before everything that arrives."""
+        restored = self._config.restored or {}
+        for (edge, _, _), (node, _), gate, producers in zip(
+            self._config.in_edges, self._entries, self._gates, self._producers, strict=True
+        ):
+            for state in (s for i, s in restored.items() if i in node.member_ids):
+                for found in state.in_flight:
+                    if found.result_id != edge.result_id:
+                        continue
+                    # With other producers than before, any channel will do that is always the
+                    # same for one of them.
+                    by_channel: dict[int, list[pa.RecordBatch]] = {}
+                    for producer, batch in found.batches:
+                        known = producer in producers
+                        channel = producers.index(producer) if known else producer % gate.channels
+                        by_channel.setdefault(channel, []).append(self._own_rows(edge, batch))
+                    for channel, batches in by_channel.items():
+                        gate.restore(channel, [batch for batch in batches if batch.num_rows])
+
+    def _own_rows(self, edge: JobEdge, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Those whose key is this subtask's: all, unless the parallelism is another one now."""
+        if edge.partitioner is not Partitioner.HASH:
+            return batch
+        vertex = self._config.vertex
+        groups = key_groups(batch, edge.key_columns, vertex.max_parallelism)
+        owners = subtask_of_group(
+            groups.astype("int64"), vertex.parallelism, vertex.max_parallelism
+        )
+        return batch.filter(pa.array(owners == self._config.subtask))
+
+    def _process_in_time(self, gate: int, batch: pa.RecordBatch, rows: StepRows) -> None:
+        """Processes a batch, and takes fewer rows at once if that took long."""
+        started = time.monotonic()
+        self._targets[gate].batch(batch)
+        if rows.on_step(batch.num_rows, time.monotonic() - started):
+            self._limit_rows(rows.limit)
+
+    def _limit_rows(self, rows: int) -> None:
+        for gate in self._gates:
+            gate.max_rows = rows
+
+    def _look_at_barriers(self) -> None:
+        """Those that arrive before they are taken: they may overtake."""
+        for gate in self._gates:
+            while gate.arrived:
+                _, barrier = gate.arrived.popleft()
+                self._carry_out(self._alignment.on_arrival(barrier, time.monotonic()))
+        deadline = self._alignment.deadline
+        if deadline is not None and deadline <= time.monotonic():
+            self._carry_out(self._alignment.on_time(time.monotonic()))
+        if self._checkpoints is not None and self._checkpoints.overtaking:
+            self._look_at_recordings(self._checkpoints)
+
+    def _overtake(self, barrier: CheckpointBarrier, channels: Sequence[Channel]) -> None:
+        """The gates first: what the snapshot emits may come back to a gate of this process."""
+        for number, gate in enumerate(self._gates):
+            gate.record([c for g, c in channels if g == number], barrier.checkpoint_id)
+        self._checkpointing(barrier).overtake(barrier)
+
+    def _look_at_recordings(self, checkpoints: TaskCheckpoints) -> None:
+        in_flight = []
+        for number, gate in enumerate(self._gates):
+            recorded = gate.recorded()
+            if recorded is None:
+                return
+            (edge, _, _), (node, _) = self._config.in_edges[number], self._entries[number]
+            producers = self._producers[number]
+            in_flight.append(
+                InputInFlight(
+                    OperatorId(node.member_ids[0]),
+                    edge,
+                    {producers[channel]: batches for channel, batches in recorded.items()},
+                )
+            )
+        for gate in self._gates:
+            gate.record((), 0)
+        checkpoints.overtaken(in_flight)
+
+    def _checkpointing(self, barrier: CheckpointBarrier) -> TaskCheckpoints:
+        if self._checkpoints is None:
+            raise RuntimeError(
+                f"a checkpoint barrier (checkpoint {barrier.checkpoint_id}) in a job"
+                " without checkpoints"
+            )
+        return self._checkpoints
+
     def _carry_out(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             match outcome:
@@ -164,12 +289,9 @@ class InputTask:
                 case Release((gate, channel)):
                     self._gates[gate].unblock(channel, BlockReason.BARRIER_ALIGNMENT)
                 case Aligned(barrier):
-                    if self._checkpoints is None:
-                        raise RuntimeError(
-                            f"a checkpoint barrier (checkpoint {barrier.checkpoint_id}) in a job"
-                            " without checkpoints"
-                        )
-                    self._checkpoints.take(barrier)
+                    self._checkpointing(barrier).take(barrier)
+                case Overtake(barrier, channels):
+                    self._overtake(barrier, channels)
                 case GivenUp():
                     pass
                 case _:

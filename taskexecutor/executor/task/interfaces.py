@@ -5,7 +5,8 @@ The exchange is implemented by taskexecutor.executor.exchange and, in memory, by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -15,7 +16,7 @@ from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import DistributionPattern, Partitioner
-from firesteel.elements import StreamElement, StreamEvent
+from firesteel.elements import CheckpointBarrier, StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
 
 
@@ -33,6 +34,10 @@ class ResultPartition(Protocol):
     @property
     def blocked(self) -> bool:
         """The task waits for credit now."""
+
+    @property
+    def overdrawn(self) -> bool:
+        """There is no credit for what another element leads to."""
 
     @property
     def out_pool_usage(self) -> float: ...
@@ -58,6 +63,8 @@ class InputGate(Protocol):
     """What the task needs of taskexecutor.executor.exchange.InputGate."""
 
     bytes_in: int
+    max_rows: int | None
+    arrived: deque[tuple[int, CheckpointBarrier]]
 
     @property
     def channels(self) -> int: ...
@@ -70,6 +77,12 @@ class InputGate(Protocol):
     def block(self, channel: int, reason: BlockReason) -> None: ...
 
     def unblock(self, channel: int, reason: BlockReason) -> None: ...
+
+    def restore(self, channel: int, batches: Sequence[pa.RecordBatch]) -> None: ...
+
+    def record(self, channels: Sequence[int], checkpoint_id: int) -> None: ...
+
+    def recorded(self) -> dict[int, list[pa.RecordBatch]] | None: ...
 
     def close(self) -> None: ...
 
@@ -89,6 +102,7 @@ class Exchange(Protocol):
         consumers: int,
         max_parallelism: int,
         key_columns: tuple[str, ...],
+        on_credit: Callable[[], None] | None,
     ) -> ResultPartition: ...
 
     def create_gate(
@@ -149,3 +163,5 @@ class CheckpointServices:
 
     storage: CheckpointStorage  # the job's directory
     answer: Callable[[CheckpointAnswer], None]  # from any thread
+    # Barriers may overtake: tasks can take part at any time, however long what is ahead of them is.
+    unaligned: bool = False

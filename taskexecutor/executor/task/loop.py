@@ -46,18 +46,20 @@ class MailboxLoop:
                     pass
                 case Step.DRY:
                     on_dry()
-                    self._sleep(max_wait_s())
+                    self._sleep(max_wait_s(), TimeKind.IDLE)
+                case Step.BLOCKED:
+                    self._sleep(max_wait_s(), TimeKind.BLOCKED)
                 case Step.END:
                     return
                 case unknown:
                     assert_never(unknown)
 
-    def _sleep(self, max_wait_s: float | None) -> None:
+    def _sleep(self, max_wait_s: float | None, kind: TimeKind) -> None:
         if self._environment.yielded:
             self._environment.yielded = False
             return
         if self._timers.next_due_ms is not None:
             until_timer_s = max(0.0, self._timers.next_due_ms / 1000 - time.time())
             max_wait_s = until_timer_s if max_wait_s is None else min(max_wait_s, until_timer_s)
-        with self._environment.clock.spans[TimeKind.IDLE]:
+        with self._environment.clock.spans[kind]:
             self._mailbox.wait(max_wait_s)

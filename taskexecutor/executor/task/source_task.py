@@ -40,6 +40,9 @@ class SourceTask:
         if self._chain.stopped:
             self.max_wait_s = None  # a mail raises the limit
             return Step.DRY
+        if self._chain.overdrawn:
+            self.max_wait_s = None
+            return Step.BLOCKED
         if not self._source.poll(0.0):
             self.max_wait_s = None
             return Step.END

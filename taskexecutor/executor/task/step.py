@@ -14,6 +14,7 @@ class Step(Enum):
     MORE = 0  # something was processed; take the next step at once
     DRY = 1  # nothing to do until a mail or new input
     END = 2  # nothing more will come
+    BLOCKED = 3  # the consumers have taken too little: nothing to do until a mail or their credit
 
 
 class TaskKind(Protocol):

@@ -187,6 +187,9 @@ class StreamTask:
     def _load(self) -> tuple[OperatorChain, TaskKind]:
         config = self.config
         vertex = config.vertex
+        checkpoints = self._services.checkpoints
+        overtakes = checkpoints is not None and checkpoints.unaligned
+        on_credit = self._mailbox.wake if overtakes else None
         for edge, consumers, max_parallelism in config.out_edges:
             self._partitions.append(
                 self._services.exchange.create_partition(
@@ -199,6 +202,7 @@ class StreamTask:
                     consumers=consumers,
                     max_parallelism=max_parallelism,
                     key_columns=tuple(edge.key_columns),
+                    on_credit=on_credit,
                 )
             )
         # A cancellation that came before the partitions existed could not abort them.
@@ -212,11 +216,9 @@ class StreamTask:
             partitions=self._partitions,
         )
         self._chain = chain
-        if self._services.checkpoints is not None:
+        if checkpoints is not None:
             chain.check_checkpointed()
-            self._checkpoints = TaskCheckpoints(
-                config.attempt_id, chain, self._services.checkpoints
-            )
+            self._checkpoints = TaskCheckpoints(config.attempt_id, chain, checkpoints)
         kind: TaskKind
         if config.in_edges:
             kind = InputTask(
@@ -226,6 +228,7 @@ class StreamTask:
                 self._metrics,
                 self._mailbox.wake,
                 self._checkpoints,
+                overtakes=overtakes,
             )
         else:
             kind = SourceTask(chain, self._checkpoints)

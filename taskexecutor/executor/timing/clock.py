@@ -19,7 +19,7 @@ class TimeKind(IntEnum):
     SPARK = 2  # running a plan; the other three kinds of work on Spark interrupt it
     PYTHON = 3
     EXCHANGE = 4  # handing batches to result partitions; includes waiting for credit
-    BLOCKED = 5  # an operator waits for its coordinator's answer
+    BLOCKED = 5  # for a coordinator's answer, or between elements for credit
     PLANNING = 6  # making a plan on Spark
     CONVERTING = 7  # bringing rows into Spark and out of it
     READING = 8  # reading files by Arrow, for Spark

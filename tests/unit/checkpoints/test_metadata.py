@@ -17,24 +17,34 @@ from firesteel.common.checkpoints.metadata import (
     encode_snapshots,
 )
 from firesteel.common.checkpoints.state import (
+    InFlight,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
     StateFile,
 )
 from firesteel.common.checkpoints.storage import StorageError
-from firesteel.common.ids import JobId, OperatorId
+from firesteel.common.ids import JobId, OperatorId, ResultId
+from firesteel.common.job_graph import Partitioner
 
 ids = st.from_regex("[0-9a-f]{32}", fullmatch=True)
 sizes = st.integers(0, 2**62)
 files = st.builds(StateFile, path=st.text(), size_bytes=sizes, checksum=ids)
 slices = st.builds(KeyGroupSlice, st.integers(0, 32767), sizes, sizes, ids)
 handles = st.builds(KeyedHandle, file=files, slices=st.lists(slices, max_size=3).map(tuple))
+in_flight = st.builds(
+    InFlight,
+    result_id=ids.map(ResultId),
+    partitioner=st.sampled_from(Partitioner),
+    file=files,
+    batches=st.lists(st.tuples(st.integers(0, 2**15), st.integers(1, 99)), max_size=2).map(tuple),
+)
 items = st.dictionaries(st.text(), st.lists(st.binary(), max_size=3).map(tuple), max_size=2)
 snapshots = st.builds(
     OperatorSnapshot,
     operator_id=ids.map(OperatorId),
     keyed=st.lists(handles, max_size=2).map(tuple),
+    in_flight=st.lists(in_flight, max_size=2).map(tuple),
     lists=items,
     union_lists=items,
     broadcasts=st.dictionaries(st.text(), st.binary(), max_size=2),

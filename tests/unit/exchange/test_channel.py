@@ -35,6 +35,10 @@ def numbers(start: int, count: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(range(start, start + count), pa.int64())})
 
 
+def barrier(checkpoint_id: int) -> CheckpointBarrier:
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, timestamp_ms=0)
+
+
 class Joined:
     """A sender and a receiver, and what is under way between them in both directions."""
 
@@ -362,3 +366,85 @@ def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
         SenderState.FINISHED,
         ReceiverState.FINISHED,
     )
+
+
+def test_a_recording_holds_what_is_ahead_of_the_barrier_whether_it_waits_or_comes_later() -> None:
+    c = Joined()
+    for start in range(3):
+        c.sender.offer(numbers(start, 1), 100)
+        c.send()
+        c.arrive()
+    first, _ = c.receiver.take()
+    c.receiver.record(7)
+    recording = c.receiver.recording
+    assert recording is not None
+    for event in (barrier(6), barrier(7)):
+        c.sender.offer(numbers(3, 1), 100)
+        c.sender.offer_event(event)
+        while c.send():
+            c.arrive()
+        assert recording.complete is (event == barrier(7))
+    c.sender.offer(numbers(4, 1), 100)
+    c.send()
+    c.arrive()
+    assert [b.column(0).to_pylist() for b in recording.batches] == [[1], [2], [3], [3]]
+    assert first not in recording.batches
+    assert len(c.receiver.queued) == 7, "it is taken all the same"
+
+
+def test_what_has_ended_has_nothing_ahead_of_a_barrier() -> None:
+    c = Joined()
+    c.sender.offer_event(EndOfPartition())
+    c.send()
+    c.arrive()
+    for _ in range(2):
+        c.receiver.record(1)
+        assert c.receiver.recording is not None
+        assert c.receiver.recording.complete
+        if c.receiver.available:
+            c.receiver.take()
+    assert c.receiver.state is ReceiverState.FINISHED
+
+
+def test_of_a_large_batch_a_part_is_taken_with_its_credit() -> None:
+    c = Joined(batch_rows=100)
+    c.sender.offer(numbers(0, 10), 800)
+    c.send()
+    c.arrive()
+    taken, granted = [], 0
+    while c.receiver.available:
+        batch, grant = c.receiver.take(max_rows=4)
+        assert isinstance(batch, pa.RecordBatch)
+        taken.append(batch.column(0).to_pylist())
+        granted += grant.size_bytes if grant is not None else 0
+    assert taken == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert (granted, c.receiver.queued_bytes) == (800, 0)
+
+
+def test_what_is_restored_comes_first_and_has_no_credit_to_give_back() -> None:
+    c = Joined()
+    c.sender.offer(numbers(9, 1), 8)
+    c.send()
+    c.arrive()
+    c.receiver.restore([numbers(0, 1), numbers(1, 1)])
+    taken = []
+    for _ in range(3):
+        batch, grant = c.receiver.take()
+        assert isinstance(batch, pa.RecordBatch)
+        taken.append((batch.column(0).to_pylist(), None if grant is None else grant.size_bytes))
+    assert taken == [([0], None), ([1], None), ([9], 8)]
+
+
+def test_an_overdraft_ends_one_element_and_begins_no_other() -> None:
+    sender = SenderChannel("test", window_bytes=1000, batch_rows=100, overdraft_bytes=500)
+    for _ in range(3):
+        assert not sender.overdrawn
+        assert sender.offer(numbers(0, 1), 400)
+    assert sender.overdrawn
+    assert not sender.offer(numbers(0, 1), 400), "it has an end, too"
+    sender.granted(201, 0)
+    assert not sender.overdrawn
+    for _ in range(MAX_WAITING_EVENTS):
+        assert sender.offer_event(Watermark(1))
+    assert sender.overdrawn
+    assert sender.offer_event(barrier(1))

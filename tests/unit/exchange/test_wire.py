@@ -24,6 +24,7 @@ EVENTS: list[StreamEvent] = [
     StreamStatus(False),
     CheckpointBarrier(checkpoint_id=2**62, timestamp_ms=1_700_000_000_000, savepoint=True),
     CheckpointBarrier(checkpoint_id=1, timestamp_ms=0, unaligned=True),
+    CheckpointBarrier(checkpoint_id=1, timestamp_ms=0, aligned_timeout_ms=0, at_least_once=True),
     EndOfData(False),
     EndOfData(True),
     EndOfPartition(),

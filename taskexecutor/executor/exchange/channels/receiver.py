@@ -9,6 +9,7 @@ OPENING ──first element──▶ OPEN ──EndOfPartition received──▶
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 
 import pyarrow as pa
@@ -65,9 +66,35 @@ RECEIVER_TRANSITIONS: dict[ReceiverState, frozenset[ReceiverState]] = {
 _ENDS = tuple(state for state, following in RECEIVER_TRANSITIONS.items() if not following)
 
 
+class Recording:
+    """The batches of a channel that are ahead of a checkpoint's barrier, and so part of it if the
+    checkpoint overtakes them: those that wait, and those that arrive until the barrier does.
+    """
+
+    __slots__ = ("batches", "checkpoint_id", "complete")
+
+    def __init__(self, checkpoint_id: int) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.batches: list[pa.RecordBatch] = []
+        self.complete = False  # nothing more is ahead of the barrier
+
+    def add(self, element: StreamElement) -> bool:
+        """An element, in order. True if it makes the recording complete."""
+        if self.complete:
+            return False
+        match element:
+            case pa.RecordBatch():
+                self.batches.append(element)
+            case CheckpointBarrier(checkpoint_id=checkpoint_id):
+                self.complete = checkpoint_id == self.checkpoint_id
+            case EndOfPartition():
+                self.complete = True  # counts as the barrier of every later checkpoint
+        return self.complete
+
+
 class ReceiverChannel:
-    """The task calls `take`, `block`, `unblock` and `close`; the carrier of elements calls the
-    rest.
+    """The task calls `restore`, `take`, `block`, `unblock`, `record` and `close`; the carrier of
+    elements calls the rest.
     """
 
     __slots__ = (
@@ -80,11 +107,13 @@ class ReceiverChannel:
         "_queue",
         "_queued_bytes",
         "reason",
+        "recording",
         "state",
     )
 
     def __init__(self, name: str, *, window_bytes: int) -> None:
         self.state = ReceiverState.OPENING
+        self.recording: Recording | None = None  # for the checkpoint that overtakes
         self.reason = ""  # why it failed
         self._name = name
         self._blocks: set[BlockReason] = set()
@@ -99,10 +128,12 @@ class ReceiverChannel:
 
     def receive(
         self, element: StreamElement, *, sequence: int, count: int, size_bytes: int
-    ) -> None:
-        """Takes elements `sequence` to `sequence + count - 1`, batches joined into one."""
+    ) -> bool:
+        """Takes elements `sequence` to `sequence + count - 1`, batches joined into one. True if a
+        recording is complete with it.
+        """
         if self.over:
-            return  # sent before the sender knew that this side gave up
+            return False  # sent before the sender knew that this side gave up
         if self.state is ReceiverState.ENDED:
             raise RemoteProtocolError(
                 f"channel {self._name}: element {sequence} was sent after EndOfPartition"
@@ -123,6 +154,7 @@ class ReceiverChannel:
                 element, size_bytes, element.num_rows if isinstance(element, pa.RecordBatch) else -1
             )
         )
+        return self.recording is not None and self.recording.add(element)
 
     def fail(self, reason: str) -> bool:
         """The producer is lost. False if that is harmless (all was received) or already known."""
@@ -135,9 +167,27 @@ class ReceiverChannel:
 
     # -- the task's side
 
-    def take(self) -> tuple[StreamElement, Grant | None]:
-        """The next element, and the credit to send back now, if any. Only when `available`."""
+    def restore(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Puts batches that a checkpoint has overtaken before everything that arrives. They take no
+        credit.
+        """
+        self._queue.extendleft(Queued(b, 0, b.num_rows) for b in reversed(batches))
+
+    def record(self, checkpoint_id: int) -> None:
+        """Begins a recording, in place of an earlier one."""
+        recording = Recording(checkpoint_id)
+        for queued in self._queue:
+            recording.add(queued.element)
+        recording.complete |= self.state is ReceiverState.FINISHED
+        self.recording = recording
+
+    def take(self, max_rows: int | None = None) -> tuple[StreamElement, Grant | None]:
+        """The next element, and the credit to send back now, if any. Only when `available`. Of a
+        batch with more than `max_rows` rows so many are taken; the others stay.
+        """
         queued = self._queue.popleft()
+        if max_rows is not None and queued.rows > max_rows:
+            queued = self._split(queued, max_rows)
         self._queued_bytes -= queued.size_bytes
         if queued.rows < 0:
             self._due_events += 1
@@ -188,10 +238,18 @@ class ReceiverChannel:
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """The elements not taken yet, oldest first: what an unaligned checkpoint stores of this
-        side.
-        """
+        """The elements not taken yet, oldest first."""
         return tuple(q.element for q in self._queue)
+
+    def _split(self, queued: Queued, rows: int) -> Queued:
+        """The first rows; puts the others back."""
+        assert isinstance(queued.element, pa.RecordBatch)
+        size_bytes = queued.size_bytes * rows // queued.rows
+        rest = Queued(
+            queued.element.slice(rows), queued.size_bytes - size_bytes, queued.rows - rows
+        )
+        self._queue.appendleft(rest)
+        return Queued(queued.element.slice(0, rows), size_bytes, rows)
 
     def _drop(self) -> None:
         self._queue.clear()

@@ -71,6 +71,7 @@ class SenderChannel:
         "_name",
         "_outstanding_bytes",
         "_outstanding_events",
+        "_overdraft_bytes",
         "_queue",
         "_sequence",
         "_window_bytes",
@@ -78,12 +79,18 @@ class SenderChannel:
         "state",
     )
 
-    def __init__(self, name: str, *, window_bytes: int, batch_rows: int) -> None:
+    def __init__(
+        self, name: str, *, window_bytes: int, batch_rows: int, overdraft_bytes: int = 0
+    ) -> None:
+        """`overdraft_bytes`: how far it may go beyond its window, or as many events again, to the
+        end of an element that the task processes.
+        """
         self.state = SenderState.WAITING
         self.reason = ""  # why it was aborted or abandoned
         self._name = name
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
+        self._overdraft_bytes = overdraft_bytes
         # Larger parcels would cost a copy for nothing; smaller ones keep several in flight within
         # the window.
         self._coalesce_bytes = max(1, window_bytes // 4)
@@ -98,7 +105,8 @@ class SenderChannel:
     def offer(self, batch: pa.RecordBatch, size_bytes: int) -> bool:
         """Takes a batch if there is credit for it. False: wait for a grant, then offer it again."""
         self._check_writable()
-        if self._outstanding_bytes and self._outstanding_bytes + size_bytes > self._window_bytes:
+        limit_bytes = self._window_bytes + self._overdraft_bytes
+        if self._outstanding_bytes and self._outstanding_bytes + size_bytes > limit_bytes:
             return False
         self._outstanding_bytes += size_bytes
         self._queue.append(Queued(batch, size_bytes, batch.num_rows))
@@ -107,7 +115,7 @@ class SenderChannel:
     def offer_event(self, event: StreamEvent) -> bool:
         """Takes an event, in order with the batches, unless too many are ahead of the consumer."""
         self._check_writable()
-        if self._outstanding_events >= MAX_WAITING_EVENTS:
+        if self._outstanding_events >= MAX_WAITING_EVENTS * (2 if self._overdraft_bytes else 1):
             return False
         self._outstanding_events += 1
         self._end_offered = isinstance(event, EndOfPartition)
@@ -212,14 +220,20 @@ class SenderChannel:
         )
 
     @property
+    def overdrawn(self) -> bool:
+        """Whether the task must not begin with another element."""
+        return self._overdraft_bytes > 0 and (
+            self._outstanding_bytes >= self._window_bytes
+            or self._outstanding_events >= MAX_WAITING_EVENTS
+        )
+
+    @property
     def outstanding_bytes(self) -> int:
         return self._outstanding_bytes
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """The elements that wait here, oldest first: what an unaligned checkpoint stores of this
-        side.
-        """
+        """The elements that wait here, oldest first."""
         return tuple(q.element for q in self._queue)
 
     def _check_writable(self) -> None:

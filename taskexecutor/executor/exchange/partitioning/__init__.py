@@ -6,6 +6,14 @@ from taskexecutor.executor.exchange.partitioning.routing import (
     groups_of_subtask,
     key_groups,
     make_routing,
+    subtask_of_group,
 )
 
-__all__ = ["Routing", "groups_of_subtask", "hash_columns", "key_groups", "make_routing"]
+__all__ = [
+    "Routing",
+    "groups_of_subtask",
+    "hash_columns",
+    "key_groups",
+    "make_routing",
+    "subtask_of_group",
+]

@@ -52,6 +52,11 @@ class OperatorChain:
         """Whether the task must take no input now: it is ahead of its watermark alignment group."""
         return any(alignment.stopped for alignment in self._watermark_alignments)
 
+    @property
+    def overdrawn(self) -> bool:
+        """Whether the task must take no input now: its consumers have too much to take."""
+        return any(partition.overdrawn for partition in self.partitions)
+
     def node_of(self, operator_id: str) -> ChainNode | None:
         return self._node_of_operator.get(operator_id)
 

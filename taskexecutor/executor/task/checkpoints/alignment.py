@@ -5,12 +5,17 @@ A channel whose barrier has come is held until those of all others have: what it
 behind the checkpoint. EndOfPartition counts as a barrier of every later checkpoint. A barrier of a
 newer checkpoint means that the older one was given up: its barriers will not all come.
 
-Pure: barriers and endings in, outcomes out.
+An unaligned barrier waits for nothing: as soon as the first one has arrived anywhere, whatever is
+ahead of it, the snapshot is due, and what is ahead of the barriers belongs to it. An aligned one
+becomes unaligned when its timeout has passed since the first one arrived.
+
+Pure: barriers, endings and times in, outcomes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from firesteel.elements import CheckpointBarrier
@@ -39,26 +44,38 @@ class Aligned(NamedTuple):
     barrier: CheckpointBarrier
 
 
+class Overtake(NamedTuple):
+    """Take the snapshot, now; what these channels have ahead of their barriers is part of it."""
+
+    barrier: CheckpointBarrier  # unaligned
+    channels: tuple[Channel, ...]  # those whose barrier was not taken
+
+
 class GivenUp(NamedTuple):
     """No snapshot will be taken for this checkpoint."""
 
     checkpoint_id: int
 
 
-Outcome: TypeAlias = Hold | Release | Aligned | GivenUp
+Outcome: TypeAlias = Hold | Release | Aligned | Overtake | GivenUp
+
+
+class _Timeout(NamedTuple):
+    at: float
+    barrier: CheckpointBarrier
 
 
 class BarrierAlignment:
-    """Over all channels of a task's gates. With `hold` false nothing waits: at least once."""
+    """Over all channels of a task's gates. Times are seconds on any clock."""
 
-    def __init__(self, channels: Sequence[int], *, hold: bool = True) -> None:
+    def __init__(self, channels: Sequence[int]) -> None:
         """`channels`: how many each gate has."""
         self._open = {  # without EndOfPartition
             Channel(gate, channel)
             for gate, count in enumerate(channels)
             for channel in range(count)
         }
-        self._hold = hold
+        self._timeouts: dict[int, _Timeout] = {}  # of checkpoints that may become unaligned
         self._barrier: CheckpointBarrier | None = None  # being aligned
         self._missing: set[Channel] = set()
         self._held: list[Channel] = []
@@ -69,12 +86,38 @@ class BarrierAlignment:
         """The checkpoint whose barriers are being collected."""
         return None if self._barrier is None else self._barrier.checkpoint_id
 
+    @property
+    def deadline(self) -> float | None:
+        """When `on_time` is due."""
+        return min((timeout.at for timeout in self._timeouts.values()), default=None)
+
+    def on_arrival(self, barrier: CheckpointBarrier, now: float) -> list[Outcome]:
+        """A barrier has arrived in some channel; it may be long before it is taken."""
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id <= self._latest:
+            return []
+        if barrier.unaligned:
+            outcomes = self._begin(barrier)
+            return [*outcomes, *self._overtake()] if self.aligning == checkpoint_id else outcomes
+        if barrier.aligned_timeout_ms is not None and checkpoint_id not in self._timeouts:
+            at = now + barrier.aligned_timeout_ms / 1000
+            self._timeouts[checkpoint_id] = _Timeout(at, barrier)
+        return []
+
+    def on_time(self, now: float) -> list[Outcome]:
+        """Turns a checkpoint unaligned whose timeout has passed."""
+        due = [timeout.barrier for timeout in self._timeouts.values() if timeout.at <= now]
+        outcomes: list[Outcome] = []
+        for barrier in sorted(due, key=lambda barrier: barrier.checkpoint_id):
+            outcomes += self.on_arrival(replace(barrier, unaligned=True), now)
+        return outcomes
+
     def on_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> list[Outcome]:
         outcomes = self._begin(barrier)
         if self.aligning != barrier.checkpoint_id:
             return outcomes  # of one that was given up
         self._missing.discard(channel)
-        if self._hold and self._missing:
+        if self._missing and not barrier.at_least_once:
             self._held.append(channel)
             outcomes.append(Hold(channel))
         return [*outcomes, *self._complete()]
@@ -85,18 +128,24 @@ class BarrierAlignment:
         self._missing.discard(channel)
         return self._complete()
 
-    def trigger(self, barrier: CheckpointBarrier) -> list[Outcome]:
+    def trigger(self, barrier: CheckpointBarrier, now: float) -> list[Outcome]:
         """All of the task's producers have finished: the JobMaster triggers it itself. What they
-        sent is taken first.
+        sent is taken first, or overtaken.
         """
-        return [*self._begin(barrier), *self._complete()]
+        if barrier.overtakes and self._open:
+            return self.on_arrival(barrier, now) or self._begin_aligned(barrier)
+        return self._begin_aligned(barrier)
 
     def abort(self, checkpoint_id: int) -> list[Outcome]:
         """The checkpoint was given up elsewhere."""
         if self.aligning != checkpoint_id:
             self._latest = max(self._latest, checkpoint_id)
+            self._timeouts.pop(checkpoint_id, None)
             return []
         return self._give_up()
+
+    def _begin_aligned(self, barrier: CheckpointBarrier) -> list[Outcome]:
+        return [*self._begin(barrier), *self._complete()]
 
     def _begin(self, barrier: CheckpointBarrier) -> list[Outcome]:
         checkpoint_id = barrier.checkpoint_id
@@ -115,6 +164,11 @@ class BarrierAlignment:
         barrier = self._barrier
         return [Aligned(barrier), *self._end()]
 
+    def _overtake(self) -> list[Outcome]:
+        assert self._barrier is not None
+        barrier = replace(self._barrier, unaligned=True)
+        return [Overtake(barrier, tuple(sorted(self._missing))), *self._end()]
+
     def _give_up(self) -> list[Outcome]:
         assert self._barrier is not None
         return [GivenUp(self._barrier.checkpoint_id), *self._end()]
@@ -124,5 +178,6 @@ class BarrierAlignment:
         assert self._barrier is not None
         self._latest = self._barrier.checkpoint_id
         self._barrier = None
+        self._timeouts = {n: t for n, t in self._timeouts.items() if n > self._latest}
         held, self._held = self._held, []
         return [Release(channel) for channel in held]

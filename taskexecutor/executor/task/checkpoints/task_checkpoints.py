@@ -2,7 +2,8 @@
 
 The task's thread flushes what is held back, sends the barrier on and takes the snapshot, which
 costs the same however large the state is. A thread of its own then writes it; one that cannot be
-written is declined, and leaves no file.
+written is declined, and leaves no file. The snapshot of a checkpoint that overtakes is written when
+the batches in flight are known, which is when the last barrier has arrived.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
 
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.job_graph import JobEdge
 from firesteel.elements import CheckpointBarrier
 from taskexecutor.executor.state import OperatorStateSnapshot
 from taskexecutor.executor.state.files import write_snapshot
+from taskexecutor.executor.state.in_flight import BatchesByProducer, write_in_flight
 from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.interfaces import (
     Acknowledged,
@@ -31,11 +36,25 @@ from taskexecutor.executor.task.interfaces import (
 _log = structlog.get_logger("task")
 
 
+class InputInFlight(NamedTuple):
+    """What a checkpoint has overtaken at one gate."""
+
+    operator_id: OperatorId  # whose input it is
+    edge: JobEdge
+    batches: BatchesByProducer
+
+
 class _ToWrite(NamedTuple):
     checkpoint_id: int
     operators: list[tuple[OperatorId, OperatorStateSnapshot]]
     operators_finished: bool
     sync_ms: float
+    in_flight: Sequence[InputInFlight] = ()
+
+    def release(self) -> None:
+        """The snapshot is written, or abandoned."""
+        for _, snapshot in self.operators:
+            snapshot.keyed.release()
 
 
 class TaskCheckpoints:
@@ -50,12 +69,32 @@ class TaskCheckpoints:
         self._finished = False  # finish() was called on all operators
         self._final: int | None = None  # the first checkpoint taken after that
         self.final_complete = False  # whether what finish() has done is in a complete checkpoint
+        self._overtaking: _ToWrite | None = None  # waits for what is in flight
         self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closed = threading.Event()
 
     def take(self, barrier: CheckpointBarrier) -> None:
         """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
+        self._put(self._snapshot(barrier))
+
+    def overtake(self, barrier: CheckpointBarrier) -> None:
+        """The snapshot is due although data before the barrier waits; `overtaken` follows."""
+        self._drop_overtaking()
+        self._overtaking = self._snapshot(barrier)
+
+    @property
+    def overtaking(self) -> bool:
+        """Whether `overtaken` is to be called."""
+        return self._overtaking is not None
+
+    def overtaken(self, in_flight: Sequence[InputInFlight]) -> None:
+        """All data before the barriers that was not processed when the snapshot was taken."""
+        work, self._overtaking = self._overtaking, None
+        assert work is not None
+        self._put(work._replace(in_flight=in_flight))
+
+    def _snapshot(self, barrier: CheckpointBarrier) -> _ToWrite:
         started = time.perf_counter()
         if not self._finished:
             self._chain.prepare_barrier(barrier.checkpoint_id)
@@ -64,12 +103,20 @@ class TaskCheckpoints:
             self._final = barrier.checkpoint_id
         operators = self._chain.snapshot(barrier.checkpoint_id)
         sync_ms = (time.perf_counter() - started) * 1000
+        return _ToWrite(barrier.checkpoint_id, operators, self._finished, sync_ms)
+
+    def _put(self, work: _ToWrite) -> None:
         if self._writer is None:
             self._writer = threading.Thread(
                 target=self._write_all, name=f"checkpoints {self._attempt_id[:8]}", daemon=True
             )
             self._writer.start()
-        self._writing.put(_ToWrite(barrier.checkpoint_id, operators, self._finished, sync_ms))
+        self._writing.put(work)
+
+    def _drop_overtaking(self) -> None:
+        work, self._overtaking = self._overtaking, None
+        if work is not None:
+            work.release()
 
     def operators_finished(self) -> None:
         """From now on, a checkpoint holds what finish() has done (spec 001). The master need not
@@ -82,6 +129,8 @@ class TaskCheckpoints:
         """The master's notice. Any checkpoint that began after finish() will do, whichever notice
         comes first (spec 001).
         """
+        if self._overtaking is not None and self._overtaking.checkpoint_id <= checkpoint_id:
+            self._drop_overtaking()
         self._chain.notify_checkpoint(checkpoint_id, completed=completed)
         if completed and self._final is not None and checkpoint_id >= self._final:
             self.final_complete = True
@@ -89,6 +138,7 @@ class TaskCheckpoints:
     def close(self) -> None:
         """What is not written yet is given up. Returns when the thread has ended."""
         self._closed.set()
+        self._drop_overtaking()
         if self._writer is not None:
             self._writing.put(None)
             self._writer.join()
@@ -118,14 +168,19 @@ class TaskCheckpoints:
                 path = f"chk-{work.checkpoint_id}/{self._attempt_id}-{operator_id[:8]}"
                 paths.append(path)
                 written.append(write_snapshot(storage, path, operator_id, snapshot))
+            for number, found in enumerate(work.in_flight):
+                path = f"chk-{work.checkpoint_id}/{self._attempt_id}-in-{number}"
+                paths.append(path)
+                handle = write_in_flight(storage, path, found.edge, found.batches)
+                if handle is not None:
+                    _add(written, found.operator_id, handle)
         except Exception as error:
             self._delete(paths)
             return Declined(
                 attempt_id=self._attempt_id, checkpoint_id=work.checkpoint_id, cause=str(error)
             )
         finally:
-            for _, snapshot in work.operators:
-                snapshot.keyed.release()
+            work.release()
         return Acknowledged(
             attempt_id=self._attempt_id,
             checkpoint_id=work.checkpoint_id,
@@ -140,3 +195,10 @@ class TaskCheckpoints:
             self._services.storage.delete(paths)
         except StorageError as error:
             _log.warning("files of a checkpoint are left over", cause=str(error))
+
+
+def _add(written: list[OperatorSnapshot], operator_id: OperatorId, handle: InFlight) -> None:
+    """To the snapshot of the operator whose input it is."""
+    index = next(n for n, part in enumerate(written) if part.operator_id == operator_id)
+    part = written[index]
+    written[index] = replace(part, in_flight=(*part.in_flight, handle))

@@ -212,6 +212,20 @@ def test_a_savepoint_is_always_aligned() -> None:
     assert not trigger.unaligned
 
 
+def test_how_barriers_wait_for_each_other_goes_with_every_trigger_but_a_savepoint_s() -> None:
+    for settings, periodic in (
+        ({"unaligned": True}, (True, None, False)),
+        ({"unaligned": True, "aligned_timeout_s": 0.25}, (False, 250, False)),
+        ({"aligned_timeout_s": 0.25}, (False, None, False)),
+        ({"at_least_once": True}, (False, None, True)),
+    ):
+        c = Coordination(max_concurrent=2, **settings)
+        (first,) = of(c.wait(), TriggerCheckpoint)
+        assert (first.unaligned, first.aligned_timeout_ms, first.at_least_once) == periodic
+        (mine,) = of(c.ask("mine"), TriggerCheckpoint)
+        assert (mine.unaligned, mine.aligned_timeout_ms, mine.at_least_once) == (False, None, False)
+
+
 def test_a_declined_checkpoint_fails_at_once_and_what_it_wrote_is_deleted() -> None:
     c = Coordination(tolerable_failures=1)
     checkpoint_id = c.begin()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from firesteel._proto import job_graph_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.config import Configuration, ConfigurationError
@@ -11,6 +14,7 @@ from firesteel.common.operator_messages import SplitRequested
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.checkpoint_details import checkpoint_details, checkpoint_metrics
+from jobmaster.convert import TaskExecutorMessages
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.recovery import (
@@ -25,6 +29,7 @@ from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.details import job_details
 from jobmaster.job_metrics import samples
 from jobmaster.testing import World, job, offer, operator_id, vertex
+from taskexecutor.executor.convert import barrier
 
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
 
@@ -431,3 +436,42 @@ def test_operators_see_how_checkpoints_went() -> None:
     details = job_details(made.core, {}, made.now)
     assert [c.state for c in details.checkpoints] == ["FAILED", "COMPLETED"]
     assert not any(c.subtasks for c in details.checkpoints)
+
+
+def test_what_barriers_that_overtake_do_not_go_with_is_refused() -> None:
+    conf = Configuration(
+        {
+            "execution.checkpointing.interval": "1 s",
+            "execution.checkpointing.dir": "/d",
+            "execution.checkpointing.unaligned.enabled": "true",
+            "execution.checkpointing.aligned-checkpoint-timeout": "5 s",
+        }
+    )
+    checkpoints = settings_from(conf).checkpoints
+    assert checkpoints is not None
+    assert (checkpoints.unaligned, checkpoints.aligned_timeout_s) == (True, 5.0)
+    with pytest.raises(ConfigurationError, match=r"max-concurrent-checkpoints: 2 is not possible"):
+        settings_from(
+            conf.with_overrides({"execution.checkpointing.max-concurrent-checkpoints": "2"})
+        )
+    with pytest.raises(ConfigurationError, match=r"at-least-once goes without"):
+        settings_from(conf.with_overrides({"execution.checkpointing.mode": "at-least-once"}))
+
+
+def test_a_trigger_reaches_its_tasks_as_it_was_sent() -> None:
+    made = world(unaligned=True, aligned_timeout_s=0.5)
+    command = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+    for sent in (
+        command,
+        replace(command, aligned_timeout_ms=None, unaligned=True),
+        replace(command, aligned_timeout_ms=None, at_least_once=True),
+    ):
+        messages = TaskExecutorMessages(
+            job_graph_pb2.JobGraph(job_id="j"), (), 1, dispatcher_address=""
+        )
+        found = barrier(messages.convert(sent).trigger_checkpoint)
+        assert (found.unaligned, found.aligned_timeout_ms, found.at_least_once) == (
+            sent.unaligned,
+            sent.aligned_timeout_ms,
+            sent.at_least_once,
+        )

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from firesteel.common.checkpoints.fits import CannotRestore, check_fits
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import (
+    InFlight,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
     StateFile,
 )
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.ids import ResultId
+from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.key_groups import key_group_range
 from jobmaster.core.checkpoints.restore import (
     assign,
@@ -141,3 +143,60 @@ def test_without_uids_another_operator_does_not_get_the_state_of_the_one_that_wa
     with pytest.raises(CannotRestore, match=r"operator 'a' is where 'other' was, .* a uid"):
         check_fits(program(), [replace(checkpointed(1, items=1), name="other")])
     check_fits(program(), [replace(checkpointed(1, items=1), name="other", uid="u")])
+
+
+def in_flight(partitioner: Partitioner, parallelism: int) -> CheckpointedOperator:
+    """With one file of batches on their way to each subtask."""
+    return replace(
+        checkpointed(parallelism),
+        subtasks={
+            n: OperatorSnapshot(
+                operator_id=operator_id("a"),
+                in_flight=(
+                    InFlight(
+                        result_id=ResultId("r"),
+                        partitioner=partitioner,
+                        file=StateFile(path=f"chk-1/{n}", size_bytes=1, checksum="c"),
+                        batches=((0, 1),),
+                    ),
+                ),
+            )
+            for n in range(parallelism)
+        },
+    )
+
+
+def files(partitioner: Partitioner, before: int, after: int) -> list[list[str]]:
+    return [
+        [file.path for file in part.files] for part in assign(in_flight(partitioner, before), after)
+    ]
+
+
+def test_rows_on_their_way_go_where_they_belong() -> None:
+    for partitioner in Partitioner:
+        assert files(partitioner, 2, 2) == [["chk-1/0"], ["chk-1/1"]], "where they were"
+    assert files(Partitioner.HASH, 2, 3) == [["chk-1/0", "chk-1/1"]] * 3, "each takes its keys"
+    for partitioner in (Partitioner.REBALANCE, Partitioner.RESCALE):
+        assert files(partitioner, 3, 2) == [["chk-1/0", "chk-1/2"], ["chk-1/1"]], "anywhere"
+
+
+def test_rows_on_their_way_that_nobody_could_take_are_refused() -> None:
+    """Silently dropped, they would be lost."""
+    graph = job(vertex("source", 2), vertex("a", 2))
+    (edge,) = graph.edges
+
+    def checkpoint(partitioner: Partitioner, parallelism: int) -> CheckpointedOperator:
+        operator = in_flight(partitioner, parallelism)
+        subtasks = {
+            n: replace(part, in_flight=(replace(part.in_flight[0], result_id=edge.result_id),))
+            for n, part in operator.subtasks.items()
+        }
+        return replace(operator, subtasks=subtasks)
+
+    for partitioner in (Partitioner.FORWARD, Partitioner.BROADCAST):
+        check_fits(graph, [checkpoint(partitioner, 2)])
+        with pytest.raises(CannotRestore, match=rf"rows of a {partitioner.name.lower()} exchange"):
+            check_fits(graph, [checkpoint(partitioner, 3)])
+    check_fits(graph, [checkpoint(Partitioner.HASH, 3)])
+    with pytest.raises(CannotRestore, match=r"by an exchange that the program has not any more"):
+        check_fits(graph, [in_flight(Partitioner.HASH, 2)])

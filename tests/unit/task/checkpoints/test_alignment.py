@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,10 +15,18 @@ from taskexecutor.executor.task.checkpoints.alignment import (
     GivenUp,
     Hold,
     Outcome,
+    Overtake,
     Release,
 )
 
 A, B, C = Channel(0, 0), Channel(0, 1), Channel(1, 0)
+
+
+NOW = 100.0
+
+
+def overtaking(checkpoint_id: int) -> CheckpointBarrier:
+    return replace(barrier(checkpoint_id), unaligned=True)
 
 
 def barrier(checkpoint_id: int) -> CheckpointBarrier:
@@ -37,9 +47,10 @@ def test_a_single_channel_never_waits() -> None:
 
 
 def test_at_least_once_holds_nothing() -> None:
-    alignment = BarrierAlignment([2], hold=False)
-    assert alignment.on_barrier(A, barrier(1)) == []
-    assert alignment.on_barrier(B, barrier(1)) == [Aligned(barrier(1))]
+    alignment = BarrierAlignment([2])
+    lax = replace(barrier(1), at_least_once=True)
+    assert alignment.on_barrier(A, lax) == []
+    assert alignment.on_barrier(B, lax) == [Aligned(lax)]
 
 
 def test_the_end_of_a_partition_counts_as_its_barrier_from_then_on() -> None:
@@ -73,9 +84,55 @@ def test_what_was_given_up_elsewhere_releases_its_channels_and_does_not_begin_ag
 def test_a_task_whose_producers_have_all_finished_is_triggered_by_the_master() -> None:
     alignment = BarrierAlignment([2])
     alignment.on_end(A)
-    assert alignment.trigger(barrier(1)) == [], "B's last elements come first"
+    assert alignment.trigger(barrier(1), NOW) == [], "B's last elements come first"
     assert alignment.on_end(B) == [Aligned(barrier(1))]
-    assert alignment.trigger(barrier(2)) == [Aligned(barrier(2))]
+    assert alignment.trigger(barrier(2), NOW) == [Aligned(barrier(2))]
+
+
+def test_an_unaligned_barrier_overtakes_as_soon_as_the_first_arrives() -> None:
+    alignment = BarrierAlignment([2, 1])
+    alignment.on_end(B)
+    assert alignment.on_arrival(overtaking(1), NOW) == [Overtake(overtaking(1), (A, C))]
+    assert alignment.on_arrival(overtaking(1), NOW) == [], "of another channel"
+    assert alignment.on_barrier(A, overtaking(1)) == [], "it was in its place in the queue"
+    assert alignment.on_end(A) == []
+    assert alignment.trigger(overtaking(2), NOW) == [Overtake(overtaking(2), (C,))]
+    alignment.on_end(C)
+    assert alignment.trigger(overtaking(3), NOW) == [Aligned(overtaking(3))], "nothing is ahead"
+
+
+def test_an_aligned_barrier_overtakes_when_it_has_waited_too_long() -> None:
+    alignment = BarrierAlignment([2, 1])
+    patient = replace(barrier(1), aligned_timeout_ms=500)
+    assert alignment.on_arrival(patient, NOW) == []
+    assert alignment.deadline == NOW + 0.5
+    assert alignment.on_barrier(A, patient) == [Hold(A)]
+    assert alignment.on_time(NOW + 0.4) == []
+    unaligned = replace(patient, unaligned=True)
+    assert alignment.on_time(NOW + 0.5) == [Overtake(unaligned, (B, C)), Release(A)]
+    assert alignment.deadline is None
+
+
+def test_what_is_aligned_in_time_or_given_up_does_not_overtake() -> None:
+    alignment = BarrierAlignment([2])
+    for checkpoint_id in (1, 2):
+        patient = replace(barrier(checkpoint_id), aligned_timeout_ms=500)
+        alignment.on_arrival(patient, NOW)
+        alignment.on_arrival(patient, NOW + 0.3)
+        alignment.on_barrier(A, patient)
+        assert alignment.deadline == NOW + 0.5, "of the first arrival"
+        alignment.on_barrier(B, patient) if checkpoint_id == 1 else alignment.abort(2)
+        assert alignment.on_time(NOW + 9.0) == []
+        assert alignment.deadline is None
+
+
+def test_a_barrier_that_overtook_elsewhere_ends_the_alignment_here() -> None:
+    alignment = BarrierAlignment([2, 1])
+    alignment.on_barrier(A, replace(barrier(1), aligned_timeout_ms=500))
+    outcomes = alignment.on_arrival(overtaking(1), NOW)
+    assert [type(outcome) for outcome in outcomes] == [Overtake, Release]
+    assert isinstance(outcomes[0], Overtake)
+    assert outcomes[0].channels == (B, C), "A has nothing ahead of its barrier any more"
 
 
 class Model:
@@ -103,7 +160,7 @@ class Model:
                     for channel, sent in self.sent.items():
                         assert sent >= checkpoint_id or channel in self.ended
                         assert sent <= checkpoint_id, "nothing behind the barrier was taken"
-                case GivenUp():
+                case GivenUp() | Overtake():
                     pass
 
 

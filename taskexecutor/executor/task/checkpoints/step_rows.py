@@ -1,0 +1,27 @@
+"""How many rows a task takes at once where checkpoints may overtake: a snapshot waits until the
+step before it has ended, so a step should not take long, however slow the operators are.
+"""
+
+from __future__ import annotations
+
+TARGET_S = 0.1
+FIRST_ROWS = 1000
+_MAX_ROWS = 2**20
+
+
+class StepRows:
+    """Begins small and doubles; one slow step, such as the first plan of all, is soon made up
+    for.
+    """
+
+    def __init__(self) -> None:
+        self.limit = FIRST_ROWS
+
+    def on_step(self, rows: int, took_s: float) -> bool:
+        """A step has ended. True if the limit is another one now."""
+        before = self.limit
+        if took_s > 2 * TARGET_S:
+            self.limit = max(1, min(rows // 2, int(rows * TARGET_S / took_s)))
+        elif rows >= before and took_s < TARGET_S / 2:
+            self.limit = min(before * 2, _MAX_ROWS)
+        return self.limit != before
