@@ -18,6 +18,7 @@ from taskexecutor.executor.aggregation.grouping import Groups
 from taskexecutor.executor.aggregation.merge_values import extreme_by_order
 
 _DIGITS = 38  # of Spark's largest decimal
+_REPEATED = 4  # texts are compared once each if they occur so many times on average
 
 
 def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:
@@ -89,6 +90,8 @@ def _extreme(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
     if pa.types.is_boolean(kind):
         return _extreme(column.cast(pa.int8()), groups, least=least).cast(kind)
     storage = _storage(kind)
+    if storage is None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return _extreme_text(column, groups, least=least)
     if storage is None:
         return _by_arrow("min" if least else "max", column, groups)
     values, codes = _valid(column.view(storage) if storage != kind else column, groups)
@@ -97,6 +100,19 @@ def _extreme(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
     (np.minimum if least else np.maximum).at(found, codes, values)
     merged = _masked(found, column, groups)
     return merged if storage == kind else merged.view(kind)
+
+
+def _extreme_text(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
+    """By the places of the different texts in their order, if they are few."""
+    encoded = column.dictionary_encode()
+    texts = encoded.dictionary
+    if not len(texts) or len(texts) * _REPEATED > len(column):
+        return _by_arrow("min" if least else "max", column, groups)
+    order = pc.sort_indices(texts)
+    places = np.empty(len(texts), np.int64)
+    places[order.to_numpy()] = np.arange(len(texts))
+    ranked = pa.array(places).take(encoded.indices)
+    return texts.take(order).take(_extreme(ranked, groups, least=least))
 
 
 def _storage(kind: pa.DataType) -> pa.DataType | None:

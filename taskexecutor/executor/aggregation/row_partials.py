@@ -7,13 +7,15 @@ of different conditions the value is for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from taskexecutor.executor.aggregation.dense_partials import as_keys
 from taskexecutor.executor.aggregation.grouping import (
     Groups,
     Ints,
@@ -22,6 +24,8 @@ from taskexecutor.executor.aggregation.grouping import (
     whole_numbers,
 )
 from taskexecutor.executor.aggregation.merging import merge_column
+
+_DENSE = 16  # a range of up to this many times the numbers is marked instead of sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +104,58 @@ def _sets(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[st
         valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         column, codes = column.drop_null(), codes[valid]
         bits = bits[valid] if bits is not None else None
-    pairs = _pairs(codes, groups.count, column)
-    first = pairs.first_rows()
-    order = np.argsort(codes[first], kind="stable")
-    first = first[order]
-    of_group = codes[first]
-    found = column.take(pa.array(first))
+    width = max(bit for _, bit in values.lists) + 1 if bits is not None else 0
+    distinct = _distinct(column, groups.count << width)
+    triples = codes * distinct.span + distinct.numbers
     if bits is not None:
-        met = np.zeros(pairs.count, bits.dtype)
-        np.bitwise_or.at(met, pairs.codes, bits)
-        met = met[order]
+        triples <<= width
+        triples |= bits
+    triples = _ordered(triples, (groups.count * distinct.span) << width)
+    pairs = triples >> width if bits is not None else triples
+    heads = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1]))[: len(pairs)])
+    pairs = pairs[heads]
+    of_group = pairs // max(distinct.span, 1)
+    numbers = pairs - of_group * distinct.span
+    if bits is None:
+        every = _list(of_group, groups.count, distinct.values(numbers))
+        return [(name, every) for name, _ in values.lists]
+    met = np.bitwise_or.reduceat(triples, heads) if len(heads) else triples
     made: dict[int, pa.Array] = {}
     for _, bit in values.lists:
         if bit not in made:
-            chosen = None if bits is None else np.flatnonzero(met & (1 << bit))
-            if chosen is None or len(chosen) == len(found):
-                made[bit] = _list(of_group, groups.count, found)
-            else:
-                made[bit] = _list(of_group[chosen], groups.count, found.take(pa.array(chosen)))
+            chosen = np.flatnonzero((met & (1 << bit)) != 0)
+            made[bit] = _list(of_group[chosen], groups.count, distinct.values(numbers[chosen]))
     return [(name, made[bit]) for name, bit in values.lists]
+
+
+def _ordered(numbers: Ints, bound: int) -> Ints:
+    """The numbers, which are below `bound`, in their order; of equal ones, one or all."""
+    if bound > _DENSE * len(numbers):
+        return np.sort(numbers)  # much quicker than looking them up
+    occurs = np.zeros(bound, np.bool_)
+    occurs[numbers] = True
+    return np.flatnonzero(occurs)
+
+
+class _Distinct(NamedTuple):
+    """Numbers for values."""
+
+    numbers: Ints  # of the values, from 0 on
+    span: int  # which they are below
+    values: Callable[[Ints], pa.Array]  # of numbers
+
+
+def _distinct(column: pa.Array, count: int) -> _Distinct:
+    """`count`: so many times the span must be a number of 64 bits."""
+    numbers = whole_numbers(column)
+    if numbers is not None and len(numbers):
+        low = int(numbers.min())
+        span = int(numbers.max()) - low + 1
+        if count * span < 2**62:
+            return _Distinct(numbers - low, span, lambda each: as_keys(each + low, column.type))
+    groups = group([column])
+    first = column.take(pa.array(groups.first_rows()))
+    return _Distinct(groups.codes, groups.count, lambda each: first.take(pa.array(each)))
 
 
 def _all_values(column: pa.Array, groups: Groups) -> pa.Array:
@@ -129,19 +166,6 @@ def _all_values(column: pa.Array, groups: Groups) -> pa.Array:
         column, codes = column.take(pa.array(valid)), codes[valid]
     order = np.argsort(codes, kind="stable")
     return _list(codes[order], groups.count, column.take(pa.array(order)))
-
-
-def _pairs(codes: Ints, count: int, values: pa.Array) -> Groups:
-    """Groups of pairs of a code and a value."""
-    if not len(values) or count == 1:
-        return group([values]) if len(values) else Groups(np.empty(0, np.int64), 0)
-    numbers = whole_numbers(values)
-    if numbers is not None:
-        low = int(numbers.min())
-        span = int(numbers.max()) - low + 1
-        if count * span < 2**62:  # one number per pair
-            return group([pa.array(codes * span + (numbers - low))])
-    return group([pa.array(codes), values])
 
 
 def _list(of_group: Ints, count: int, values: pa.Array) -> pa.Array:
