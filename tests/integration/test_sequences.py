@@ -36,17 +36,12 @@ def engine(slot: Slot, request: pytest.FixtureRequest) -> SparkEngine:
     return slot.spark(cores=request.param)
 
 
-@pytest.fixture(autouse=True)
-def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a part takes, it is not divided for that."""
-    monkeypatch.setattr(ranges, "_PART_S", 1e9)
-    monkeypatch.setattr(ranges, "_AGGREGATED_PART_S", 1e9)
-
-
 def stage(
     engine: SparkEngine,
     program: Callable[[DataStream], DataStream],
     source: SequenceSource | None = None,
+    *,
+    checkpoints: bool = False,
 ) -> tuple[SequenceStage, OperatorHarness]:
     env = Environment(parallelism=1)
     source = source or SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT)
@@ -60,7 +55,8 @@ def stage(
     ]
     operator = create_operator(opened)
     assert isinstance(operator, SequenceStage)
-    return operator, OperatorHarness(operator, [], spark=engine.session).open()
+    harness = OperatorHarness(operator, [], spark=engine.session, checkpoints=checkpoints)
+    return operator, harness.open()
 
 
 def read(harness: OperatorHarness) -> list[dict[str, Any]]:
@@ -136,7 +132,10 @@ def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.Mo
     assert operator._ranges._divided == 2
 
 
-def test_slow_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("checkpoints", [True, False], ids=["checkpoints", "none"])
+def test_slow_results_come_in_parts_if_checkpoints_wait_for_them(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, *, checkpoints: bool
+) -> None:
     monkeypatch.setattr(ranges, "_AGGREGATED_PART_S", 1e-9)
     operator, harness = stage(
         engine,
@@ -145,11 +144,12 @@ def test_slow_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.Mon
             .key_by("k")
             .aggregate("count(*) AS c")
         ),
+        checkpoints=checkpoints,
     )
     assert sum(r["_rows"] for r in read(harness)) == len(NUMBERS)
     assert operator._ranges is not None
-    assert operator._ranges._parts == 16
-    assert harness.metrics.bundles > SPLITS, "mails are handled between them"
+    assert operator._ranges._parts == (16 if checkpoints else 1)
+    assert (harness.metrics.bundles > SPLITS) == checkpoints
 
 
 def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:

@@ -45,7 +45,9 @@ _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExe
 
 
 class RangePlans:
-    """One per task."""
+    """One per task. `gives_way`: splits are read in parts of about equal time, because checkpoints
+    wait for the end of one.
+    """
 
     def __init__(
         self,
@@ -54,6 +56,8 @@ class RangePlans:
         specs: Sequence[Spec],
         cores: int,
         meter: PlanMeter,
+        *,
+        gives_way: bool,
     ) -> None:
         self._session = session
         self._meter = meter
@@ -69,6 +73,7 @@ class RangePlans:
         self._split = self._part = 0  # the split that is read, and its next part
         self._size_bytes = 0  # of the split's results so far
         self._took_s = 0.0
+        self._gives_way = gives_way
         self._begin = 0  # where the kept plan's first split begins
         self._block = -1  # which SPLITS_PER_PLAN splits the kept plan is about
         self._rdd: Any = None
@@ -127,8 +132,10 @@ class RangePlans:
 
     def _divide(self) -> None:
         """Into how many parts splits are divided, from what the last one was like."""
-        part_s = _AGGREGATED_PART_S if self._aggregated else _PART_S
-        wanted = max(self._size_bytes / PART_BYTES, self._took_s / part_s)
+        wanted = self._size_bytes / PART_BYTES
+        if self._gives_way:
+            part_s = _AGGREGATED_PART_S if self._aggregated else _PART_S
+            wanted = max(wanted, self._took_s / part_s)
         parts = min(_MOST_PARTS, max(1, math.ceil(wanted)))
         if parts > self._parts or 2 * parts < self._parts:
             self._divided = 1 << (parts - 1).bit_length()

@@ -104,6 +104,7 @@ class SequenceStage(SparkSourceStage):
                     self._specs,
                     self._engine.cores,
                     self.context.plan_meter,
+                    gives_way=self.context.checkpoints,
                 )
             if self._untouched:  # the first part of a short split may have no numbers
                 self._untouched = False
