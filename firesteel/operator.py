@@ -13,7 +13,7 @@ from the last to the first, and finished and closed from the first to the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -232,7 +232,10 @@ class KeyedRows(Protocol):
     """
 
     def restored(self) -> pa.Table | None:
-        """The rows of this subtask's keys, those of a key in their order. Once: it keeps none."""
+        """The rows of this subtask's keys, those of a key in their order. Once: it keeps none.
+
+        Raises FiresteelError if they have another meaning.
+        """
 
     def keep(self, make: Callable[[], pa.Table | None]) -> None:
         """To be called in each `snapshot_state`. Another thread calls `make` some time later, so it
@@ -249,7 +252,12 @@ class OperatorState(Protocol):
     @property
     def keyed(self) -> KeyedStateBackend: ...
 
-    def keyed_rows(self, name: str, key_columns: Sequence[str]) -> KeyedRows: ...
+    def keyed_rows(
+        self, name: str, key_columns: Sequence[str], meaning: Mapping[str, str] | None = None
+    ) -> KeyedRows:
+        """`meaning`: what the rows stand for, by what one calls it, such as {"window": "1 hour"}.
+        Rows of another meaning are not restored.
+        """
 
     def list_state(self, name: str) -> list[Any]:
         """Operator list state. The list itself: what is added to it is snapshotted."""

@@ -16,5 +16,10 @@ def as_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
 
 
+def described(schema: pa.Schema | None) -> str:
+    """All columns with their types."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema or ())
+
+
 def as_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_batches(list(batches))

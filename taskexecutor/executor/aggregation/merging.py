@@ -13,7 +13,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import AggregateExpression
 from taskexecutor.executor.aggregation import merge_numbers, merge_values
-from taskexecutor.executor.aggregation.columns import as_array
+from taskexecutor.executor.aggregation.columns import as_array, described
 from taskexecutor.executor.aggregation.grouping import Groups, group, one_group
 
 ROWS = "_rows"  # the partial column that counts rows
@@ -38,6 +38,14 @@ _MERGES: dict[str, Callable[..., pa.Array]] = {
 def merges_of(aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
     """The merge of each partial column of the aggregates, and of the row count."""
     return {name: how for item in aggregates for name, how in item.merge.items()} | {ROWS: "sum"}
+
+
+def meaning_of_partials(
+    aggregates: Sequence[AggregateExpression], schema: pa.Schema | None
+) -> dict[str, str]:
+    """See `firesteel.operator.OperatorState.keyed_rows`. Names of results may change."""
+    columns = [sql for item in aggregates for sql in item.partial.values()]
+    return {"aggregates": ", ".join(columns), "input": described(schema)}
 
 
 def merge_partials(

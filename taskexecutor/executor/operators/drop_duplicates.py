@@ -48,7 +48,15 @@ class DropDuplicates(StreamOperator):
         self._late = context.counter("numLateRecordsDropped")
 
     def initialize_state(self, state: OperatorState) -> None:
-        self._state = state.keyed_rows("kept rows", self._spec.key_columns)
+        spec, schema = self._spec, self.context.input_schemas[0]
+        types: list[pa.DataType] = []
+        if schema is not None:
+            types = [schema.field(column_index(schema, key)).type for key in spec.key_columns]
+        meaning = {
+            "types of the key": ", ".join(map(str, types)),
+            "time": f"{spec.time_column} within {spec.within_us} us" if spec.within_us else "",
+        }
+        self._state = state.keyed_rows("rows", spec.key_columns, meaning)
 
     def open(self) -> None:
         """The rows that were kept are those to be remembered."""

@@ -11,7 +11,7 @@ from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.distinct_counts import DISTINCT, DistinctCounts
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.aggregation.merging import merges_of
+from taskexecutor.executor.aggregation.merging import meaning_of_partials, merges_of
 from taskexecutor.executor.aggregation.results import aggregate_results
 
 BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if that is more
@@ -33,9 +33,11 @@ class RunningAggregate(StreamOperator):
 
     def initialize_state(self, state: OperatorState) -> None:
         keys = self._spec.key_columns
-        self._totals = state.keyed_rows("totals", keys)
+        meaning = meaning_of_partials(self._spec.aggregates, self.context.input_schemas[0])
+        self._totals = state.keyed_rows("totals", keys, meaning)
         self._seen = {
-            name: state.keyed_rows(f"values of {name}", keys) for name in self._distinct.names
+            name: state.keyed_rows(f"values of {name}", keys, meaning)
+            for name in self._distinct.names
         }
 
     def open(self) -> None:

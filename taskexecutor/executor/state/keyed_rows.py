@@ -5,7 +5,8 @@ A snapshot takes no time in the task's thread: the table is made, cut and writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from firesteel.column_names import column_index
+from firesteel.errors import FiresteelError
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
 MakeTable = Callable[[], pa.Table | None]
+_MEANING = b"firesteel.meaning"  # in the metadata of a table's schema, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class RowsSnapshot:
 
     make: MakeTable
     key_columns: tuple[str, ...]
+    meaning: Mapping[str, str]
     max_parallelism: int
 
     def by_key_group(self) -> Iterator[tuple[int, pa.Table]]:
@@ -40,6 +44,7 @@ class RowsSnapshot:
         table = self.make()
         if table is None or not table.num_rows:
             return
+        table = table.replace_schema_metadata({_MEANING: json.dumps(self.meaning).encode()})
         groups = self._key_groups(table)
         first = int(groups[0])
         if (groups == first).all():
@@ -69,15 +74,36 @@ class RowsSnapshot:
 class TaskKeyedRows:
     """The `firesteel.operator.KeyedRows` of one name."""
 
-    def __init__(self, key_columns: Sequence[str], max_parallelism: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_columns: Sequence[str],
+        meaning: Mapping[str, str],
+        max_parallelism: int,
+    ) -> None:
+        self._name = name
         self._key_columns = tuple(key_columns)
+        self._meaning = {"key": ", ".join(key_columns), **meaning}
         self._max_parallelism = max_parallelism
         self._restored: list[pa.Table] = []
         self._make: MakeTable | None = None
 
     def restored(self) -> pa.Table | None:
         tables, self._restored = self._restored, []
-        return pa.concat_tables(tables) if tables else None
+        for table in tables:
+            self._check(json.loads((table.schema.metadata or {}).get(_MEANING, b"{}")))
+        return pa.concat_tables(tables).replace_schema_metadata(None) if tables else None
+
+    def _check(self, before: Mapping[str, str]) -> None:
+        now = self._meaning
+        for what in sorted(now.keys() | before.keys()):
+            was, is_now = before.get(what, ""), now.get(what, "")
+            if was != is_now:
+                raise FiresteelError(
+                    f"the {self._name} that are restored do not fit the program: {what}"
+                    f" {was or 'none'} then, {is_now or 'none'} now. Give the operator another uid"
+                    " to begin without them"
+                )
 
     def keep(self, make: MakeTable) -> None:
         self._make = make
@@ -90,7 +116,7 @@ class TaskKeyedRows:
         make, self._make = self._make, None
         if make is None:
             return None
-        return RowsSnapshot(make, self._key_columns, self._max_parallelism)
+        return RowsSnapshot(make, self._key_columns, self._meaning, self._max_parallelism)
 
 
 def to_bytes(table: pa.Table) -> bytes:

@@ -87,10 +87,13 @@ class TaskOperatorState:
     def keyed(self) -> KeyedState:
         return self._keyed
 
-    def keyed_rows(self, name: str, key_columns: Sequence[str]) -> TaskKeyedRows:
+    def keyed_rows(
+        self, name: str, key_columns: Sequence[str], meaning: Mapping[str, str] | None = None
+    ) -> TaskKeyedRows:
         found = self._rows.get(name)
         if found is None:
-            found = self._rows[name] = TaskKeyedRows(key_columns, self._max_parallelism)
+            found = TaskKeyedRows(name, key_columns, meaning or {}, self._max_parallelism)
+            self._rows[name] = found
             found.restore(self._restored_rows.pop(name, []))
         return found
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import SessionSpec, WindowApplySpec, WindowTopNSpec
+from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.operators.windows.contents import Bounds, event_times
 
 
@@ -18,6 +19,12 @@ class KeptRows:
         self._context = context
         self._output = output
         self._late = context.counter("numLateRecordsDropped")
+
+    def meaning(self) -> dict[str, str]:
+        return {
+            "time column": self._spec.time_column,
+            "input": described(self._context.input_schemas[0]),
+        }
 
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         times = event_times(batch, self._spec.time_column, self._context.operator_name)

@@ -72,7 +72,8 @@ class PaneWindows(StreamOperator):
         self._contents.setup(context, output)
 
     def initialize_state(self, state: OperatorState) -> None:
-        self._state = state.keyed_rows("panes", self._contents.key_columns)
+        meaning = {"window": repr(self._window), **self._contents.meaning()}
+        self._state = state.keyed_rows("panes", self._contents.key_columns, meaning)
 
     def open(self) -> None:
         restored = self._state.restored()

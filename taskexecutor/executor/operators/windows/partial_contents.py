@@ -13,7 +13,12 @@ from firesteel.plan.specs import WindowAggregateSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.merging import ROWS, merge_partials, merges_of
+from taskexecutor.executor.aggregation.merging import (
+    ROWS,
+    meaning_of_partials,
+    merge_partials,
+    merges_of,
+)
 from taskexecutor.executor.aggregation.results import aggregate_results
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,
@@ -44,6 +49,9 @@ class PartialContents:
         self._context = context
         self._output = output
         self._late = context.counter("numLateRecordsDropped")
+
+    def meaning(self) -> dict[str, str]:
+        return meaning_of_partials(self._aggregates, self._context.input_schemas[0])
 
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         return Bounds(as_int64(batch.column(WINDOW_START)), as_int64(batch.column(WINDOW_END)))

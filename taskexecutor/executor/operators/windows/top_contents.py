@@ -38,6 +38,11 @@ class TopContents(KeptRows):
         self.key_columns = spec.key_columns
         self.retracts = spec.retracts
 
+    def meaning(self) -> dict[str, str]:
+        directions = zip(self._spec.by, self._spec.ascending, strict=True)
+        order = ", ".join(f"{name} {'ASC' if up else 'DESC'}" for name, up in directions)
+        return {**super().meaning(), "choice": f"{self._spec.n} by {order}"}
+
     def combined(self, table: pa.Table, windows: Ints, *, of_one_key: bool = False) -> Combined:
         codes = windows if of_one_key else self._codes(table)
         order = sorted_rows(

@@ -340,3 +340,57 @@ def test_rows_of_an_operator_of_another_kind_are_refused(tmp_path: Path) -> None
     other = OperatorHarness(top(SessionSpec(gap_us=10))(), [PLAIN], restored=restored)
     with pytest.raises(FiresteelError, match="does not know its state 'panes', which an operator"):
         other.open()
+
+
+def sums(*expressions: str) -> RunningAggregate:
+    return RunningAggregate(
+        RunningAggregateSpec(key_columns=("key",), aggregates=parse_aggregates(expressions))
+    )
+
+
+SUMS = pa.schema([("key", pa.string()), ("_p0_sum", pa.int64()), ("_rows", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (
+            top(TumblingSpec(size_us=9)),
+            top(TumblingSpec(size_us=8)),
+            "panes .* do not fit the program: window Tum",
+        ),
+        (
+            top(SessionSpec(gap_us=9)),
+            top(SessionSpec(gap_us=8)),
+            "sessions .* do not fit the program: window Sess",
+        ),
+        (
+            lambda: sums("sum(x) AS s"),
+            lambda: sums("sum(y) AS s"),
+            r"totals .* the program: aggregates sum\(x\) then, sum\(y\) now",
+        ),
+    ],
+)
+def test_rows_of_another_meaning_are_refused(
+    before: Callable[[], StreamOperator], after: Callable[[], StreamOperator], says: str
+) -> None:
+    """Their columns fit, and results would be wrong."""
+    operator = before()
+    schema = SUMS if isinstance(operator, RunningAggregate) else PLAIN
+    harness = OperatorHarness(operator, [schema]).open()
+    values = {name: ["a"] if name == "key" else [1] for name in schema.names}
+    harness.process(pa.RecordBatch.from_pydict(values, schema=schema))
+    restored = restored_from(harness.snapshot())
+    with pytest.raises(FiresteelError, match=says):
+        OperatorHarness(after(), [schema], restored=restored).open()
+
+
+def test_results_may_be_given_another_name() -> None:
+    harness = OperatorHarness(sums("sum(x) AS s"), [SUMS]).open()
+    row = pa.RecordBatch.from_pylist([{"key": "a", "_p0_sum": 3, "_rows": 1}], schema=SUMS)
+    harness.process(row)
+    restored = restored_from(harness.snapshot())
+    again = OperatorHarness(sums("sum(x) AS total"), [SUMS], restored=restored).open()
+    again.process(row)
+    again.flush()
+    assert again.rows() == [{"key": "a", "total": 6}]
