@@ -268,17 +268,17 @@ def test_what_columns_cannot_have_goes_row_by_row(
 def test_another_table_in_place_of_the_input_is_not_taken_for_it(engine: SparkEngine) -> None:
     other = rows.frame(engine, to_spark(SCHEMA))
     leaf = other._jdf.queryExecution().executedPlan()
-    assert rows.columns_read(leaf) == set(SCHEMA.names)
+    assert rows.columns_read(engine, leaf) == SCHEMA.names
     with pytest.raises(NotKept, match="does not read its input"):
-        rows.columns_read(engine.session.range(1)._jdf.queryExecution().executedPlan())
+        rows.columns_read(engine, engine.session.range(1)._jdf.queryExecution().executedPlan())
     both = other.crossJoin(rows.frame(engine, to_spark(SCHEMA)))
     with pytest.raises(NotKept, match="something else, too"):
-        rows.columns_read(both._jdf.queryExecution().executedPlan())
+        rows.columns_read(engine, both._jdf.queryExecution().executedPlan())
 
 
 def test_only_columns_that_the_plan_needs_are_handed_over(engine: SparkEngine) -> None:
     kept = made(engine, transforms(lambda df: df.where("x > 1").select("x")))
-    assert kept._plan._read == {"x"}  # type: ignore[union-attr]
+    assert kept._plan.columns == {"x"}  # type: ignore[union-attr]
     schema = pa.schema([("x", pa.int64())])
     assert run(kept, [{"k": "a" * 10, "x": x, "t": 0} for x in range(4)], schema) == [
         {"x": 2},

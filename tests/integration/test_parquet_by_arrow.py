@@ -24,7 +24,7 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.files import parquet_groups
 from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
 from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, Piece
-from taskexecutor.executor.spark.bundles.source_columns import ChosenColumns
+from taskexecutor.executor.spark.columns import distinct
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 from taskexecutor.executor.timing import bundle_time
@@ -106,6 +106,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any] | None] = {
     "nothing": None,
     "choosing": lambda df: df.select("s", "n", "t", df.d.alias("e")),
     "conditions": lambda df: df.where("n % 2 = 0 OR s IS NULL").withColumn("m", df.p + 1),
+    "texts": lambda df: df.selectExpr("n", "s", "upper(s) AS u", "hex(x) AS h").where("u > 'A'"),
     "none of the columns": lambda df: df.selectExpr("1 AS one"),
 }
 
@@ -159,6 +160,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
     monkeypatch.setattr(parquet_groups, "_BATCH_ROWS", 7)
     monkeypatch.setattr(bundle_time, "MOST_BYTES", 1000)
     monkeypatch.setattr(parquet_groups, "_READ_BYTES", 64)
+    monkeypatch.setattr(distinct, "_LEAST_ROWS", 1)
     kinds = to_arrow(from_ddl(DDL))
 
     @settings(
@@ -174,7 +176,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
 
     compare()
     plan = both.harnesses[0].operator._column_plans.plan()  # type: ignore[attr-defined]
-    assert isinstance(plan, ChosenColumns) == (name in ("nothing", "choosing"))
+    assert plan.runs_spark == (name not in ("nothing", "choosing"))
 
 
 def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -23,3 +25,21 @@ def described(schema: pa.Schema | None) -> str:
 
 def as_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_batches(list(batches))
+
+
+# Arrow's own conversions from and to NumPy import pandas, which takes longer than many jobs.
+
+
+def numbers_in(column: pa.Array) -> Any:
+    """The values of a column of integers, which are less than 2^63 and anything where null."""
+    width = column.type.bit_width // 8
+    kind = np.dtype(f"i{width}")
+    if not len(column):
+        return np.empty(0, kind)
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * width)
+
+
+def column_of(numbers: Any) -> pa.Array:
+    """A column of 64-bit integers."""
+    values = np.ascontiguousarray(numbers, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -141,15 +141,18 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """`batch` with exactly `schema`: columns matched by position, and cast if only the
     representation differs.
     """
-    if batch.schema == schema:
+    if batch.schema == schema or not batch.num_columns:
         return batch
-    columns = [
+    return conformed(batch.columns, schema)
+
+
+def conformed(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """The same for columns, of which there is one or more."""
+    fitting = [
         column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
+        for column, field in zip(columns, schema, strict=True)
     ]
-    if not columns:
-        return batch
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(fitting, schema=schema)
 
 
 def shown(schema: pa.Schema | None, limit: int = 40) -> str:

@@ -31,6 +31,8 @@ _BATCH_BYTES = 4 * MIB  # of a batch, on average
 _LARGEST_BATCH_BYTES = 64 * MIB  # of a batch of the longest text that a dictionary has
 _LARGEST_GROUP_BYTES = 512 * MIB  # of the columns that are read, without compression
 _READ_BYTES = MIB  # of a column at a time
+_DICTIONARY_BYTES = 2 * MIB  # most writers end one before
+_INDEX_BYTES = 3  # at most, for each row
 
 # They give a row group the size that Spark takes for it, and know no calendar but the usual one,
 # unless they say so.
@@ -82,7 +84,9 @@ class ParquetGroups(PartReader):
         self._schema = schema
         self._corrected = corrected
 
-    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[Block | FilePart]:
+    def _of(
+        self, part: FilePart, names: Collection[str], dictionaries: bool
+    ) -> Iterator[Block | FilePart]:
         fields = [field for field in self._schema if field.name in names]
         end = part.start + part.length
         start, begun = part.start, False  # nothing behind it has been handed over, or something
@@ -97,7 +101,14 @@ class ParquetGroups(PartReader):
                     rows = _batch_rows(stream, file, group, fields, places)
                     behind = end if group == groups[-1].number else middle + 1
                     read, every = 0, file.metadata.row_group(group).num_rows
-                    for batch in file.iter_batches(rows, [group], list(places), use_threads=False):
+                    reader = file
+                    if dictionaries and (
+                        repeated := _repeated(file.metadata, group, fields, places)
+                    ):
+                        reader = _opened(stream, metadata=file.metadata, read_dictionary=repeated)
+                    for batch in reader.iter_batches(
+                        rows, [group], list(places), use_threads=False
+                    ):
                         begun = True
                         last = read + batch.num_rows == every
                         yield Block(_table(batch, fields), middle, read, behind if last else None)
@@ -225,6 +236,22 @@ def _batch_rows(
     return int(rows)
 
 
+def _repeated(
+    metadata: pq.FileMetaData, number: int, fields: Sequence[pa.Field], places: Mapping[str, int]
+) -> list[str]:
+    """The columns of texts all of whose values are in the dictionary of the row group, by their
+    sizes: writers end a dictionary when it is large, and write what follows as it is.
+    """
+    group = metadata.row_group(number)
+    found = []
+    for field in fields:
+        column = group.column(places[field.name])
+        size = column.total_uncompressed_size - _INDEX_BYTES * group.num_rows
+        if column.has_dictionary_page and _is_text(field.type) and size < _DICTIONARY_BYTES:
+            found.append(field.name)
+    return found
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
@@ -243,10 +270,11 @@ def _longest(
 def _table(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.Table:
     if not fields:
         return pa.table({"": pa.nulls(batch.num_rows)})
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(
-            (batch.column(field.name) for field in fields), fields, strict=True
-        )
-    ]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    columns = [_as(batch.column(field.name), field.type) for field in fields]
+    return pa.Table.from_arrays(columns, [field.name for field in fields])
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type) and column.type.value_type == kind:
+        return column
+    return column if column.type == kind else column.cast(kind)

@@ -89,18 +89,20 @@ class PartReader(ABC):
         *,
         first: int = 0,
         skip: int = 0,
+        dictionaries: bool = False,
     ) -> Generator[Piece, None, None]:
         """The rows of the parts, in order: tables that have the columns `names`, and parts that
         Spark must read.
 
         `first`: the number of the first part. `skip`: the first rows, which have been read.
+        `dictionaries`: columns of texts may be some.
         """
         tables: list[pa.Table] = []
         end = Place(first)
         size_bytes = 0
         left: ForSpark | None = None
         for number, part in enumerate(parts, first):
-            for found in self._of(part, names):
+            for found in self._of(part, names, dictionaries):
                 if isinstance(found, FilePart):
                     if tables:
                         yield Columns(pa.concat_tables(tables), end)
@@ -119,16 +121,19 @@ class PartReader(ABC):
                     yield left
                     left = None
                 table = self._with_values(found.table.slice(skipped), part.path)
+                if tables and tables[-1].schema != table.schema:
+                    yield Columns(pa.concat_tables(tables), end)
+                    tables, size_bytes = [], 0
                 rows = found.rows + skipped
-                while table.num_rows > 1 and table.nbytes > 2 * size.limit_bytes:
-                    cut = max(1, table.num_rows * size.limit_bytes // table.nbytes)
+                while table.num_rows > 1 and bytes_of(table) > 2 * size.limit_bytes:
+                    cut = max(1, table.num_rows * size.limit_bytes // bytes_of(table))
                     rows += cut
                     tables.append(table.slice(0, cut))
                     yield Columns(pa.concat_tables(tables), Place(number, found.start, rows))
                     tables, size_bytes = [], 0
                     table = table.slice(cut)
                 tables.append(table)
-                size_bytes += table.nbytes
+                size_bytes += bytes_of(table)
                 if found.end is None:
                     end = Place(number, found.start, rows + table.num_rows)
                 elif found.end < part.start + part.length:
@@ -148,7 +153,9 @@ class PartReader(ABC):
             yield Columns(pa.concat_tables(tables), end)
 
     @abstractmethod
-    def _of(self, part: FilePart, names: Collection[str]) -> Iterator[Block | FilePart]:
+    def _of(
+        self, part: FilePart, names: Collection[str], dictionaries: bool
+    ) -> Iterator[Block | FilePart]:
         """The rows of one part, in order. Behind a part, or the end of one, nothing follows."""
 
     def _with_values(self, table: pa.Table, path: str) -> pa.Table:
@@ -160,6 +167,17 @@ class PartReader(ABC):
         for name, value in values.items():
             columns[name] = pa.chunked_array([pa.repeat(value, table.num_rows)])
         return pa.table({name: columns[name] for name in self._names if name in columns})
+
+
+def bytes_of(table: pa.Table) -> int:
+    """What the rows take, without the values of dictionaries, which many of them share."""
+    size = 0
+    for column in table.columns:
+        if pa.types.is_dictionary(column.type):
+            size += sum(chunk.indices.nbytes for chunk in column.chunks)
+        else:
+            size += column.nbytes
+    return size
 
 
 def is_plain(kind: pa.DataType) -> bool:

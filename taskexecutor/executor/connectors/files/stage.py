@@ -24,7 +24,13 @@ from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
 from taskexecutor.executor.connectors.files.explained import explained
-from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, PartReader, Piece
+from taskexecutor.executor.connectors.files.pieces import (
+    Columns,
+    ForSpark,
+    PartReader,
+    Piece,
+    bytes_of,
+)
 from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress
 from taskexecutor.executor.connectors.files.readers import ARROW_FORMATS, ArrowReaders
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
@@ -191,7 +197,14 @@ class FileStage(SparkSourceStage):
         else:
             every = self._source.malformed is not None  # then all columns must fit the schema
             names = self._source_schema.names if every else plan.columns
-            pieces = reader.pieces(parts, names, self._size, first=numbers[0], skip=position.rows)
+            pieces = reader.pieces(
+                parts,
+                names,
+                self._size,
+                first=numbers[0],
+                skip=position.rows,
+                dictionaries=plan.takes_dictionaries,
+            )
         self._group = _Group(parts, numbers[-1] + 1, columns, reader, plan, pieces)
         return self._group
 
@@ -225,7 +238,7 @@ class FileStage(SparkSourceStage):
             self._progress.seen(plan.latest_us)
         self.context.counter(ARROW_COUNTER).inc(table.num_rows)
         self.context.count_bundle(table.num_rows)
-        self._size.took(self.context.busy_s - begun_s, table.nbytes)
+        self._size.took(self.context.busy_s - begun_s, bytes_of(table))
         self._progress.reached(*piece.end)
         return int(table.num_rows)
 

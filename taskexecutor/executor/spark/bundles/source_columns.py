@@ -13,7 +13,7 @@ from firesteel.plan.specs import Spec, WatermarkSpec
 from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.columns import rows
-from taskexecutor.executor.spark.columns.bundles import ColumnBundles, parts_of
+from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.composed import event_time_us
@@ -83,27 +83,25 @@ class ColumnPlans:
         if not ColumnSink.suits(engine, self._schema):
             raise NotKept("its columns do not go in and out of Spark as columns")
         leaf = rows.frame(engine, self._schema)
-        observer = RowObserver(engine)
-        if self._watermarks is not None:
-            leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
+        time = self._watermarks.column if self._watermarks is not None else None
+        observer: RowObserver | None = None
+        if time is not None and not self._time_is_plain:
+            observer = RowObserver(engine)
+            leaf = observer.times(leaf, event_time_us(time, 0))
         allowed = ROW_BY_ROW | rows.LEAF
         kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
         if not ColumnSink.suits(engine, kept.rows.schema):
             raise NotKept("its results do not leave Spark as columns")
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
             raise NotKept("it asks for the file that a row is in")
-        time = self._watermarks.column if self._watermarks is not None else None
-        if self._time_is_plain:
-            if kept.grouping is not None:
-                given = leaf_columns(kept.physical)
-                if given is not None:
-                    return GroupedColumns(kept, kept.grouping, given, time, self._meter)
-            elif (chosen := rows.chosen(kept.physical)) is not None:
-                return ChosenColumns(kept, chosen, time, self._meter)
+        if kept.grouping is not None and self._time_is_plain:
+            given = leaf_columns(kept.physical)
+            if given is not None:
+                return GroupedColumns(kept, kept.grouping, given, time, self._meter)
         if self._readers_skip_rows and rows.may_skip_rows(engine, kept.physical):
             self._attempts = 0
             raise NotKept("Spark's own reader may leave out rows that a condition does not want")
-        return ColumnPlan(ColumnBundles(engine, kept, self._meter), kept, observer, self._meter)
+        return ColumnPlan(ColumnBundles(engine, kept, self._meter), observer or time, self._meter)
 
     @property
     def _time_is_plain(self) -> bool:
@@ -123,6 +121,7 @@ class SourcePlan(Protocol):
     """Runs once at a time."""
 
     columns: set[str]  # the names of those that it needs
+    takes_dictionaries: bool  # in place of texts
 
     @property
     def frame(self) -> DataFrame: ...
@@ -148,28 +147,39 @@ class SourcePlan(Protocol):
 class ColumnPlan:
     """A kept plan. It runs once at a time."""
 
+    takes_dictionaries = True
+
     def __init__(
-        self, bundles: ColumnBundles, kept: KeptPlan, observer: RowObserver, meter: PlanMeter
+        self, bundles: ColumnBundles, times: RowObserver | str | None, meter: PlanMeter
     ) -> None:
+        """`times`: what sees the event times, or the column that has them."""
         self._bundles = bundles
-        self._kept = kept
-        self._observer = observer
+        self._times = times
         self._meter = meter
-        self.columns = rows.columns_read(kept.physical)  # the names of those that it needs
+        self._latest_us: int | None = None
+        # The names of those that it needs.
+        self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
 
     @property
     def frame(self) -> DataFrame:
-        return self._kept.frame
+        return self._bundles.kept.frame
 
     @property
     def outdated(self) -> bool:
         """See KeptPlan."""
-        return self._kept.outdated
+        return self._bundles.kept.outdated
+
+    @property
+    def runs_spark(self) -> bool:
+        """False if it only chooses columns."""
+        return self._bundles.runs_spark
 
     @property
     def latest_us(self) -> int | None:
         """Of the last run: the latest event time, if there is any."""
-        return self._observer.latest_us
+        if isinstance(self._times, RowObserver):
+            return self._times.latest_us
+        return self._latest_us
 
     def run(
         self, table: pa.Table, schema: pa.Schema, group: str
@@ -177,7 +187,10 @@ class ColumnPlan:
         """The results in batches of exactly `schema`, each computed on demand. `table` has the
         plan's `columns`, and may have others.
         """
-        self._observer.reset()
+        if isinstance(self._times, RowObserver):
+            self._times.reset()
+        elif self._times is not None:
+            self._latest_us = _latest_us(table.column(self._times))
         self._meter.ran_kept()
         yield from self._bundles.run(table, schema, group)
 
@@ -185,43 +198,11 @@ class ColumnPlan:
         self._bundles.close()
 
 
-class ChosenColumns:
-    """A plan that only chooses columns: they need not go through Spark."""
-
-    outdated = False
-
-    def __init__(
-        self, kept: KeptPlan, names: Sequence[str], time: str | None, meter: PlanMeter
-    ) -> None:
-        """`time`: the column of event times."""
-        self._names = list(names)
-        self._time = time
-        self._meter = meter
-        self.frame = kept.frame
-        self.columns = {*names, time} if time is not None else set(names)
-        self.latest_us: int | None = None  # of the last run: the latest event time, if there is any
-
-    def run(
-        self, table: pa.Table, schema: pa.Schema, group: str
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """The columns in batches of exactly `schema`. `table` has the plan's `columns`, and may
-        have others.
-        """
-        self.latest_us = None
-        if self._time is not None:
-            self.latest_us = _latest_us(table.column(self._time))
-        self._meter.ran_kept()
-        for batches in parts_of(table.select(self._names)):
-            for batch in batches:
-                yield conform(batch, schema)
-
-    def close(self) -> None: ...
-
-
 class GroupedColumns:
     """A plan of rows whose columns are grouped as they are: they need not go through Spark."""
 
     outdated = False
+    takes_dictionaries = False
 
     def __init__(
         self,

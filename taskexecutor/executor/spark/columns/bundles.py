@@ -1,21 +1,22 @@
 """Bundles through a kept plan in columns: shared memory in, shared memory out, and one call of the
-JVM for a bundle whose results fit into one batch.
+JVM for a bundle whose results fit into one batch. Columns that only pass stay here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
+from taskexecutor.executor.spark.columns.distinct import Repeats
 from taskexecutor.executor.spark.columns.rows import SharedRows, columns_read
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import KeptPlan
-from taskexecutor.executor.spark.schemas import conform
+from taskexecutor.executor.spark.schemas import conformed
 
 _PART_BYTES = 32 * MIB  # of a bundle in shared memory at a time, unless a single row has more
 _SMALL_BATCH_ROWS = 4_096  # batches with fewer rows, on average, are joined first
@@ -27,8 +28,67 @@ class ColumnBundles:
     def __init__(self, engine: SparkEngine, plan: KeptPlan, meter: PlanMeter) -> None:
         self.kept = plan
         self._meter = meter
-        self._read = columns_read(plan.physical)
+        self._passing = plan.passing
+        passes = plan.passing.columns if plan.passing is not None else []
+        self._plan: _RunPlan | None = None  # None: Spark has nothing to do
+        self._repeats: Repeats | None = None  # if it is worth to look for texts that repeat
+        if plan.passing is None or not plan.passing.complete:
+            self._plan = _RunPlan(engine, plan, meter)
+            nested = any(pa.types.is_nested(kind) for kind in self._plan.schema.types)
+            if plan.passing is not None and plan.deterministic and not nested:
+                self._repeats = Repeats(
+                    self._plan.read, self._plan.schema, filtered=plan.passing.filtered
+                )
+        read = self._plan.read if self._plan is not None else []
+        self.columns = {*passes, *read}  # the names of those that it needs
+
+    @property
+    def runs_spark(self) -> bool:
+        return self._plan is not None
+
+    def run(
+        self, table: pa.Table, schema: pa.Schema, group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        names = [name for name in table.schema.names if name in self.columns]
+        for batches in parts_of(table.select(names or table.schema.names[:1])):
+            with closing(self._results(batches, group)) as results:
+                for columns in results:
+                    yield conformed(columns, schema)
+
+    def _results(
+        self, batches: Sequence[pa.RecordBatch], group: str
+    ) -> Generator[list[pa.Array], None, None]:
+        """The columns of batches."""
+        passing, plan = self._passing, self._plan
+        if plan is None:
+            assert passing is not None
+            yield from passing.results(batches, ())
+            return
+        if passing is not None and self._repeats is not None:
+            found = self._repeats.values(batches, lambda texts: plan.run([texts], group))
+            if found is not None:
+                yield from passing.results_at(batches, *found)
+                return
+        with closing(plan.run(batches, group)) as computed:
+            if passing is not None:
+                yield from passing.results(batches, computed)
+                return
+            for batch in computed:
+                yield batch.columns
+
+    def close(self) -> None:
+        if self._plan is not None:
+            self._plan.close()
+
+
+class _RunPlan:
+    """The plan in the JVM, and the memory in which it finds its input and leaves its results."""
+
+    def __init__(self, engine: SparkEngine, plan: KeptPlan, meter: PlanMeter) -> None:
+        self._meter = meter
+        self.read = columns_read(engine, plan.physical)
         self._sink = ColumnSink(engine, plan.rows.schema, meter=meter, grouping=plan.grouping)
+        self.schema = self._sink.schema
         self._rows = SharedRows()
         self._java = engine.code.type("FiresteelBundles")(
             self._sink.fuse(plan.physical).execute(),
@@ -39,22 +99,16 @@ class ColumnBundles:
         self._java.map(self._rows.path, self._rows.room_bytes)
 
     def run(
-        self, table: pa.Table, schema: pa.Schema, group: str
+        self, batches: Sequence[pa.RecordBatch], group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        for part in parts_of(table.select([n for n in table.schema.names if n in self._read])):
-            yield from self._run(part, schema, group)
-
-    def _run(
-        self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str
-    ) -> Generator[pa.RecordBatch, None, None]:
+        """What the plan gives, in batches that are computed on demand."""
         with self._meter.converting:
-            packed = self._rows.put(batches)
+            packed = self._rows.put(batches, self.read)
         results = self._sink.filled(
             lambda slab: self._java.first(group, packed, slab), self._java.next
         )
         try:
-            for batch in results:
-                yield conform(batch, schema)
+            yield from results
         except BaseException:  # its own errors have ended it
             self._java.end()
             raise

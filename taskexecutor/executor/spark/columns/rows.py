@@ -23,7 +23,7 @@ from taskexecutor.executor.spark.columns import slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans.kept import NotKept
-from taskexecutor.executor.spark.plans.row_observer import RowObserver
+from taskexecutor.executor.spark.plans.leaf_columns import decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,6 +48,7 @@ def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
     session: Any = engine.session
     jvm = session._jvm
     engine.code.load("FiresteelScan")
+    engine.code.load("FiresteelPassing")
     table = engine.code.type("FiresteelTable")(
         jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     )
@@ -55,47 +56,21 @@ def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
     relation = singleton(
         jvm, "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation"
     ).create(table, none, none)
+    shown = engine.code.type("FiresteelPassing").shown(relation)
     dataset = singleton(jvm, "org.apache.spark.sql.classic.Dataset")
-    return DataFrame(dataset.ofRows(session._jsparkSession, relation), session)
+    return DataFrame(dataset.ofRows(session._jsparkSession, shown), session)
 
 
-def columns_read(physical: Any) -> set[str]:
-    """The names of the columns that a plan over `frame` needs. Raises NotKept if it is over
-    something else.
+def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
+    """The names of the columns that a plan over `frame` needs, in their order. Raises NotKept if it
+    is over something else.
     """
     leaves = physical.collectLeaves()
     scans = [leaves.apply(index) for index in range(leaves.size())]
     scans = [leaf.scan() for leaf in scans if leaf.getClass().getSimpleName() == "BatchScanExec"]
     if len(scans) != 1 or scans[0].getClass().getSimpleName() != "FiresteelScan":
         raise NotKept("it does not read its input, or something else, too")
-    return set(scans[0].readSchema().fieldNames())
-
-
-def chosen(physical: Any) -> list[str] | None:
-    """The names of the columns that a plan over `frame` gives as they are, of all rows; None if it
-    does more than that. An observer of rows may look at them.
-    """
-    node = physical
-    wanted = [column.exprId().id() for column in _items(node.output())]
-    while _kind(node) != "BatchScanExec":
-        match _kind(node):
-            case "ProjectExec":
-                sources = {}
-                for column in _items(node.projectList()):
-                    source = column
-                    while _kind(source) == "Alias":
-                        source = source.child()
-                    if _kind(source) != "AttributeReference":
-                        return None
-                    sources[column.exprId().id()] = source.exprId().id()
-                wanted = [sources[each] for each in wanted]
-            case "FilterExec" if RowObserver.is_call(node.condition()):
-                pass
-            case kind if kind not in _TRANSPARENT:
-                return None
-        node = node.child()
-    names = {column.exprId().id(): str(column.name()) for column in _items(node.output())}
-    return [names[each] for each in wanted]
+    return list(engine.code.type("FiresteelTable").columnsRead(scans[0]))
 
 
 def may_skip_rows(engine: SparkEngine, physical: Any) -> bool:
@@ -157,9 +132,9 @@ class SharedRows:
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
 
-    def put(self, batches: Sequence[pa.RecordBatch]) -> str:
-        """Replaces the bundle. Returns where it is, as FiresteelReader reads it, in base64: Py4J
-        hands texts over much faster than bytes.
+    def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
+        """Replaces the bundle by these columns. Returns where it is, as FiresteelReader reads it,
+        in base64: Py4J hands texts over much faster than bytes.
         """
         if self._used > _KEPT_BYTES:
             os.ftruncate(self._fd, 0)
@@ -169,8 +144,8 @@ class SharedRows:
         places: list[int] = []
         for batch in batches:
             places.append(batch.num_rows)
-            for column in batch.columns:
-                self._column(column, places)
+            for name in columns:
+                self._column(decoded(batch.column(name)), places)
         self._used = max(self._used, self._end)
         return b64encode(struct.pack(f"<{len(places)}q", *places)).decode()
 

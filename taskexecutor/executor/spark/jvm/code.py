@@ -19,6 +19,7 @@ SOURCES = (
     "FiresteelTask",
     "FiresteelSink",
     "FiresteelScan",
+    "FiresteelPassing",
     "FiresteelFiles",
     "FiresteelFileRDD",
     "FiresteelRowObserver",

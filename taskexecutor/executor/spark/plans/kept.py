@@ -32,6 +32,7 @@ from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.once import evaluated_once
+from taskexecutor.executor.spark.plans.passing import Passing, passing
 from taskexecutor.executor.spark.plans.row_partials import GivenRows, row_partials
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned
 
@@ -97,10 +98,12 @@ class NotKept(Exception):
 
 class KeptPlan(NamedTuple):
     frame: DataFrame  # of the results
-    rows: DataFrame  # of what the plan gives: `frame`, unless its rows are grouped later
+    rows: DataFrame  # of what the plan gives: `frame`, unless there is `grouping` or `passing`
     physical: Any  # the SparkPlan, without an exchange
     tables: tuple[TableVersion, ...]  # the static tables that the plan holds
-    grouping: RowPartials | None  # what makes the results of the plan's rows
+    grouping: RowPartials | None = None  # what makes the results of the plan's rows
+    passing: Passing | None = None  # what is put beside the plan's rows
+    deterministic: bool = False  # the same for equal rows; known where there is `passing`
 
     @property
     def outdated(self) -> bool:
@@ -176,6 +179,19 @@ def _kept(
             physical = rows._jdf.queryExecution().executedPlan()
             _check(physical, allowed, held)
             return KeptPlan(frame, rows, physical, tuple(tables.values()), given.grouping)
+    found = passing(session, rows) if frame is rows else None
+    if found is not None:
+        passes, rows = found
+        physical = rows._jdf.queryExecution().executedPlan()
+        _check(physical, allowed, held)
+        return KeptPlan(
+            frame,
+            rows,
+            physical,
+            tuple(tables.values()),
+            passing=passes,
+            deterministic=bool(analyzed.deterministic()),
+        )
     _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
     plan = frame._jdf.queryExecution().executedPlan()
     if frame is not rows:
@@ -183,7 +199,7 @@ def _kept(
         # Of this thread; new nodes ask for it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
-    return KeptPlan(frame, frame, plan, tuple(tables.values()), None)
+    return KeptPlan(frame, frame, plan, tuple(tables.values()))
 
 
 def _runs_jobs(session: Any, empty: DataFrame, specs: Sequence[Spec]) -> bool:

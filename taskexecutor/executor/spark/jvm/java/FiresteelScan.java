@@ -134,6 +134,36 @@ public final class FiresteelVector extends ColumnVector {
     public ColumnVector getChild(int i) { return parts[i]; }
 }
 
+/** A column that no batch has: the places of the rows in their bundle. */
+public final class FiresteelPlaces extends ColumnVector {
+    private long start;  // the first row of the current batch
+
+    FiresteelPlaces() { super(DataTypes.IntegerType); }
+
+    void start(long row) { start = row; }
+
+    public int getInt(int i) { return (int) (start + i); }
+    public boolean hasNull() { return false; }
+    public int numNulls() { return 0; }
+    public boolean isNullAt(int i) { return false; }
+    public void close() {}
+
+    public boolean getBoolean(int i) { throw new UnsupportedOperationException(); }
+    public byte getByte(int i) { throw new UnsupportedOperationException(); }
+    public short getShort(int i) { throw new UnsupportedOperationException(); }
+    public long getLong(int i) { throw new UnsupportedOperationException(); }
+    public float getFloat(int i) { throw new UnsupportedOperationException(); }
+    public double getDouble(int i) { throw new UnsupportedOperationException(); }
+    public UTF8String getUTF8String(int i) { throw new UnsupportedOperationException(); }
+    public byte[] getBinary(int i) { throw new UnsupportedOperationException(); }
+    public Decimal getDecimal(int i, int precision, int scale) {
+        throw new UnsupportedOperationException();
+    }
+    public ColumnarArray getArray(int i) { throw new UnsupportedOperationException(); }
+    public ColumnarMap getMap(int i) { throw new UnsupportedOperationException(); }
+    public ColumnVector getChild(int i) { throw new UnsupportedOperationException(); }
+}
+
 /** Batches of a bundle. */
 final class FiresteelRows implements InputPartition {
     final byte[] packed;  // of each batch: its number of rows, and where its columns are
@@ -150,8 +180,10 @@ final class FiresteelReader implements PartitionReader {
 
     private final LongBuffer in;
     private final long base;
-    private final FiresteelVector[] vectors;
+    private final FiresteelVector[] vectors;  // of the columns that batches have
+    private final FiresteelPlaces places;     // null if the plan does not ask for them
     private final ColumnarBatch batch;
+    private long before;  // rows in earlier batches
     private long rows;
     private long done;
     private int size;
@@ -160,9 +192,16 @@ final class FiresteelReader implements PartitionReader {
         in = ByteBuffer.wrap(bundle.packed).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
         base = bundle.base;
         StructField[] fields = schema.fields();
-        vectors = new FiresteelVector[fields.length];
-        for (int i = 0; i < fields.length; i++) vectors[i] = new FiresteelVector(fields[i].dataType());
-        batch = new ColumnarBatch((ColumnVector[]) vectors);
+        int last = fields.length - 1;
+        places = last >= 0 && FiresteelTable.isPlace(fields[last]) ? new FiresteelPlaces() : null;
+        vectors = new FiresteelVector[places == null ? fields.length : last];
+        ColumnVector[] all = new ColumnVector[fields.length];
+        if (places != null) all[last] = places;
+        for (int i = 0; i < vectors.length; i++) {
+            vectors[i] = new FiresteelVector(fields[i].dataType());
+            all[i] = vectors[i];
+        }
+        batch = new ColumnarBatch(all);
     }
 
     public boolean next() {
@@ -171,6 +210,7 @@ final class FiresteelReader implements PartitionReader {
         done += size;
         while (done >= rows && in.hasRemaining()) {
             done = 0;
+            before += rows;
             rows = in.get();
             for (int i = 0; i < vectors.length; i++) vectors[i].read(in, base);
         }
@@ -180,6 +220,7 @@ final class FiresteelReader implements PartitionReader {
 
     public Object get() {
         for (int i = 0; i < vectors.length; i++) vectors[i].start(done);
+        if (places != null) places.start(before + done);
         batch.setNumRows(size);
         return batch;
     }
@@ -232,11 +273,30 @@ final class FiresteelScan implements ScanBuilder, SupportsPushDownRequiredColumn
     public PartitionReaderFactory createReaderFactory() { return new FiresteelReaders(read); }
 }
 
-/** The table that a plan reads its bundles from. */
+/** The table that a plan reads its bundles from. Its last column has the places of the rows. */
 public final class FiresteelTable implements SupportsRead {
+    private static final String PLACE = "firesteel.place";
+
     private final StructType schema;
 
-    public FiresteelTable(StructType schema) { this.schema = schema; }
+    public FiresteelTable(StructType columns) {
+        String name = PLACE;
+        Set names = new java.util.HashSet();
+        for (int i = 0; i < columns.size(); i++) names.add(columns.fields()[i].name().toLowerCase());
+        while (names.contains(name)) name = name + "_";
+        Metadata marked = new MetadataBuilder().putBoolean(PLACE, true).build();
+        schema = columns.add(new StructField(name, DataTypes.IntegerType, false, marked));
+    }
+
+    static boolean isPlace(StructField column) { return column.metadata().contains(PLACE); }
+
+    /** The names of the columns that a scan reads of its bundles, in their order. */
+    public static String[] columnsRead(Scan scan) {
+        StructField[] fields = scan.readSchema().fields();
+        java.util.ArrayList names = new java.util.ArrayList();
+        for (int i = 0; i < fields.length; i++) if (!isPlace(fields[i])) names.add(fields[i].name());
+        return (String[]) names.toArray(new String[0]);
+    }
 
     /** Whether a plan, or an expression, has a part that depends on the file that is being read. */
     public static boolean asksForFile(TreeNode node) {

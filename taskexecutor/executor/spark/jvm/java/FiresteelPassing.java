@@ -1,0 +1,126 @@
+package org.apache.spark.unsafe;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** What of a plan's results are columns of its rows as they are: see plans/passing.py. */
+public final class FiresteelPassing {
+    private final LogicalPlan whole;
+    private final DataSourceV2Relation leaf;
+    private final boolean filtered;
+    private final int[] sources;  // of each result: the number of a column of the leaf, or -1
+
+    private FiresteelPassing(LogicalPlan whole, DataSourceV2Relation leaf, boolean filtered) {
+        this.whole = whole;
+        this.leaf = leaf;
+        this.filtered = filtered;
+        sources = new int[whole.output().size()];
+        for (int i = 0; i < sources.length; i++) {
+            ExprId source = source((Attribute) whole.output().apply(i), whole);
+            sources[i] = source == null ? -1 : place(source, leaf);
+        }
+    }
+
+    /** The plan that shows a leaf's columns, without that of its rows' places. */
+    public static LogicalPlan shown(LogicalPlan leaf) {
+        ArrayList columns = new ArrayList(CollectionConverters.asJava(leaf.output()));
+        columns.remove(columns.size() - 1);
+        return new Project(seq(columns), leaf);
+    }
+
+    /** null if the plan does more to its rows than choose them and project each one. */
+    public static FiresteelPassing of(LogicalPlan whole) {
+        LogicalPlan node = whole;
+        boolean filtered = false;
+        while (!(node instanceof DataSourceV2Relation)) {
+            if (node instanceof Filter) {
+                filtered = true;
+                node = ((Filter) node).child();
+            } else if (node instanceof Project) node = ((Project) node).child();
+            else if (node instanceof SubqueryAlias) node = ((SubqueryAlias) node).child();
+            else return null;
+        }
+        DataSourceV2Relation leaf = (DataSourceV2Relation) node;
+        if (!(leaf.table() instanceof FiresteelTable)) return null;
+        return new FiresteelPassing(whole, leaf, filtered);
+    }
+
+    public boolean filtered() { return filtered; }
+
+    /** The numbers of the columns, as a list in JSON. */
+    public String sources() { return Arrays.toString(sources); }
+
+    /** The names of the leaf's columns. */
+    public String[] columns() { return ((FiresteelTable) leaf.table()).schema().fieldNames(); }
+
+    /** What is left for Spark: the other results, and the places of their rows if not all stay. */
+    public LogicalPlan rest() {
+        ArrayList columns = new ArrayList();
+        for (int i = 0; i < sources.length; i++) {
+            if (sources[i] < 0) columns.add(whole.output().apply(i));
+        }
+        if (!filtered) return new Project(seq(columns), whole);
+        Attribute place = (Attribute) leaf.output().apply(leaf.output().size() - 1);
+        columns.add(place);
+        return new Project(seq(columns), with(place, whole));
+    }
+
+    /** The plan, with one column of the leaf more. */
+    private static LogicalPlan with(Attribute place, LogicalPlan plan) {
+        if (plan instanceof Filter) {
+            Filter filter = (Filter) plan;
+            return new Filter(filter.condition(), with(place, filter.child()));
+        }
+        if (plan instanceof SubqueryAlias) return with(place, ((SubqueryAlias) plan).child());
+        if (plan instanceof Project) {
+            Project project = (Project) plan;
+            ArrayList columns = new ArrayList(CollectionConverters.asJava(project.projectList()));
+            columns.add(place);
+            return new Project(seq(columns), with(place, project.child()));
+        }
+        return plan;
+    }
+
+    /** The column of the leaf that the plan's column is; null if it is a value of its own. */
+    private static ExprId source(Attribute column, LogicalPlan plan) {
+        ExprId wanted = column.exprId();
+        while (!(plan instanceof DataSourceV2Relation)) {
+            if (plan instanceof Project) {
+                Expression found = null;
+                Seq columns = ((Project) plan).projectList();
+                for (int i = 0; i < columns.size() && found == null; i++) {
+                    NamedExpression each = (NamedExpression) columns.apply(i);
+                    if (each.exprId().equals(wanted)) found = (Expression) each;
+                }
+                while (found instanceof Alias) found = ((Alias) found).child();
+                if (!(found instanceof Attribute)) return null;
+                wanted = ((Attribute) found).exprId();
+            }
+            plan = (LogicalPlan) plan.children().head();
+        }
+        return wanted;
+    }
+
+    private static int place(ExprId column, DataSourceV2Relation leaf) {
+        for (int i = 0; i < leaf.output().size(); i++) {
+            if (((Attribute) leaf.output().apply(i)).exprId().equals(column)) return i;
+        }
+        return -1;
+    }
+
+    private static Seq seq(ArrayList of) {
+        return CollectionConverters.asScala(of).toSeq();
+    }
+}
