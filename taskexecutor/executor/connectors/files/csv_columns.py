@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from taskexecutor.executor.connectors.files.csv_regular import RegularText
 from taskexecutor.executor.connectors.files.pieces import Differs, is_plain
 
 _LONGEST_DECIMAL = 38  # with a scale of as many digits it fits into Arrow's largest decimal
@@ -107,6 +108,10 @@ class CsvFormat:
         if may_be_blank or not read:
             read.add(self.schema.names[0])
         included = [name for name in self.schema.names if name in read]
+        if not (quoted or may_be_blank or self.null):
+            regular = RegularText.of(text, start, end, self.separator, len(self.schema))
+            if regular is not None:
+                return self._of_regular(regular, included)
         texts = self._split(pa.py_buffer(text).slice(start, end - start), included, quoted)
         if may_be_blank:
             for chunk in texts.column(0).chunks:
@@ -119,6 +124,18 @@ class CsvFormat:
             for column, field in zip(texts.columns, fields, strict=True)
         ]
         return pa.table(columns, schema=pa.schema(fields))
+
+    def _of_regular(self, text: RegularText, names: list[str]) -> pa.Table:
+        fields = [self.schema.field(name) for name in names]
+        columns = []
+        for field in fields:
+            number = self.schema.get_field_index(field.name)
+            column = text.column(number, field.type, utc=self.utc)
+            if column is None:
+                texts = text.texts(number, self._text_type(field.name))
+                column = converted(texts, field, utc=self.utc)
+            columns.append(column)
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
     def _split(self, text: pa.Buffer, names: list[str], quoted: bool) -> pa.Table:
         if not text.size:
