@@ -320,6 +320,7 @@ class TaskExecutorMessages:
                     at_least_once=command.at_least_once,
                     attempt_ids=command.attempt_ids,
                     splits={str(attempt): n for attempt, n in command.splits.items()},
+                    stops=command.stops,
                 )
                 return self._message(trigger_checkpoint=trigger)
             case commands.NotifyCheckpoint():
@@ -329,6 +330,7 @@ class TaskExecutorMessages:
                     checkpoint_id=command.checkpoint_id,
                     completed=command.completed,
                     attempt_ids=command.attempt_ids,
+                    stops=command.stops,
                 )
                 return self._message(notify_checkpoint=notice)
             case commands.DismissTaskExecutor(cause=cause):

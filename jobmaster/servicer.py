@@ -36,7 +36,7 @@ class Job(Protocol):
     def post(self, event: events.Event) -> None: ...
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str
+        self, *, savepoint: bool, into: str, stop: bool
     ) -> job_master_pb2.TakeCheckpointResponse: ...
 
     def details(self) -> job_master_pb2.JobDetails: ...
@@ -185,7 +185,9 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     ) -> job_master_pb2.TakeCheckpointResponse:
         job = await self._job(request.job_id, context)
         try:
-            return await job.take_checkpoint(savepoint=request.savepoint, into=request.directory)
+            return await job.take_checkpoint(
+                savepoint=request.savepoint, into=request.directory, stop=request.stop
+            )
         except FiresteelError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise AssertionError("abort raises") from None

@@ -172,16 +172,16 @@ class RunningJob:
         self.driver.post(event)
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str
+        self, *, savepoint: bool, into: str, stop: bool
     ) -> job_master_pb2.TakeCheckpointResponse:
         """Returns when it is complete. `into`: the directory in which a savepoint's is made; empty:
-        the configured one. Raises FiresteelError.
+        the configured one. `stop`: the job ends with it. Raises FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
         path = self._savepoint_path(into) if savepoint else ""
         request = self._ids.next()
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
-        self.post(events.CheckpointRequested(request=request, savepoint_path=path))
+        self.post(events.CheckpointRequested(request=request, savepoint_path=path, stops=stop))
         try:
             answered: commands.AnswerRequest = await answer
         finally:

@@ -118,6 +118,7 @@ class TriggerCheckpoint:
     at_least_once: bool
     attempt_ids: tuple[AttemptId, ...]
     splits: dict[AttemptId, int]  # how many a source was assigned, where there are any
+    stops: bool = False  # sources produce nothing after it, unless it is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,7 @@ class NotifyCheckpoint:
     checkpoint_id: int
     completed: bool
     attempt_ids: tuple[AttemptId, ...]
+    stops: bool = False  # the tasks end now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

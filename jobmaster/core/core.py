@@ -25,6 +25,8 @@ from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.checkpoint import Kind
+from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.invariants import validate
@@ -173,7 +175,13 @@ class JobMasterCore:
                     event.checkpoint_id, event.problem, now, counts=not event.store_away
                 )
             case events.CheckpointRequested():
-                job.out += job.checkpoints.requested(event.request, event.savepoint_path, now)
+                asked = Request(
+                    request=event.request,
+                    kind=Kind.SAVEPOINT if event.savepoint_path else Kind.CHECKPOINT,
+                    path=event.savepoint_path,
+                    stops=event.stops,
+                )
+                job.out += job.checkpoints.requested(asked, now)
             case events.ResourceManagerConnected():
                 job.declare(force=True)
             case events.ResourcesShort():

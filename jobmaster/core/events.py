@@ -189,6 +189,7 @@ class CheckpointRequested:
 
     request: str
     savepoint_path: str = ""  # of the directory to make for it; empty: a checkpoint
+    stops: bool = False  # the job ends with the savepoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

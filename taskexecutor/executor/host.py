@@ -107,11 +107,13 @@ class Host:
                 trigger = message.trigger_checkpoint
                 for task in self._tasks_of(trigger.attempt_ids):
                     splits = trigger.splits.get(task.config.attempt_id, 0)
-                    task.trigger_checkpoint(convert.barrier(trigger), splits)
+                    task.trigger_checkpoint(convert.barrier(trigger), splits, stops=trigger.stops)
             case "notify_checkpoint":
                 notice = message.notify_checkpoint
                 for task in self._tasks_of(notice.attempt_ids):
-                    task.notify_checkpoint(notice.checkpoint_id, completed=notice.completed)
+                    task.notify_checkpoint(
+                        notice.checkpoint_id, completed=notice.completed, stops=notice.stops
+                    )
             case "operator_event":
                 self._deliver(operator_event_from_proto(message.operator_event))
             case "analyze":

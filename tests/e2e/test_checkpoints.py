@@ -46,7 +46,7 @@ from firesteel.connectors import (
     SourceReader,
 )
 from firesteel.datastream import DataStream
-from firesteel.errors import JobCanceled, JobFailed, SubmissionRejected
+from firesteel.errors import JobFailed, SubmissionRejected
 from firesteel.operator import RuntimeContext, StreamOperator
 
 from .conftest import Session, eventually, files_below, job_master_pid
@@ -534,7 +534,7 @@ def test_what_cannot_take_part_is_refused_before_data_flows(
 def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     session: Session, tmp_path: Path
 ) -> None:
-    """The first job goes on after its savepoint, until it is cancelled."""
+    """The first job goes on after its first savepoint, and ends with its second."""
     first, second, flags = (tmp_path / name for name in ("first", "second", "flags"))
     flags.mkdir()
     for flag in ("raised", "killed"):
@@ -550,12 +550,15 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     arguments = ["savepoint", "-m", session.address, job_id[:8], str(tmp_path / "savepoints")]
     taken = CliRunner().invoke(main, arguments)  # in no process of its own: the job soon ends
     assert taken.exit_code == 0, taken.output
-    path = Path(taken.output.splitlines()[-1].removeprefix("Savepoint completed. Path: "))
-    assert path.parent == tmp_path / "savepoints"
-    session.client.cancel(job_id)
-    with pytest.raises(JobCanceled):
-        session.client.wait(job_id)
-    eventually(lambda: not list(files_below(tmp_path / "checkpoints")), "only the savepoint stays")
+    earlier = Path(taken.output.splitlines()[-1].removeprefix("Savepoint completed. Path: "))
+    assert earlier.parent == tmp_path / "savepoints"
+    stopped = CliRunner().invoke(
+        main, ["stop", "-m", session.address, job_id, "-p", str(tmp_path / "savepoints")]
+    )
+    assert stopped.exit_code == 0, stopped.output
+    path = Path(stopped.output.splitlines()[-1].removeprefix("Savepoint completed. Path: "))
+    assert session.client.job_details(job_id).status.name == "FINISHED"
+    eventually(lambda: not list(files_below(tmp_path / "checkpoints")), "only savepoints stay")
     moved = path.rename(tmp_path / "moved")
 
     restored = {**checkpoints, "execution.state-recovery.path": str(moved)}
@@ -570,10 +573,10 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
         ds.dataset(folder, format="parquet").to_table().to_pandas() for folder in (first, second)
     )
     assert 0 < len(after) < ROWS
+    assert sorted([*before["value"], *after["value"]]) == list(range(ROWS)), "every row once"
     for key, of_key in after.groupby("key"):
-        earlier = before[(before["key"] == key) & (before["n"] < of_key["n"].min())]
-        values = [*earlier["value"], *of_key["value"]]
-        assert sorted(values) == list(range(int(key), ROWS, KEYS)), "every row once"
-        assert sorted(of_key["n"]) == list(range(len(earlier) + 1, len(values) + 1))
-    session.client.dispose_savepoint(str(moved))
-    assert not moved.exists()
+        counted = len(before[before["key"] == key])
+        assert sorted(of_key["n"]) == list(range(counted + 1, counted + len(of_key) + 1))
+    for savepoint in (moved, earlier):
+        session.client.dispose_savepoint(str(savepoint))
+        assert not savepoint.exists()

@@ -11,7 +11,7 @@ from firesteel.client.cli.cluster import cluster
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.run import info, run
-from firesteel.client.cli.savepoints import checkpoint, savepoint
+from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.errors import FiresteelError
 
 EPILOG = """\b
@@ -56,5 +56,17 @@ def main() -> None:
     """Runs PySpark pipelines as streaming jobs on session clusters, as Apache Flink does."""
 
 
-for command in (run, info, list_jobs, show, logs, savepoint, checkpoint, cancel, remove, cluster):
+for command in (
+    run,
+    info,
+    list_jobs,
+    show,
+    logs,
+    savepoint,
+    checkpoint,
+    stop,
+    cancel,
+    remove,
+    cluster,
+):
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""savepoint, checkpoint: what a job can begin from."""
+"""savepoint, checkpoint, stop: what a job can begin from."""
 
 from __future__ import annotations
 
@@ -42,6 +42,37 @@ def savepoint(
         click.echo(f"Triggering savepoint for job {job_id}.")
         path = client.savepoint(job_id, directory or "")
     click.echo(f"Savepoint completed. Path: {path}")
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  firesteel stop -p /shared/savepoints 8a3f\n"
+    "  firesteel run -s /shared/savepoints/savepoint-8a3f5f-0123456789ab job.py"
+)
+@click.argument("job", metavar="JOB")
+@click.option(
+    "-p",
+    "--savepoint-path",
+    "--savepoint-dir",
+    "directory",
+    metavar="DIR",
+    help="Where the savepoint is made: a path or a URI."
+    " [default: that of execution.checkpointing.savepoint-dir]",
+)
+@_address_option
+def stop(job: str, directory: str | None, address: str | None) -> None:
+    """Ends a running job with a savepoint. JOB is its id, the beginning of its id, or its name.
+
+    Sources stop reading; when the savepoint is complete, sinks commit and the job is FINISHED.
+    Windows do not fire: a job that begins from the savepoint goes on with them. If no savepoint can
+    be taken, the job goes on.
+    """
+    with connect(address) as client:
+        job_id = resolve_job(client, job)
+        click.echo(f'Suspending job "{job_id}" with a savepoint.')
+        path = client.stop(job_id, directory or "")
+        click.echo(f"Savepoint completed. Path: {path}")
+        client.wait(job_id)
 
 
 @click.command(epilog="\b\nExamples:\n  firesteel checkpoint 8a3f")

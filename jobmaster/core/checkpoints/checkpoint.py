@@ -77,9 +77,10 @@ class Checkpoint:
         expires_at: float,
         request: str = "",
         path: str = "",
+        stops: bool = False,
     ) -> None:
         """Times are seconds on the core's clock. `request`: of whoever asked for it; `path`: of a
-        savepoint's directory.
+        savepoint's directory; `stops`: the job ends with it.
         """
         self.checkpoint_id = checkpoint_id
         self.kind = kind
@@ -89,6 +90,7 @@ class Checkpoint:
         self.expires_at = expires_at
         self.request = request
         self.path = path
+        self.stops = stops
         self.snapshots: dict[AttemptId, Snapshot] = {}
         self.state = CheckpointState.COLLECTING
         self.ended_at: float | None = None

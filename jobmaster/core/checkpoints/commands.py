@@ -19,6 +19,7 @@ class TriggerCheckpoint:
     unaligned: bool = False
     aligned_timeout_ms: int | None = None  # None: it stays as it begins
     at_least_once: bool = False
+    stops: bool = False  # sources produce nothing after it, unless it is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class NotifyCheckpoint:
     checkpoint_id: int
     executions: tuple[Execution, ...]
     completed: bool  # False: it was given up
+    stops: bool = False  # the tasks end now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ checkpoint that is no longer retained is dropped. One that fails on the way leav
   are not are given up. A savepoint is not: somebody waits for it.
 * Tasks that have processed all their data end with the next checkpoint. As soon as all have, it
   begins, whatever the interval.
+* After a savepoint that stops the job, sources wait: when it is complete, all tasks end, and when
+  it is given up, they go on. No other checkpoint begins until then.
 * A task that finishes before it has acknowledged ends a checkpoint at once (spec 001).
 * An acknowledgement that no checkpoint waits for comes from a task whose checkpoint was given up:
   its files are deleted.
@@ -51,6 +53,7 @@ class Request:
     request: str  # names it; the answer has the same name
     kind: Kind
     path: str = ""  # of a savepoint: the directory that is made for it
+    stops: bool = False  # the job ends with it
 
 
 class CheckpointCoordinator:
@@ -81,6 +84,7 @@ class CheckpointCoordinator:
         self._pending: dict[int, Checkpoint] = {}  # in the order of their ids
         self._requests: deque[Request] = deque()
         self._running = False
+        self._stopped = False  # a savepoint is complete with which the job ends
         self._due: float | None = None  # when the next periodic one may begin
         self._data_ended: set[AttemptId] = set()  # tasks that have processed all their data
 
@@ -103,7 +107,7 @@ class CheckpointCoordinator:
 
     def started(self, now: float) -> list[Command]:
         """The job runs (again): periodic checkpoints begin after one interval."""
-        self._running = True
+        self._running, self._stopped = True, False
         self._data_ended.clear()
         interval_s = self._settings.interval_s
         self._due = None if interval_s is None else now + interval_s
@@ -186,7 +190,9 @@ class CheckpointCoordinator:
 
     @property
     def _may_begin(self) -> bool:
-        return self._running and len(self._pending) < self._settings.max_concurrent
+        if not self._running or self._stopped or any(c.stops for c in self._pending.values()):
+            return False
+        return len(self._pending) < self._settings.max_concurrent
 
     def _begin_requested(self, now: float) -> list[Command]:
         commands: list[Command] = []
@@ -211,6 +217,7 @@ class CheckpointCoordinator:
             expires_at=now + settings.timeout_s,
             request=request.request if request is not None else "",
             path=request.path if request is not None else "",
+            stops=request is not None and request.stops,
         )
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint
@@ -229,6 +236,7 @@ class CheckpointCoordinator:
                     else None
                 ),
                 at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
+                stops=checkpoint.stops,
             )
         ]
 
@@ -301,6 +309,7 @@ class CheckpointCoordinator:
         self._end(checkpoint, now)
         self.failed_in_a_row = 0
         self.completed += 1
+        self._stopped = self._stopped or checkpoint.stops
         self.last_completed = checkpoint
         self.latest = checkpoint_id
         commands: list[Command] = [self._notice(checkpoint, completed=True)]
@@ -392,6 +401,7 @@ class CheckpointCoordinator:
                 if not execution.terminal
             ),
             completed=completed,
+            stops=checkpoint.stops,
         )
 
     def _answer(self, checkpoint: Checkpoint) -> list[Command]:

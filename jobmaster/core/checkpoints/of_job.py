@@ -138,15 +138,13 @@ class JobCheckpoints:
             dropped.append(commands.DropCheckpoint(checkpoint_id=self._claimed.checkpoint_id))
         return dropped
 
-    def requested(self, request: str, savepoint_path: str, now: float) -> list[commands.Command]:
+    def requested(self, asked: Request, now: float) -> list[commands.Command]:
         if self.coordinator is None:
             problem = (
                 "the job takes no checkpoints: run it with execution.checkpointing.interval and"
                 " execution.checkpointing.dir"
             )
-            return [commands.AnswerRequest(request=request, problem=problem)]
-        kind = Kind.SAVEPOINT if savepoint_path else Kind.CHECKPOINT
-        asked = Request(request=request, kind=kind, path=savepoint_path)
+            return [commands.AnswerRequest(request=asked.request, problem=problem)]
         return self._converted(self.coordinator.request(asked, now), now)
 
     def late_answer(self, checkpoint_id: int, problem: str = "") -> list[commands.Command]:
@@ -224,6 +222,7 @@ class JobCheckpoints:
                         at_least_once=command.at_least_once,
                         attempt_ids=attempts,
                         splits={a: splits[a] for a in attempts if splits.get(a)},
+                        stops=command.stops,
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]
@@ -234,6 +233,7 @@ class JobCheckpoints:
                         checkpoint_id=command.checkpoint_id,
                         completed=command.completed,
                         attempt_ids=attempts,
+                        stops=command.stops,
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]

@@ -153,7 +153,10 @@ class InputTask:
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_partitions_ended else Step.MORE
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
+    def stop(self) -> None:
+        """Its inputs end by themselves."""
+
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
         self._carry_out(self._alignment.trigger(barrier, time.monotonic()))
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:

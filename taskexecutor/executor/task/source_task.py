@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from firesteel.elements import CheckpointBarrier
 from firesteel.operator import SourceOperator
 from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.step import Step
+
+
+class _Triggered(NamedTuple):
+    barrier: CheckpointBarrier
+    splits: int  # to be received before
+    stops: bool
 
 
 class SourceTask:
@@ -24,7 +32,8 @@ class SourceTask:
         self._head = head
         self._source = head.operator
         # Checkpoints that wait for splits on their way, with the number to be received.
-        self._triggered: list[tuple[CheckpointBarrier, int]] = []
+        self._triggered: list[_Triggered] = []
+        self._stopping: int | None = None  # the checkpoint after which nothing is produced
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
 
@@ -34,10 +43,10 @@ class SourceTask:
     def step(self) -> Step:
         if self._triggered:
             self._take_triggered()
-        if self._head.finished_before:
+        if self._head.finished_before or not self.drained:
             self.max_wait_s = None
             return Step.END
-        if self._chain.stopped:
+        if self._chain.stopped or self._stopping is not None:
             self.max_wait_s = None  # a mail raises the limit
             return Step.DRY
         if self._chain.overdrawn:
@@ -54,18 +63,25 @@ class SourceTask:
     def step_after_data(self) -> Step:
         return Step.END
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
-        self._triggered.append((barrier, splits))
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
+        self._triggered.append(_Triggered(barrier, splits, stops))
         self._take_triggered()
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
-        self._triggered = [t for t in self._triggered if t[0].checkpoint_id != checkpoint_id]
+        self._triggered = [t for t in self._triggered if t.barrier.checkpoint_id != checkpoint_id]
+        if self._stopping == checkpoint_id:
+            self._stopping = None
+
+    def stop(self) -> None:
+        self.drained = False
 
     def _take_triggered(self) -> None:
-        while self._triggered and self._source.splits_received >= self._triggered[0][1]:
-            barrier, _ = self._triggered.pop(0)
+        while self._triggered and self._source.splits_received >= self._triggered[0].splits:
+            barrier, _, stops = self._triggered.pop(0)
             assert self._checkpoints is not None
             self._checkpoints.take(barrier)
+            if stops:
+                self._stopping = barrier.checkpoint_id
 
     def watermark_us(self) -> int:
         return self._head.watermark_us

@@ -29,10 +29,13 @@ class TaskKind(Protocol):
     def step_after_data(self) -> Step:
         """END when nothing at all can follow on the inputs."""
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int) -> None:
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
         """The master's trigger: no running producer will bring the barrier. A source waits until it
-        has received so many splits.
+        has received so many splits. `stops`: it produces nothing after it, unless it is given up.
         """
+
+    def stop(self) -> None:
+        """The checkpoint after which nothing was produced is complete: the data ends here."""
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
         """The checkpoint was given up: its barriers need not be waited for."""

@@ -109,16 +109,23 @@ class StreamTask:
         for partition in list(self._partitions):
             partition.abort()
 
-    def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int = 0) -> None:
+    def trigger_checkpoint(
+        self, barrier: CheckpointBarrier, splits: int = 0, *, stops: bool = False
+    ) -> None:
         """Begins a checkpoint here, between two elements, once the source has received all `splits`
-        that it was assigned: they are not in its enumerator's snapshot.
+        that it was assigned: they are not in its enumerator's snapshot. `stops`: a source produces
+        nothing after it, unless it is given up.
         """
-        self._mailbox.put_between(functools.partial(self._trigger, barrier, splits))
+        self._mailbox.put_between(functools.partial(self._trigger, barrier, splits, stops=stops))
 
-    def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
-        """How a checkpoint ended, between two elements."""
+    def notify_checkpoint(
+        self, checkpoint_id: int, *, completed: bool, stops: bool = False
+    ) -> None:
+        """How a checkpoint ended, between two elements. `stops`: the task ends with it."""
         self._mailbox.put_between(
-            functools.partial(self._checkpoint_ended, checkpoint_id, completed=completed)
+            functools.partial(
+                self._checkpoint_ended, checkpoint_id, completed=completed, stops=stops
+            )
         )
 
     def handle_event(self, operator_id: str, message: ToOperator) -> None:
@@ -245,7 +252,7 @@ class StreamTask:
             chain.finish(self._environment.check_cancelled)
         else:
             chain.flush()
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and drained:
             self._checkpoints.operators_finished()
         chain.emit_end_of_data(drained)
 
@@ -358,16 +365,18 @@ class StreamTask:
 
     # -- checkpoints
 
-    def _trigger(self, barrier: CheckpointBarrier, splits: int) -> None:
+    def _trigger(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
         assert self._kind is not None
-        self._kind.trigger_checkpoint(barrier, splits)
+        self._kind.trigger_checkpoint(barrier, splits, stops=stops)
 
-    def _checkpoint_ended(self, checkpoint_id: int, *, completed: bool) -> None:
+    def _checkpoint_ended(self, checkpoint_id: int, *, completed: bool, stops: bool) -> None:
         assert self._kind is not None
         if not completed:
             self._kind.abort_checkpoint(checkpoint_id)
         if self._checkpoints is not None:
-            self._checkpoints.ended(checkpoint_id, completed=completed)
+            self._checkpoints.ended(checkpoint_id, completed=completed, stops=stops)
+        if completed and stops:
+            self._kind.stop()
 
     # -- for operators
 

@@ -125,14 +125,15 @@ class TaskCheckpoints:
         self._finished = True
         self._services.answer(DataEnded(attempt_id=self._attempt_id))
 
-    def ended(self, checkpoint_id: int, *, completed: bool) -> None:
+    def ended(self, checkpoint_id: int, *, completed: bool, stops: bool = False) -> None:
         """The master's notice. Any checkpoint that began after finish() will do, whichever notice
-        comes first (spec 001).
+        comes first (spec 001). `stops`: the job ends with this one, and finish() is not called.
         """
         if self._overtaking is not None and self._overtaking.checkpoint_id <= checkpoint_id:
             self._drop_overtaking()
         self._chain.notify_checkpoint(checkpoint_id, completed=completed)
-        if completed and self._final is not None and checkpoint_id >= self._final:
+        is_final = stops or (self._final is not None and checkpoint_id >= self._final)
+        if completed and is_final:
             self.final_complete = True
 
     def close(self) -> None:

@@ -84,8 +84,11 @@ class Coordination:
         self.do(self.coordinator.stored(checkpoint_id, self.now))
         return checkpoint_id
 
-    def ask(self, request: str, kind: Kind = Kind.SAVEPOINT) -> list[Command]:
-        return self.do(self.coordinator.request(Request(request=request, kind=kind), self.now))
+    def ask(
+        self, request: str, kind: Kind = Kind.SAVEPOINT, *, stops: bool = False
+    ) -> list[Command]:
+        asked = Request(request=request, kind=kind, stops=stops)
+        return self.do(self.coordinator.request(asked, self.now))
 
     def decline(self, checkpoint_id: int, cause: str = "its disk is full") -> list[Command]:
         attempt_id = task(self.graph, "sink").attempt_id
@@ -405,3 +408,24 @@ def test_no_periodic_checkpoint_while_none_is_possible() -> None:
     assert isinstance(refusal, AnswerRequest)
     assert refusal.failure == "all tasks have finished"
     assert c.coordinator.next_id == 1
+
+
+def test_nothing_begins_after_a_savepoint_that_stops_the_job_unless_it_is_given_up() -> None:
+    c = Coordination(max_concurrent=3)
+    (trigger,) = of(c.ask("first", stops=True), TriggerCheckpoint)
+    assert trigger.stops
+    c.now += 20.0
+    assert not of(c.do(c.coordinator.tick(c.now)), TriggerCheckpoint)
+    (given_up,) = of(c.decline(trigger.checkpoint_id), NotifyCheckpoint)
+    assert (given_up.completed, given_up.stops) == (False, True), "its sources go on"
+    assert c.complete() == trigger.checkpoint_id + 1
+    (trigger,) = of(c.ask("second", stops=True), TriggerCheckpoint)
+    c.acknowledge(trigger.checkpoint_id)
+    (notice,) = of(c.do(c.coordinator.stored(trigger.checkpoint_id, c.now)), NotifyCheckpoint)
+    assert (notice.completed, notice.stops) == (True, True)
+    assert c.coordinator.next_deadline() is None
+    (again,) = of(c.do(c.coordinator.lost_messages(c.now)), NotifyCheckpoint)
+    assert again == notice
+    c.do(c.coordinator.stopped("a task has failed", c.now))
+    c.do(c.coordinator.started(c.now))
+    assert c.complete() == trigger.checkpoint_id + 1, "the job goes on from the savepoint"

@@ -384,3 +384,49 @@ def test_a_barrier_in_a_job_without_checkpoints_fails_the_task() -> None:
     run.producer(IN).emit_event(barrier(1))
     run.run()
     assert "in a job without checkpoints" in run.errors[0].summary
+
+
+def test_a_source_that_is_stopped_produces_nothing_after_the_barrier_unless_it_is_given_up(
+    checkpoints: Checkpoints,
+) -> None:
+    journal = Journal()
+    source = RecordingSource("src", journal, [batch(1), batch(2), batch(3)], endless=True)
+    polled = threading.Semaphore(0)
+
+    journal.hooks["src.poll"] = polled.release
+    run = Run(
+        vertex(operator("src")), {"src": source}, out_edges=[OUT], checkpoints=checkpoints.services
+    )
+    run.task.trigger_checkpoint(barrier(1), stops=True)
+    run.start()
+    assert checkpoints.acknowledged().checkpoint_id == 1
+    assert run.sent(OUT) == [barrier(1)], "it has not produced anything yet"
+    run.task.notify_checkpoint(1, completed=False, stops=True)
+    for _ in range(3):
+        assert polled.acquire(timeout=PATIENCE_S)
+    run.task.trigger_checkpoint(barrier(2), stops=True)
+    answer = checkpoints.acknowledged()
+    assert not answer.operators_finished, "a job that restores it reads on"
+    run.task.notify_checkpoint(2, completed=True, stops=True)
+    run.join()
+    sent = run.sent(OUT)
+    assert sent[-3:] == [barrier(2), EndOfData(finished=False), EndOfPartition()]
+    assert [batch(1), batch(2), batch(3)] == [e for e in sent if isinstance(e, pa.RecordBatch)]
+    assert "src.finish" not in journal.calls
+
+
+def test_a_task_behind_stopped_ones_ends_without_another_checkpoint(
+    checkpoints: Checkpoints,
+) -> None:
+    run = summing_run(checkpoints)
+    producer = run.producer(IN)
+    producer.emit(batch(1))
+    producer.emit_event(barrier(1))
+    run.start()
+    checkpoints.acknowledged()
+    for event in (EndOfData(finished=False), EndOfPartition()):
+        producer.emit_event(event)
+    run.task.notify_checkpoint(1, completed=True, stops=True)
+    run.join()
+    assert run.sent(OUT)[-2:] == [EndOfData(finished=False), EndOfPartition()]
+    assert not checkpoints.data_ended.is_set()
