@@ -139,6 +139,8 @@ class JobMasterCore:
                 self._slot_lost(event.allocation_id, event.error, now)
             case events.JobAnalyzed():
                 self.phase = self.phase.analyzed(job, event)
+                if job.schemas is not None and (why := job.checkpoints.analyzed(job.schemas)):
+                    self._fail(job.error(why, now), now, restartable=False)
             case events.AnalysisFailed():
                 if self.phase.analyzes_on(event.task_executor_id):
                     self._fail(event.error, now, restartable=False)

@@ -43,6 +43,7 @@ class CheckpointedOperator:
     max_parallelism: int
     finished: bool = False  # all of its subtasks had finished
     coordinator: Any = None  # JSON
+    key_type: str = ""  # e.g. "string, int64"; empty: it has no keys, or they are not known
     # By subtask. Those that had finished are missing.
     subtasks: Mapping[int, OperatorSnapshot] = field(default_factory=dict)
 
@@ -135,6 +136,7 @@ def _operator_to_proto(operator: CheckpointedOperator) -> pb.CheckpointedOperato
         finished=operator.finished,
         coordinator_json="" if operator.coordinator is None else json.dumps(operator.coordinator),
         subtasks={n: _snapshot_to_proto(s) for n, s in operator.subtasks.items()},
+        key_type=operator.key_type,
     )
 
 
@@ -148,6 +150,7 @@ def _operator_from_proto(message: pb.CheckpointedOperator) -> CheckpointedOperat
         finished=message.finished,
         coordinator=json.loads(message.coordinator_json) if message.coordinator_json else None,
         subtasks={n: _snapshot_from_proto(s) for n, s in sorted(message.subtasks.items())},
+        key_type=message.key_type,
     )
 
 

@@ -4,7 +4,7 @@ the metadata of what is complete, and the state that tasks restore.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
 from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
@@ -15,6 +15,7 @@ from jobmaster.core import commands
 from jobmaster.core.checkpoints import commands as wanted
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind, Snapshot
 from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
+from jobmaster.core.checkpoints.key_types import changed_key, key_types
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.checkpoints.restore import assign
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
@@ -59,6 +60,7 @@ class JobCheckpoints:
         if latest is not None and recovery.restored_from:
             self._directories[latest.checkpoint_id] = recovery.restored_from
         self._claimed = recovery.claimed
+        self._key_types: dict[OperatorId, str] = {}
         self._retention = settings.retention if settings is not None else Retention.NEVER
         self._running = False
 
@@ -76,6 +78,15 @@ class JobCheckpoints:
 
     def next_deadline(self) -> float | None:
         return None if self.coordinator is None else self.coordinator.next_deadline()
+
+    def analyzed(self, schemas: Mapping[commands.OutputOf, bytes]) -> str:
+        """Returns why the job cannot go on from what it restores; empty: it can."""
+        if self.coordinator is None:
+            return ""
+        job = self._graph.job_graph
+        self._key_types = key_types(job, schemas)
+        latest = self.latest
+        return "" if latest is None else changed_key(job, self._key_types, latest.operators)
 
     def follow(self, running: bool, now: float) -> list[commands.Command]:
         """Called after every event. `running`: whether all tasks run, or have finished."""
@@ -295,6 +306,7 @@ class JobCheckpoints:
                     ),
                     coordinator=checkpoint.coordinators.get(operator.operator_id),
                     subtasks=subtasks.get(operator.operator_id, {}),
+                    key_type=self._key_types.get(operator.operator_id, ""),
                 )
                 for vertex in job.vertices
                 for operator in vertex.operators

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from firesteel._proto import job_graph_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.metadata import decode, encode
+from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot, StateFile
 from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.job_graph import Partitioner
 from firesteel.common.operator_messages import SplitRequested
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
@@ -475,3 +479,51 @@ def test_a_trigger_reaches_its_tasks_as_it_was_sent() -> None:
             sent.aligned_timeout_ms,
             sent.at_least_once,
         )
+
+
+def keyed_job(key: pa.DataType, recovery: Recovery | None = None) -> World:
+    """Up to its analysis, which finds this type of the key."""
+    graph = job(vertex("source", 1), vertex("sink", 1))
+    (edge,) = graph.edges
+    keyed = replace(edge, partitioner=Partitioner.HASH, key_columns=("k", "n"))
+    checkpoints = CheckpointSettings(directory="/d", interval_s=10.0)
+    made = World(
+        replace(graph, edges=(keyed,)),
+        JobSettings(checkpoints=checkpoints, heartbeat_timeout_s=1000.0),
+        recovery,
+    )
+    made.start()
+    made.give_slots("tm", 1)
+    schema = pa.schema([("n", pa.int64()), ("k", key)]).serialize().to_pybytes()
+    analyses = tuple(
+        events.OperatorAnalysis(operator_id(name), schema, "") for name in ("source", "sink")
+    )
+    made.post(events.JobAnalyzed(task_executor_id=TaskExecutorId("tm"), operators=analyses))
+    return made
+
+
+def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:
+    first = keyed_job(pa.string())
+    first.report(first.executions(), ExecutionState.INITIALIZING, RUNNING)
+    trigger = first.one(commands.TriggerCheckpoint, first.pass_time(10.0))
+    handle = KeyedHandle(file=StateFile(path="chk-1/f", size_bytes=1, checksum=""), slices=())
+    state = OperatorSnapshot(operator_id=operator_id("sink"), keyed=(handle,))
+    for execution, operators in zip(first.executions(), ((), (state,)), strict=True):
+        assert execution.slot is not None
+        first.post(
+            events.CheckpointAcknowledged(
+                task_executor_id=execution.slot.task_executor_id,
+                attempt_id=execution.attempt_id,
+                checkpoint_id=trigger.checkpoint_id,
+                snapshot=Snapshot(operators=operators),
+            )
+        )
+    latest = decode(encode(first.one(commands.StoreCheckpoint).metadata), "here")
+    assert keyed_job(pa.string(), Recovery(latest=latest)).of(commands.DeployTasks)
+    refused = keyed_job(pa.int32(), Recovery(latest=latest))
+    assert not refused.of(commands.DeployTasks)
+    assert refused.core.graph.status is JobStatus.FAILED
+    assert (
+        "the key of 'sink' has the type int32, int64, and had string, int64 in the checkpoint"
+        in refused.core.exceptions.newest_first()[0].summary
+    )
