@@ -47,6 +47,7 @@ def main(
 ) -> None:
     """The PySpark executor of one slot, started by its TaskExecutor."""
     garbage.collect_rarely()
+    garbage.keep_freed_memory()
     output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import structlog
 
+from taskexecutor.executor import garbage
+
 log = structlog.get_logger(__name__)
 
 JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
@@ -76,6 +78,7 @@ class JobSurroundings:
         end_python_workers(self._jvm_pid)
         linecache.clearcache()
         gc.collect()
+        garbage.return_freed_memory()
 
 
 def forget_folders(roots: tuple[str, ...]) -> None:
