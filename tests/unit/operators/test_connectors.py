@@ -46,6 +46,7 @@ from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.connectors.sequences.pace import Pace
 from taskexecutor.executor.connectors.sequences.source import SequenceReader
 from taskexecutor.executor.connectors.split_source import SplitReading
+from taskexecutor.executor.state import RestoredOperatorState
 from tests.unit.operators.test_odd_schemas import rows, streams
 
 SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -78,6 +79,37 @@ def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
     assert path.name.startswith("part-1-")
     assert pq.read_table(path).num_rows == 4
     assert pq.read_schema(path).equals(SCHEMA)
+
+
+def test_files_of_a_checkpoint_are_committed_by_whoever_restores_it(tmp_path: Path) -> None:
+    def attempt(number: int, restored: RestoredOperatorState | None = None) -> OperatorHarness:
+        sink = writing(FileSink(str(tmp_path)))
+        return OperatorHarness(
+            sink, [SCHEMA], checkpoints=True, attempt=number, restored=restored
+        ).open()
+
+    first = attempt(0)
+    first.process(BATCH)
+    restored = first.checkpoint(1)
+    first.process(BATCH)
+    lost = first.checkpoint(2)
+    first.process(BATCH)
+    first.close()
+    assert visible(tmp_path) == []
+    assert len(list(tmp_path.glob(".*"))) == 2, "what a checkpoint may hold outlives the task"
+    second = attempt(1, restored)
+    (path,) = visible(tmp_path)
+    second.checkpoint(3)
+    second.complete(3)
+    assert list(tmp_path.glob(".*")) == [], "nobody will commit what checkpoint 2 held"
+    second.close()
+    attempt(2, restored).close()  # all of it is committed
+    assert visible(tmp_path) == [path]
+    with pytest.raises(FiresteelError, match="belongs to the checkpoint that the job goes on from"):
+        attempt(2, lost)
+    path.unlink()
+    with pytest.raises(FiresteelError, match="Put it back .an empty file will do"):
+        attempt(2, restored)
 
 
 def test_two_sinks_of_a_task_may_write_to_one_folder(tmp_path: Path) -> None:

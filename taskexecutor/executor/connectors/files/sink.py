@@ -162,9 +162,23 @@ class FileCommitter(Committer):
             with _explained(path):
                 path.unlink(missing_ok=True)
         for file in committables:
-            with _explained(file.final):
-                if file.in_progress.exists() or not file.final.exists():  # else: committed before
+            try:
+                with _explained(file.final):
                     os.rename(file.in_progress, file.final)
+            except FiresteelError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                self._check_committed(file)
+
+    def _check_committed(self, file: CompleteFile) -> None:
+        """Raises FiresteelError if the rows are not there: they cannot be written again."""
+        if not file.final.exists():
+            raise FiresteelError(
+                f"FileSink: {file.final} belongs to the checkpoint that the job goes on from, and"
+                f" neither it nor {file.in_progress.name}, from which it is made, is there. Put it"
+                " back (an empty file will do if its rows have been used), and leave files where"
+                " they are until a newer checkpoint is complete"
+            )
 
     def recovered(self) -> None:
         task = self._context.task
