@@ -15,6 +15,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame, Row
@@ -501,6 +502,37 @@ def per_window(df: DataFrame) -> DataFrame:
     return df.groupBy("key", "window_start", "window_end").agg(
         F.count("*").alias("n"), F.sum("value").alias("s")
     )
+
+
+def test_a_watched_folder_goes_on_from_a_checkpoint(session: Session, tmp_path: Path) -> None:
+    folder, out, failed = (tmp_path / name for name in ("in", "out", "failed"))
+    folder.mkdir()
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """In the second file."""
+        for batch in batches:
+            if 100 in batch["value"].to_pylist() and not failed.exists():
+                failed.touch()
+                raise RuntimeError("fails once")
+            yield batch
+
+    checkpoints = {"execution.checkpointing.dir": str(tmp_path / "checkpoints")}
+    env = Environment(parallelism=2, configuration={**CHECKPOINTS, **checkpoints})
+    source = FileSource(str(folder), format="csv", schema="value BIGINT", watch="50 ms")
+    env.from_source(source).map_in_arrow(fail_once).sink_to(FileSink(str(out)))
+    session.submit(env)
+    for first in (0, 100, 200):
+        part = folder / f".{first}.csv"
+        part.write_text("".join(f"{n}\n" for n in range(first, first + 100)))
+        part.rename(folder / f"{first}.csv")
+
+        def committed() -> list[int]:
+            files = [pq.read_table(path)["value"].to_pylist() for path in out.glob("part-*")]
+            return sorted(value for values in files for value in values)
+
+        eventually(lambda: len(committed()) >= first + 100, "the file's rows")  # noqa: B023
+        assert committed() == list(range(first + 100))
+    assert failed.exists()
 
 
 class Forgetful(StreamOperator):
