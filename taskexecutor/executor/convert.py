@@ -109,10 +109,9 @@ def _restored(
         else checkpoint_storage(submit)
     )
     assert storage is not None, "a task restores without a checkpoint directory"
-    return {
-        snapshot.operator_id: read_snapshot(storage, snapshot)
-        for snapshot in decode_snapshots(deployment.restored)
-    }
+    # Of operators that are one in the chain, the one that has state counts.
+    found = sorted(decode_snapshots(deployment.restored), key=lambda snapshot: snapshot.empty)
+    return {snapshot.operator_id: read_snapshot(storage, snapshot) for snapshot in found}
 
 
 def checkpoint_storage(
@@ -182,7 +181,8 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
     )
     match answer:
         case Acknowledged():
-            message.snapshot = encode_snapshots(answer.operators)
+            with_state = tuple(operator for operator in answer.operators if not operator.empty)
+            message.snapshot = encode_snapshots(with_state)
             message.operators_finished = answer.operators_finished
             message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
         case Declined():

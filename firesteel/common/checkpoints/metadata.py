@@ -116,10 +116,10 @@ def read_metadata(directory: str) -> CheckpointMetadata:
 
 
 def encode_snapshots(snapshots: tuple[OperatorSnapshot, ...]) -> bytes:
-    """What a task acknowledges."""
-    return pb.TaskSnapshot(
-        operators=[_snapshot_to_proto(s) for s in snapshots if not s.empty]
-    ).SerializeToString()
+    """What a task acknowledges, or restores: then also of operators that have no state, which are
+    to know that they do not begin from nothing.
+    """
+    return pb.TaskSnapshot(operators=map(_snapshot_to_proto, snapshots)).SerializeToString()
 
 
 def decode_snapshots(content: bytes) -> tuple[OperatorSnapshot, ...]:
