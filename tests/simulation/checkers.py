@@ -9,14 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from firesteel.common.ids import JobId
 from firesteel.common.states import JobStatus
 from jobmaster.core import commands
 from jobmaster.shell import RunningJob
 from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
+from tests.simulation.snapshots import Snapshots
 
 if TYPE_CHECKING:
+    from tests.simulation.checkpoints import Restored
     from tests.simulation.cluster import Cluster
     from tests.simulation.executor import SimulatedTask
 
@@ -28,6 +31,7 @@ ORPHANED_S = (
 class Checkers:
     def __init__(self, cluster: Cluster) -> None:
         self.finished: dict[str, list[SimulatedTask]] = {}  # tasks that finished, by job
+        self.snapshots = Snapshots(cluster)
         self._cluster = cluster
         self._started: set[str] = set()
         self._last_status: dict[tuple[str, int], JobStatus] = {}
@@ -69,6 +73,25 @@ class Checkers:
         ):
             raise self._failed(
                 f"a task of job {task.job_id} starts though that is {stored.status.name}"
+            )
+
+    def task_restored(
+        self, task: SimulatedTask, job_master_epoch: int, restored: Restored | None
+    ) -> None:
+        """A deployment has come."""
+        if problem := self.snapshots.restored(task, job_master_epoch, restored):
+            raise self._failed(problem)
+
+    def snapshot_taken(self, task: SimulatedTask, checkpoint_id: int) -> None:
+        self.snapshots.taken(task, checkpoint_id)
+
+    def told_complete(self, task: SimulatedTask, checkpoint_id: int) -> None:
+        """A sink would commit: the checkpoint must be stored, and hold its part (invariant 15)."""
+        stored = self._cluster.store.checkpoints.get(JobId(task.job_id), [])
+        if checkpoint_id not in stored:
+            raise self._failed(
+                f"task {task.attempt_id} is told that checkpoint {checkpoint_id} is complete;"
+                f" stored are {stored}"
             )
 
     def task_finished(self, task: SimulatedTask) -> None:
@@ -259,7 +282,8 @@ def tasks_agree(cluster: Cluster) -> Iterator[str]:
 
 
 def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
-    """What the last attempts of a finished job's sources have read is all there was, each part once
+    """What the last attempts of a finished job's sources have read, and what had been read by those
+    that had finished in the checkpoint that they began from, is all there was, each part once
     (invariant 17).
     """
     for job_id, submitted in cluster.jobs.items():
@@ -269,8 +293,9 @@ def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
         tasks = cluster.checkers.finished.get(job_id, [])
         last = max(task.attempt for task in tasks)
         read = Counter(
-            split for task in tasks if task.attempt == last for split in map(str, task.splits)
+            str(split) for task in tasks if task.attempt == last for split in task.splits
         )
+        read.update(map(str, cluster.checkers.snapshots.finished_before(job_id)))
         wanted = sum(submitted.splits.values())
         if len(read) != wanted or any(count != 1 for count in read.values()):
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"

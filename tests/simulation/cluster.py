@@ -22,6 +22,7 @@ from jobmaster.testing import job, vertex
 from resourcemanager.service import ResourceManager
 from taskexecutor.shell import TaskExecutor
 from tests.simulation.checkers import Checkers
+from tests.simulation.checkpoints import Partition
 from tests.simulation.client import Client
 from tests.simulation.executor import SlotProcess, slot_process
 from tests.simulation.loop import START_S
@@ -104,9 +105,9 @@ class Cluster:
             (self.directory / name).mkdir()
         self.store = Disk(self.world, self.directory)
         self.checkers = Checkers(self)
-        self.partitions: dict[
-            tuple[str, str, int, int], ExecutionState
-        ] = {}  # how their producers ended
+        self.partitions: dict[Partition, ExecutionState] = {}  # how their producers ended
+        self.data_ended: set[Partition] = set()  # all rows are there
+        self.barriers: dict[Partition, set[int]] = {}  # checkpoints whose barrier has passed
         self.jobs: dict[JobId, SubmittedJob] = {}
         self.faults_on = True
         self._ids = self.world.ids()
@@ -262,13 +263,14 @@ class Cluster:
                 resources=sizes[0],
             )
         ]
-        vertices += self._further_vertices(groups, sizes, endless=endless)
+        checkpoints = self._draw_checkpoints()
+        vertices += self._further_vertices(groups, sizes, collects=not endless and not checkpoints)
         fails = " with a bad plan" if random.random() < 0.05 else ""
         graph = replace(
             job(*vertices, partitioner=random.choice([Partitioner.REBALANCE, Partitioner.RESCALE])),
             job_id=JobId(self._ids.next()),
             name=f"job {len(self.jobs) + 1}{fails}",
-            config=self._draw_config(),
+            config={**self._draw_config(), **checkpoints},
         )
         operator_id = vertices[0].operators[0].operator_id
         return SubmittedJob(
@@ -279,13 +281,13 @@ class Cluster:
         )
 
     def _further_vertices(
-        self, groups: tuple[str, ...], sizes: tuple[ResourceProfile, ...], *, endless: bool
+        self, groups: tuple[str, ...], sizes: tuple[ResourceProfile, ...], *, collects: bool
     ) -> list[JobVertex]:
         random = self.world.random
         more = []
         for number in range(1, random.randint(1, 3)):
             collect = (
-                ("collect", {}) if number == 1 and not endless and random.random() < 0.3 else None
+                ("collect", {}) if number == 1 and collects and random.random() < 0.3 else None
             )
             more.append(
                 vertex(
@@ -297,6 +299,19 @@ class Cluster:
                 )
             )
         return more
+
+    def _draw_checkpoints(self) -> dict[str, str]:
+        """Empty: the job takes none."""
+        random = self.world.random
+        if random.random() < 0.6:
+            return {}
+        return {
+            options.CHECKPOINT_INTERVAL.key: f"{random.choice([1, 3, 10])} s",
+            options.CHECKPOINT_DIR.key: str(self.directory / "checkpoints"),
+            options.CHECKPOINT_TIMEOUT.key: f"{random.choice([3, 600])} s",
+            options.CHECKPOINT_MAX_CONCURRENT.key: str(random.choice([1, 1, 2])),
+            options.CHECKPOINT_TOLERABLE_FAILURES.key: str(random.choice([0, 100])),
+        }
 
     def _draw_config(self) -> dict[str, str]:
         random = self.world.random

@@ -30,6 +30,7 @@ from firesteel.common.rpc.operator_events import operator_event_from_proto, oper
 from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
+from tests.simulation.checkpoints import Partition, TaskCheckpoints, restored_from
 from tests.simulation.services import option
 from tests.simulation.world import SimulatedProcess
 
@@ -40,7 +41,6 @@ CHUNKS = 2  # that every collecting task sends
 
 _HEARTBEAT = executor_pb2.ExecutorToTaskExecutor(heartbeat=common_pb2.Heartbeat())
 _S = ExecutionState
-Partition = tuple[str, str, int, int]  # job, result, producer subtask, attempt
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +58,7 @@ class SimulatedTask:
     splits: list[dict[str, Any]] = field(default_factory=list)  # those it has read
     chunk: ChunkCollected | None = None  # not acknowledged yet
     chunks_acknowledged: int = 0
+    checkpoints: TaskCheckpoints | None = None  # None: its job takes none
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class SlotProcess:
         self.tasks: dict[str, SimulatedTask] = {}
         self.job_id = ""
         self.task_executor = process.parent
-        self._cluster = cluster
+        self._cluster = self.cluster = cluster
         self._process = process
         self.world = cluster.world
         self._outbox: asyncio.Queue[executor_pb2.ExecutorToTaskExecutor] = asyncio.Queue()
@@ -118,7 +119,10 @@ class SlotProcess:
         self._outbox.put_nowait(_HEARTBEAT)
 
     def _say(self, **message: object) -> None:
-        self._outbox.put_nowait(executor_pb2.ExecutorToTaskExecutor(**message))  # type: ignore[arg-type]
+        self.say(executor_pb2.ExecutorToTaskExecutor(**message))  # type: ignore[arg-type]
+
+    def say(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
+        self._outbox.put_nowait(message)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         self.world.loop.call_later(delay_s, action)
@@ -142,10 +146,25 @@ class SlotProcess:
                     self._operator_event(task, event.message)
             case "analyze":
                 self.after(self.world.between(0.02, 0.5), lambda: self._analyzed(message.analyze))
+            case "trigger_checkpoint":
+                trigger = message.trigger_checkpoint
+                for task in self._with_checkpoints(trigger.attempt_ids):
+                    splits = trigger.splits.get(task.attempt_id, 0)
+                    task.checkpoints.trigger(trigger.checkpoint_id, splits)  # type: ignore[union-attr]
+            case "notify_checkpoint":
+                notice = message.notify_checkpoint
+                for task in self._with_checkpoints(notice.attempt_ids):
+                    task.checkpoints.notice(  # type: ignore[union-attr]
+                        notice.checkpoint_id, completed=notice.completed
+                    )
             case "release":
                 self._leave()
                 released = executor_pb2.SlotReleased(allocation_id=message.release.allocation_id)
                 self.after(self.world.between(0.001, 0.1), lambda: self._say(released=released))
+
+    def _with_checkpoints(self, attempt_ids: Sequence[str]) -> list[SimulatedTask]:
+        found = [task for i in attempt_ids if (task := self.tasks.get(i)) is not None]
+        return [task for task in found if task.checkpoints is not None and self.goes_on(task)]
 
     def _leave(self) -> None:
         self.tasks.clear()
@@ -185,11 +204,15 @@ class SlotProcess:
                 sources=_sources(submit.job_id, vertex, deployment.subtask, locations),
             )
             self.tasks[task.attempt_id] = task
+            if submit.checkpoint_directory:
+                restored = restored_from(deployment)
+                task.checkpoints = TaskCheckpoints(self, task, restored)
+                self._cluster.checkers.task_restored(task, submit.job_master_epoch, restored)
             self._cluster.checkers.task_started(task)
             self.after(self.world.between(0.005, 0.1), lambda task=task: self._initialize(task))
 
     def _initialize(self, task: SimulatedTask) -> None:
-        if not self._goes_on(task):
+        if not self.goes_on(task):
             return
         self._report(task, _S.INITIALIZING)
         if self._may_fail():
@@ -201,23 +224,32 @@ class SlotProcess:
             self.after(self.world.between(0.005, 0.3), lambda: self._run(task))
 
     def _run(self, task: SimulatedTask) -> None:
-        if not self._goes_on(task):
+        if not self.goes_on(task):
             return
         self._report(task, _S.RUNNING)
         if self._may_fail():
             self.after(
                 self.world.between(0.1, 15.0), lambda: self._fail(task, "a user function raised")
             )
+        if task.checkpoints is not None:
+            task.checkpoints.begin()
+            if (restored := task.checkpoints.restored) is not None:
+                task.splits.extend(restored.splits)
+                if restored.waiting and self._source(task) is not None:
+                    task.reader.restore(restored.waiting, self._context(task))
+                if restored.finished:
+                    task.checkpoints.end_data()
+                    return
         if task.sources:
             self._look_at_producers(task)
         elif self._source(task) is not None:
-            self._ask_for_split(task)
+            self._read(task) if task.reader.waiting else self._ask_for_split(task)
         # else: a source without end
 
     def _may_fail(self) -> bool:
         return self._cluster.faults_on and self.world.chance(self._cluster.shape.task_failures)
 
-    def _goes_on(self, task: SimulatedTask) -> bool:
+    def goes_on(self, task: SimulatedTask) -> bool:
         return (
             self.tasks.get(task.attempt_id) is task
             and not task.state.terminal
@@ -236,17 +268,30 @@ class SlotProcess:
         self._say(task_states=tasks_pb2.TaskStateChanges(job_id=task.job_id, changes=[change]))
 
     def _publish(self, task: SimulatedTask, state: ExecutionState) -> None:
-        for edge in task.vertex.out_edges:
-            self._cluster.partitions[(task.job_id, edge.result_id, task.subtask, task.attempt)] = (
-                state
-            )
+        for partition in self.partitions_of(task):
+            self._cluster.partitions[partition] = state
+
+    def partitions_of(self, task: SimulatedTask) -> list[Partition]:
+        return [
+            (task.job_id, edge.result_id, task.subtask, task.attempt)
+            for edge in task.vertex.out_edges
+        ]
 
     def _fail(self, task: SimulatedTask, problem: str) -> None:
-        if self._goes_on(task):
+        if self.goes_on(task):
             self._report(task, _S.FAILED, problem)
 
     def _finish(self, task: SimulatedTask) -> None:
-        if self._goes_on(task):
+        """All is read and written."""
+        if not self.goes_on(task):
+            return
+        if task.checkpoints is not None:
+            task.checkpoints.end_data()
+        else:
+            self.report_finished(task)
+
+    def report_finished(self, task: SimulatedTask) -> None:
+        if self.goes_on(task):
             self._cluster.checkers.task_finished(task)
             self._report(task, _S.FINISHED)
 
@@ -273,9 +318,14 @@ class SlotProcess:
     # ---- data
 
     def _look_at_producers(self, task: SimulatedTask) -> None:
-        if not self._goes_on(task):
+        if not self.goes_on(task):
             return
-        states = [self._cluster.partitions.get(partition) for partition in task.sources]
+        states = [
+            _S.FINISHED
+            if partition in self._cluster.data_ended
+            else self._cluster.partitions.get(partition)
+            for partition in task.sources
+        ]
         if all(state is _S.FINISHED for state in states):
             self._write_chunks(task)
         elif any(state not in (None, _S.FINISHED) for state in states) and self.world.chance(0.7):
@@ -294,7 +344,7 @@ class SlotProcess:
         )
 
     def _ask_for_split(self, task: SimulatedTask) -> None:
-        if self._goes_on(task):
+        if self.goes_on(task):
             task.reader.ask(self._context(task))
 
     def _context(self, task: SimulatedTask) -> Any:
@@ -324,11 +374,13 @@ class SlotProcess:
                 self._send_chunk(task)
             case _:
                 task.reader.handle(message, self._context(task))
+                if task.checkpoints is not None:
+                    task.checkpoints.look_at_triggers()
                 self._read(task)
 
     def _read(self, task: SimulatedTask) -> None:
         if task.reader.waiting:
-            task.splits.append(task.reader.waiting.popleft())
+            task.splits.append(task.reader.waiting.popleft().split)
             self.after(self.world.between(0.05, 1.0), lambda: self._ask_for_split(task))
         elif task.reader.exhausted:
             self.after(self.world.between(0.01, 0.2), lambda: self._finish(task))
@@ -337,7 +389,7 @@ class SlotProcess:
         """All input is there: the rows go to the client, if there is one, chunk by chunk."""
         if self._collector(task) is None or task.chunks_acknowledged == CHUNKS:
             self._finish(task)
-        elif self._goes_on(task):
+        elif self.goes_on(task):
             task.chunk = ChunkCollected(sequence=task.chunks_acknowledged, ipc_stream=b"rows")
             self._send_chunk(task)
 

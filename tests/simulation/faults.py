@@ -63,6 +63,11 @@ KINDS = (
     *("slot_lost", "cancel", "free_slots", "operator_event", "goodbye", "start", "status", "ack"),
     *("SubmitJob", "SubmitJob answer", "CancelJob", "CancelJob answer"),
 )
+# The same for those of checkpoints.
+CHECKPOINT_KINDS = (
+    *("trigger_checkpoint", "notify_checkpoint", "checkpoint_answer", "data_ended"),
+    *("CommitCheckpoint", "CommitCheckpoint answer"),
+)
 SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")
 
 
@@ -153,7 +158,7 @@ def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
     count = random.choice([0, 1, 2, 4, 8, 16, 32])
     sorts = random.sample(SORTS, random.randint(1, len(SORTS)))
     victims = random.sample(list(Victim), random.randint(1, 3))
-    kinds = random.sample(KINDS, random.randint(1, 4))
+    kinds = random.sample(KINDS + CHECKPOINT_KINDS, random.randint(1, 4))
     drawn = [
         _draw_fault(cluster, random.choice(sorts), random.choice(victims), random.choice(kinds))
         for _ in range(count)

@@ -19,7 +19,8 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
-from dispatcher.job_store import JobStore
+from dispatcher.job_store import JobStore, NotWritten
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from tests.simulation.world import SimulatedProcess, World
@@ -40,6 +41,7 @@ class Disk:
         self.world = world
         self.url = JobStore.sqlite_url(directory)
         self.by_id: dict[JobId, StoredJob] = {}
+        self.checkpoints: dict[JobId, list[int]] = {}  # complete ones, oldest first, by job
         self.failing_writes = 0.0  # probability that a write fails and nothing is written
         self.lost_answers = 0.0  # probability that a write succeeds and seems to have failed
 
@@ -101,10 +103,31 @@ class JudgedJobStore(JobStore):
         if records != self._unanswered:
             for record in records:
                 disk.written(record)
+        self._unanswered = records  # if its answer is lost
+        self._answer()
         self._unanswered = ()
-        if disk.lost_answers and world.chance(disk.lost_answers):
-            self._unanswered = records
-            world.note(self._process.name, "the disk: a write succeeds without an answer")
+
+    def commit_checkpoint(
+        self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
+    ) -> None:
+        disk = self._disk
+        if disk.failing_writes and disk.world.chance(disk.failing_writes):
+            disk.world.note(self._process.name, "the disk: a checkpoint's row is not written")
+            raise NotWritten("disk I/O error")
+        super().commit_checkpoint(job_id, epoch, checkpoint, subsumed)
+        committed = disk.checkpoints.setdefault(job_id, [])
+        if checkpoint.checkpoint_id not in committed:
+            if committed and checkpoint.checkpoint_id < committed[-1]:
+                raise disk.world.failed(
+                    f"job {job_id}: checkpoint {checkpoint.checkpoint_id} follows {committed[-1]}"
+                )
+            committed.append(checkpoint.checkpoint_id)
+        self._answer()
+
+    def _answer(self) -> None:
+        disk = self._disk
+        if disk.lost_answers and disk.world.chance(disk.lost_answers):
+            disk.world.note(self._process.name, "the disk: a write succeeds without an answer")
             raise _problem("the server closed the connection unexpectedly")
 
 

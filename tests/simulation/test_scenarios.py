@@ -5,6 +5,7 @@ history, for ever.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex
 from tests.simulation.cluster import Cluster, Shape, SubmittedJob
 from tests.simulation.faults import (
+    CHECKPOINT_KINDS,
     KINDS,
     Cut,
     Fault,
@@ -37,16 +39,20 @@ SPLITS = 20
 REST_S = 100.0
 
 
-def bounded_job(attempts: int) -> SubmittedJob:
+def bounded_job(attempts: int, checkpoints: Path | None = None) -> SubmittedJob:
+    """`checkpoints`: where there is one every second."""
     source = vertex(
         "source", 2, coordinator=("sequence-source", {"start": 0, "end": SPLITS, "split_rows": 1})
     )
-    sink = vertex("sink", 3, coordinator=("collect", {}))
+    sink = vertex("sink", 3, coordinator=None if checkpoints else ("collect", {}))
     config = {
         options.RESTART_STRATEGY.key: "fixed-delay",
         options.RESTART_ATTEMPTS.key: str(attempts),
         options.HEARTBEAT_TIMEOUT.key: "8 s",
     }
+    if checkpoints is not None:
+        config[options.CHECKPOINT_DIR.key] = str(checkpoints)
+        config[options.CHECKPOINT_INTERVAL.key] = "1 s"
     graph = replace(job(source, sink), config=config)
     splits = {source.operators[0].operator_id: SPLITS}
     return SubmittedJob(
@@ -108,6 +114,30 @@ def test_a_dead_job_master_fails_its_job_and_frees_its_slots() -> None:
     assert (
         run(4, bounded_job(attempts=5), at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
     )
+
+
+@pytest.mark.parametrize("kind", CHECKPOINT_KINDS)
+@pytest.mark.parametrize("when_s", [4.5, 7.0])
+def test_what_is_said_about_a_checkpoint_may_be_lost_with_its_stream(
+    tmp_path: Path, kind: str, when_s: float
+) -> None:
+    """The checkpoint is given up, or said again to be complete: not one restart is needed."""
+    submitted = bounded_job(0, tmp_path)
+    assert run(8, submitted, at(when_s, LoseNext(kind=kind))) is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("victim", [Victim.TASK_EXECUTOR, Victim.JOB_MASTER])
+def test_a_job_with_checkpoints_goes_on_from_the_latest(tmp_path: Path, victim: Victim) -> None:
+    submitted = bounded_job(1, tmp_path)
+    with quiet_cluster(9) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, at(7.0, Kill(victim=victim)))
+        cluster.run(7.0)
+        job_id = submitted.graph.job_id
+        before = cluster.store.checkpoints[job_id][-1]
+        cluster.rest(REST_S)
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
 
 
 def test_a_promised_cancel_outlives_its_dispatcher() -> None:

@@ -1,0 +1,176 @@
+"""Checkpoints of simulated tasks: barriers that follow the tasks of a job, snapshots that say what
+they hold, and the last checkpoint at the end.
+
+A barrier has passed a partition when its producer has taken its snapshot; a consumer takes its own
+once that is so for all producers that have not finished.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from firesteel._proto import executor_pb2, tasks_pb2
+from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snapshots
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.ids import OperatorId
+from firesteel.common.states import ExecutionState
+
+if TYPE_CHECKING:
+    from tests.simulation.executor import SimulatedTask, SlotProcess
+
+_STATE = "simulated"
+Partition = tuple[str, str, int, int]  # job, result, producer subtask, attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a deployment brings; `checkpoint_id` is 0 if it brings no state of the task's own."""
+
+    checkpoint_id: int = 0
+    splits: tuple[Any, ...] = ()  # read
+    waiting: dict[str, Any] = field(default_factory=dict)  # the position: assigned and not read
+    finished: bool = False  # all subtasks had
+
+
+def restored_from(deployment: tasks_pb2.TaskDeployment) -> Restored | None:
+    if not deployment.HasField("restored"):
+        return None
+    for snapshot in decode_snapshots(deployment.restored):
+        if snapshot.finished:
+            return Restored(finished=True)
+        if _STATE in snapshot.lists:
+            (state,) = snapshot.lists[_STATE]
+            found = json.loads(state)
+            return Restored(
+                checkpoint_id=found["checkpoint"],
+                splits=tuple(found["splits"]),
+                waiting=found["waiting"],
+            )
+    return Restored()
+
+
+class TaskCheckpoints:
+    """Of one task of a job that takes them."""
+
+    def __init__(
+        self, process: SlotProcess, task: SimulatedTask, restored: Restored | None
+    ) -> None:
+        self.restored = restored
+        self.data_ended = False
+        self._process = process
+        self._task = task
+        self._triggered: list[tuple[int, int]] = []  # with the splits to be received
+        self._latest = 0  # taken
+        self._final: int | None = None  # the first that was taken after the data had ended
+        self._complete = False
+
+    def begin(self) -> None:
+        """The task runs."""
+        self._look()
+
+    def trigger(self, checkpoint_id: int, splits: int) -> None:
+        self._triggered.append((checkpoint_id, splits))
+        self.look_at_triggers()
+
+    def look_at_triggers(self) -> None:
+        """Splits that were assigned before the trigger belong to the snapshot."""
+        task = self._task
+        while self._triggered and task.state is ExecutionState.RUNNING:
+            checkpoint_id, splits = self._triggered[0]
+            if task.reader.received < splits or not self._all_finished(task.sources):
+                return
+            self._triggered.pop(0)
+            self._take(checkpoint_id)
+
+    def notice(self, checkpoint_id: int, *, completed: bool) -> None:
+        process, task = self._process, self._task
+        if not completed:
+            self._triggered = [(n, splits) for n, splits in self._triggered if n != checkpoint_id]
+            return
+        process.cluster.checkers.told_complete(task, checkpoint_id)
+        if self._final is not None and checkpoint_id >= self._final:
+            self._complete = True
+
+    def end_data(self) -> None:
+        """The task has processed everything: it ends with a checkpoint that holds that."""
+        if self.data_ended:
+            return
+        process, task = self._process, self._task
+        self.data_ended = True
+        process.cluster.data_ended.update(process.partitions_of(task))
+        ended = tasks_pb2.DataEnded(job_id=task.job_id, attempt_id=task.attempt_id)
+        process.say(executor_pb2.ExecutorToTaskExecutor(data_ended=ended))
+
+    # ---- inside
+
+    def _look(self) -> None:
+        """Barriers are looked for in turn, until the task has ended."""
+        process, task = self._process, self._task
+        if not process.goes_on(task):
+            return
+        if task.sources:
+            self._look_at_barriers()
+        self.look_at_triggers()
+        if self._complete and self._all_finished(task.sources):
+            process.report_finished(task)
+            return
+        process.after(process.world.between(0.2, 0.6), self._look)
+
+    def _look_at_barriers(self) -> None:
+        cluster = self._process.cluster
+        passed = [
+            cluster.barriers.get(partition, set())
+            for partition in self._task.sources
+            if cluster.partitions.get(partition) is not ExecutionState.FINISHED
+        ]
+        if not passed:
+            return  # no producer brings one any more: the master triggers it
+        for checkpoint_id in sorted(set.intersection(*passed)):
+            self._take(checkpoint_id)
+
+    def _all_finished(self, sources: list[Partition]) -> bool:
+        states = self._process.cluster.partitions
+        return all(states.get(partition) is ExecutionState.FINISHED for partition in sources)
+
+    def _take(self, checkpoint_id: int) -> None:
+        if checkpoint_id <= self._latest:
+            return
+        process, task = self._process, self._task
+        self._latest = checkpoint_id
+        if self.data_ended and self._final is None:
+            self._final = checkpoint_id
+        for partition in process.partitions_of(task):
+            process.cluster.barriers.setdefault(partition, set()).add(checkpoint_id)
+        answer = tasks_pb2.CheckpointAnswer(
+            job_id=task.job_id,
+            attempt_id=task.attempt_id,
+            checkpoint_id=checkpoint_id,
+            operators_finished=self.data_ended,
+        )
+        if process.cluster.faults_on and process.world.chance(0.03):
+            answer.declined = "the disk is full"
+        else:
+            answer.snapshot = encode_snapshots((self._snapshot(checkpoint_id),))
+            process.cluster.checkers.snapshot_taken(task, checkpoint_id)
+        message = executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=answer)
+        process.after(process.world.between(0.001, 0.5), lambda: self._answer(message))
+
+    def _answer(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
+        if self._process.goes_on(self._task):
+            self._process.say(message)
+
+    def _snapshot(self, checkpoint_id: int) -> OperatorSnapshot:
+        task = self._task
+        operator_id = OperatorId(task.vertex.vertex.operators[0].operator_id)
+        if self.restored is not None and self.restored.finished:
+            return OperatorSnapshot(operator_id=operator_id, finished=True)
+        state = {
+            "checkpoint": checkpoint_id,
+            "splits": task.splits,
+            "waiting": task.reader.position(None),
+        }
+        return OperatorSnapshot(
+            operator_id=operator_id, lists={_STATE: (json.dumps(state).encode(),)}
+        )

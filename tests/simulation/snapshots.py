@@ -1,0 +1,84 @@
+"""What the tasks of jobs with checkpoints have put into them, and what they got back: a job begins
+again from exactly the latest complete one (invariant 6), and nobody reads twice (invariant 17).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from firesteel.common.ids import JobId
+
+if TYPE_CHECKING:
+    from tests.simulation.checkpoints import Restored
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.executor import SimulatedTask
+
+Subtask = tuple[str, int]  # vertex, subtask
+
+
+def subtask_of(task: SimulatedTask) -> Subtask:
+    return task.vertex.vertex.vertex_id, task.subtask
+
+
+class Snapshots:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        # By job and checkpoint: who has a part in it.
+        self._taken: dict[tuple[str, int], dict[Subtask, int]] = {}
+        # By job: the splits that were read by tasks that had finished when the checkpoint began
+        # that was restored.
+        self._before: dict[str, list[Any]] = {}
+        self.begun_from: dict[str, int] = {}  # the checkpoint that each job has restored last
+        self._attempt: dict[str, int] = {}  # of the tasks of each job that were deployed last
+
+    def taken(self, task: SimulatedTask, checkpoint_id: int) -> None:
+        parts = self._taken.setdefault((task.job_id, checkpoint_id), {})
+        parts[subtask_of(task)] = task.attempt
+
+    def restored(
+        self, task: SimulatedTask, job_master_epoch: int, restored: Restored | None
+    ) -> str:
+        """A task is deployed with this; returns what is wrong."""
+        job_id = JobId(task.job_id)
+        store = self._cluster.store
+        if job_master_epoch < store.by_id[job_id].epoch:
+            return ""  # of a master that has been replaced: nobody counts on what it does
+        stored = store.checkpoints.get(job_id, [])
+        latest = stored[-1] if stored else 0
+        if (restored is not None) != bool(latest):
+            return (
+                f"task {task.attempt_id} begins {'without' if restored is None else 'with'} state;"
+                f" the latest checkpoint is {latest or 'none'}"
+            )
+        if restored is None:
+            self._before.pop(job_id, None)
+            self._attempt[job_id] = task.attempt
+            return ""
+        self._begin_again(job_id, task.attempt, latest)
+        has_part = subtask_of(task) in self._taken.get((job_id, latest), {})
+        if restored.finished:
+            return ""
+        if restored.checkpoint_id != (latest if has_part else 0):
+            return (
+                f"task {task.attempt_id} begins with its state of checkpoint"
+                f" {restored.checkpoint_id}; the latest is {latest}, in which it has"
+                f" {'a' if has_part else 'no'} part"
+            )
+        return ""
+
+    def finished_before(self, job_id: str) -> list[Any]:
+        """The splits that were read by those that had finished when the last restart began."""
+        return self._before.get(job_id, [])
+
+    def _begin_again(self, job_id: str, attempt: int, latest: int) -> None:
+        """Once per restart: who has no part in the checkpoint had finished before it."""
+        previous = self._attempt.get(job_id)
+        if attempt == previous:
+            return
+        self._attempt[job_id] = attempt
+        self.begun_from[job_id] = latest
+        parts = self._taken.get((job_id, latest), {})
+        before = self._before.setdefault(job_id, [])
+        for task in self._cluster.checkers.finished.get(job_id, []):
+            if task.attempt == previous and subtask_of(task) not in parts:
+                before += task.splits
