@@ -323,6 +323,14 @@ class TaskExecutorMessages:
                     stops=command.stops,
                 )
                 return self._message(trigger_checkpoint=trigger)
+            case commands.DrainTasks():
+                drain = tasks_pb2.TriggerCheckpoint(
+                    job_id=self._job_graph.job_id,
+                    job_master_epoch=self._epoch,
+                    attempt_ids=command.attempt_ids,
+                    drains=True,
+                )
+                return self._message(trigger_checkpoint=drain)
             case commands.NotifyCheckpoint():
                 notice = tasks_pb2.NotifyCheckpoint(
                     job_id=self._job_graph.job_id,

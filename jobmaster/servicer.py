@@ -36,7 +36,7 @@ class Job(Protocol):
     def post(self, event: events.Event) -> None: ...
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str, stop: bool
+        self, *, savepoint: bool, into: str, stop: bool, drain: bool
     ) -> job_master_pb2.TakeCheckpointResponse: ...
 
     def details(self) -> job_master_pb2.JobDetails: ...
@@ -186,7 +186,10 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         job = await self._job(request.job_id, context)
         try:
             return await job.take_checkpoint(
-                savepoint=request.savepoint, into=request.directory, stop=request.stop
+                savepoint=request.savepoint,
+                into=request.directory,
+                stop=request.stop,
+                drain=request.drain,
             )
         except FiresteelError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

@@ -172,16 +172,21 @@ class RunningJob:
         self.driver.post(event)
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str, stop: bool
+        self, *, savepoint: bool, into: str, stop: bool, drain: bool
     ) -> job_master_pb2.TakeCheckpointResponse:
         """Returns when it is complete. `into`: the directory in which a savepoint's is made; empty:
-        the configured one. `stop`: the job ends with it. Raises FiresteelError.
+        the configured one. `stop`: the job ends with it; `drain`: its sources end first.
+        Raises FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
         path = self._savepoint_path(into) if savepoint else ""
         request = self._ids.next()
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
-        self.post(events.CheckpointRequested(request=request, savepoint_path=path, stops=stop))
+        self.post(
+            events.CheckpointRequested(
+                request=request, savepoint_path=path, stops=stop, drains=drain
+            )
+        )
         try:
             answered: commands.AnswerRequest = await answer
         finally:
@@ -246,6 +251,7 @@ class RunningJob:
                 | commands.DeployTasks()
                 | commands.CancelTasks()
                 | commands.TriggerCheckpoint()
+                | commands.DrainTasks()
                 | commands.NotifyCheckpoint()
                 | commands.AnswerSlots()
                 | commands.FreeSlots()

@@ -161,21 +161,34 @@ class Client:
         """
         return int(self._take_checkpoint(job_id, savepoint=False).checkpoint_id)
 
-    def stop(self, job_id: str, directory: str = "") -> str:
+    def stop(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
         """Ends a running job with a savepoint, and returns its path when that is complete: the job
         is FINISHED a little later. It goes on if no savepoint could be taken.
 
-        Windows do not fire: a job that begins from the savepoint goes on with them. `directory` and
-        errors: as of `savepoint`.
+        Windows do not fire: a job that begins from the savepoint goes on with them. With `drain`,
+        sources end for good, event time with them, and windows fire; if the savepoint then fails,
+        so does the job. `directory` and errors: as of `savepoint`.
         """
-        taken = self._take_checkpoint(job_id, savepoint=True, directory=directory, stop=True)
+        taken = self._take_checkpoint(
+            job_id, savepoint=True, directory=directory, stop=True, drain=drain
+        )
         return str(taken.path)
 
     def _take_checkpoint(
-        self, job_id: str, *, savepoint: bool, directory: str = "", stop: bool = False
+        self,
+        job_id: str,
+        *,
+        savepoint: bool,
+        directory: str = "",
+        stop: bool = False,
+        drain: bool = False,
     ) -> Any:
         request = job_master_pb2.TakeCheckpointRequest(
-            job_id=job_id, savepoint=savepoint, directory=absolute(directory), stop=stop
+            job_id=job_id,
+            savepoint=savepoint,
+            directory=absolute(directory),
+            stop=stop,
+            drain=drain,
         )
         try:
             return self._dispatcher.TakeCheckpoint(request)  # takes as long as it takes

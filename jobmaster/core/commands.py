@@ -122,6 +122,14 @@ class TriggerCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainTasks:
+    """End the sources among these tasks, as if they had nothing more to read."""
+
+    task_executor_id: TaskExecutorId
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCheckpoint:
     """Tell these tasks how a checkpoint ended."""
 
@@ -246,6 +254,7 @@ ToTaskExecutor: TypeAlias = (
     | CancelTasks
     | SendOperatorMessage
     | TriggerCheckpoint
+    | DrainTasks
     | NotifyCheckpoint
     | DismissTaskExecutor
 )

@@ -182,6 +182,7 @@ class JobMasterCore:
                     kind=Kind.SAVEPOINT if event.savepoint_path else Kind.CHECKPOINT,
                     path=event.savepoint_path,
                     stops=event.stops,
+                    drains=event.drains,
                 )
                 job.out += job.checkpoints.requested(asked, now)
             case events.ResourceManagerConnected():

@@ -190,6 +190,7 @@ class CheckpointRequested:
     request: str
     savepoint_path: str = ""  # of the directory to make for it; empty: a checkpoint
     stops: bool = False  # the job ends with the savepoint
+    drains: bool = False  # stops: its sources end first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,9 @@ class Host:
             case "trigger_checkpoint":
                 trigger = message.trigger_checkpoint
                 for task in self._tasks_of(trigger.attempt_ids):
+                    if trigger.drains:
+                        task.drain()
+                        continue
                     splits = trigger.splits.get(task.config.attempt_id, 0)
                     task.trigger_checkpoint(convert.barrier(trigger), splits, stops=trigger.stops)
             case "notify_checkpoint":

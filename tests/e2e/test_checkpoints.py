@@ -33,6 +33,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from firesteel import Environment, Sliding, Tumbling, Watermarks
 from firesteel import Session as SessionWindow
 from firesteel.client.cli import main
+from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import (
@@ -612,3 +613,36 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     for savepoint in (moved, earlier):
         session.client.dispose_savepoint(str(savepoint))
         assert not savepoint.exists()
+
+
+def test_a_drained_job_fires_its_windows_and_leaves_a_savepoint(
+    session: Session, tmp_path: Path
+) -> None:
+    out, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
+    env = Environment(
+        parallelism=1,  # so that what was read is without gaps
+        configuration={
+            "execution.checkpointing.interval": "100 ms",
+            "execution.checkpointing.dir": str(checkpoints),
+            "execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints"),
+        },
+    )
+    rows = env.from_source(SequenceSource(0, 10**9, rate_per_s=2000)).transform(
+        lambda df: df.selectExpr("value", f"value % {KEYS} AS key", "timestamp_millis(value) AS at")
+    )
+    windows = (
+        rows.assign_timestamps_and_watermarks(Watermarks.bounded("at"))
+        .key_by("key")
+        .window(Tumbling("1000 days"))
+    )
+    windows.aggregate("count(*) AS n", "max(value) AS last").sink_to(FileSink(str(out)))
+    job_id = session.submit(env)
+    eventually(lambda: any(checkpoints.rglob("_metadata")), "a checkpoint is complete")
+    assert not list(out.glob("part-*")), "no window has ended"
+    path = Path(session.client.stop(job_id, drain=True))
+    assert session.client.wait(job_id).status.name == "FINISHED"
+    assert path.parent == tmp_path / "savepoints"
+    assert read_metadata(str(path)).savepoint
+    counts = ds.dataset(out, format="parquet").to_table().to_pandas()
+    assert len(counts) == KEYS
+    assert counts["n"].sum() == counts["last"].max() + 1, "every row that was read"

@@ -59,18 +59,24 @@ def savepoint(
     help="Where the savepoint is made: a path or a URI."
     " [default: that of execution.checkpointing.savepoint-dir]",
 )
+@click.option(
+    "-d",
+    "--drain",
+    is_flag=True,
+    help="End sources for good, so that windows fire: no job can read on from the savepoint.",
+)
 @_address_option
-def stop(job: str, directory: str | None, address: str | None) -> None:
+def stop(job: str, directory: str | None, drain: bool, address: str | None) -> None:
     """Ends a running job with a savepoint. JOB is its id, the beginning of its id, or its name.
 
     Sources stop reading; when the savepoint is complete, sinks commit and the job is FINISHED.
     Windows do not fire: a job that begins from the savepoint goes on with them. If no savepoint can
-    be taken, the job goes on.
+    be taken, the job goes on. With --drain, sources end and windows fire first.
     """
     with connect(address) as client:
         job_id = resolve_job(client, job)
         click.echo(f'Suspending job "{job_id}" with a savepoint.')
-        path = client.stop(job_id, directory or "")
+        path = client.stop(job_id, directory or "", drain=drain)
         click.echo(f"Savepoint completed. Path: {path}")
         client.wait(job_id)
 

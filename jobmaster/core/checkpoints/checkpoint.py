@@ -78,9 +78,11 @@ class Checkpoint:
         request: str = "",
         path: str = "",
         stops: bool = False,
+        drains: bool = False,
     ) -> None:
         """Times are seconds on the core's clock. `request`: of whoever asked for it; `path`: of a
-        savepoint's directory; `stops`: the job ends with it.
+        savepoint's directory; `stops`: the job ends with it; `drains`: it is
+        the last one, and all tasks have processed all their data.
         """
         self.checkpoint_id = checkpoint_id
         self.kind = kind
@@ -91,6 +93,7 @@ class Checkpoint:
         self.request = request
         self.path = path
         self.stops = stops
+        self.drains = drains
         self.snapshots: dict[AttemptId, Snapshot] = {}
         self.state = CheckpointState.COLLECTING
         self.ended_at: float | None = None

@@ -23,6 +23,13 @@ class TriggerCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainTasks:
+    """Sources among them end now. Those that have processed all their data say so again."""
+
+    executions: tuple[Execution, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCheckpoint:
     """Tell these tasks how the checkpoint ended."""
 
@@ -75,6 +82,7 @@ class TooManyFailures:
 
 Command: TypeAlias = (
     TriggerCheckpoint
+    | DrainTasks
     | NotifyCheckpoint
     | StoreCheckpoint
     | DropCheckpoint

@@ -13,8 +13,10 @@ checkpoint that is no longer retained is dropped. One that fails on the way leav
   are not are given up. A savepoint is not: somebody waits for it.
 * Tasks that have processed all their data end with the next checkpoint. As soon as all have, it
   begins, whatever the interval.
-* After a savepoint that stops the job, sources wait: when it is complete, all tasks end, and when
-  it is given up, they go on. No other checkpoint begins until then.
+* A job is drained by ending its sources; the savepoint is its last checkpoint. If that fails, the
+  job fails, because its sources have ended.
+* After a savepoint that stops the job otherwise, sources wait: when it is complete, all tasks end,
+  and when it is given up, they go on. No other checkpoint begins until then.
 * A task that finishes before it has acknowledged ends a checkpoint at once (spec 001).
 * An acknowledgement that no checkpoint waits for comes from a task whose checkpoint was given up:
   its files are deleted.
@@ -31,6 +33,7 @@ from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, K
 from jobmaster.core.checkpoints.commands import (
     AnswerRequest,
     Command,
+    DrainTasks,
     DropCheckpoint,
     DropSnapshots,
     NotifyCheckpoint,
@@ -54,6 +57,7 @@ class Request:
     kind: Kind
     path: str = ""  # of a savepoint: the directory that is made for it
     stops: bool = False  # the job ends with it
+    drains: bool = False  # stops: sources end first, so that it is the last checkpoint
 
 
 class CheckpointCoordinator:
@@ -85,6 +89,7 @@ class CheckpointCoordinator:
         self._requests: deque[Request] = deque()
         self._running = False
         self._stopped = False  # a savepoint is complete with which the job ends
+        self._draining: Request | None = None  # waits until all tasks have processed their data
         self._due: float | None = None  # when the next periodic one may begin
         self._data_ended: set[AttemptId] = set()  # tasks that have processed all their data
 
@@ -122,6 +127,9 @@ class CheckpointCoordinator:
         commands: list[Command] = []
         for checkpoint in self._collecting():
             commands += self._fail(checkpoint, cause, now)
+        if self._draining is not None:
+            self._requests.append(self._draining)
+            self._draining = None
         while self._requests:
             request = self._requests.popleft()
             commands.append(_refusal(request, cause))
@@ -138,6 +146,8 @@ class CheckpointCoordinator:
         complete = [c for c in self.history if c.state is CheckpointState.COMPLETED]
         if complete and self._running:
             commands.append(self._notice(complete[-1], completed=True))
+        if self._draining is not None:
+            commands += self._drain_tasks()
         return [*commands, *self._begin_requested(now)]
 
     def data_ended(self, execution: Execution, now: float) -> list[Command]:
@@ -145,6 +155,8 @@ class CheckpointCoordinator:
         that is missing until the job ends.
         """
         self._data_ended.add(execution.attempt_id)
+        if self._draining is not None:
+            return self._begin_drained(now)
         if not self._only_ends or self._due is None:
             return []
         self._due = now
@@ -170,8 +182,36 @@ class CheckpointCoordinator:
         """Begins as soon as fewer than the allowed number are under way."""
         if not self._running:
             return [_refusal(request, "the job does not run")]
+        if self._draining is not None or self._stopped:
+            return [_refusal(request, "the job is being stopped")]
+        if request.drains:
+            return self._drain(request, now)
         self._requests.append(request)
         return self._begin_requested(now)
+
+    def _drain(self, request: Request, now: float) -> list[Command]:
+        """Nothing else begins: tasks would end with it, and no savepoint would be taken."""
+        self._draining = request
+        cause = "the job is being stopped"
+        commands = [c for found in self._collecting() for c in self._fail(found, cause, now)]
+        while self._requests:
+            commands.append(_refusal(self._requests.popleft(), cause))
+        return [*commands, *self._drain_tasks(), *self._begin_requested(now)]
+
+    def _drain_tasks(self) -> list[Command]:
+        tasks = self._graph.executions()
+        live = tuple(e for e in tasks if not e.terminal)
+        return [DrainTasks(executions=live)]
+
+    def _begin_drained(self, now: float) -> list[Command]:
+        request = self._draining
+        if request is None or not self._only_ends or self._pending:
+            return []
+        self._draining = None
+        try:
+            return self._begin(request.kind, now, request)
+        except NotPossible as reason:
+            return [_refusal(request, str(reason))]
 
     def tick(self, now: float) -> list[Command]:
         commands: list[Command] = []
@@ -190,12 +230,14 @@ class CheckpointCoordinator:
 
     @property
     def _may_begin(self) -> bool:
-        if not self._running or self._stopped or any(c.stops for c in self._pending.values()):
+        if not self._running or self._stopped or self._draining is not None:
+            return False
+        if any(c.stops or c.drains for c in self._pending.values()):
             return False
         return len(self._pending) < self._settings.max_concurrent
 
     def _begin_requested(self, now: float) -> list[Command]:
-        commands: list[Command] = []
+        commands = self._begin_drained(now)
         while self._requests and self._may_begin:
             request = self._requests.popleft()
             try:
@@ -217,7 +259,8 @@ class CheckpointCoordinator:
             expires_at=now + settings.timeout_s,
             request=request.request if request is not None else "",
             path=request.path if request is not None else "",
-            stops=request is not None and request.stops,
+            stops=request is not None and request.stops and not request.drains,
+            drains=request is not None and request.drains,
         )
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint
@@ -309,7 +352,7 @@ class CheckpointCoordinator:
         self._end(checkpoint, now)
         self.failed_in_a_row = 0
         self.completed += 1
-        self._stopped = self._stopped or checkpoint.stops
+        self._stopped = self._stopped or checkpoint.stops or checkpoint.drains
         self.last_completed = checkpoint
         self.latest = checkpoint_id
         commands: list[Command] = [self._notice(checkpoint, completed=True)]
@@ -373,6 +416,9 @@ class CheckpointCoordinator:
                 )
             )
         commands += self._answer(checkpoint)
+        if checkpoint.drains and self._running:
+            cause = f"{checkpoint}, with which the job was to end, failed: {cause}"
+            return [*commands, TooManyFailures(cause=cause)]
         if counts and checkpoint.kind is Kind.CHECKPOINT:
             self.failed_in_a_row += 1
             if self.failed_in_a_row > self._settings.tolerable_failures:

@@ -237,6 +237,11 @@ class JobCheckpoints:
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]
+            case wanted.DrainTasks():
+                return [
+                    commands.DrainTasks(task_executor_id=task_executor_id, attempt_ids=attempts)
+                    for task_executor_id, attempts in _by_task_executor(command.executions)
+                ]
             case wanted.NotifyCheckpoint():
                 return [
                     commands.NotifyCheckpoint(

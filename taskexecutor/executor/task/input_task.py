@@ -153,6 +153,9 @@ class InputTask:
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_partitions_ended else Step.MORE
 
+    def drain(self) -> None:
+        """Its inputs end by themselves."""
+
     def stop(self) -> None:
         """Its inputs end by themselves."""
 

@@ -34,6 +34,7 @@ class SourceTask:
         # Checkpoints that wait for splits on their way, with the number to be received.
         self._triggered: list[_Triggered] = []
         self._stopping: int | None = None  # the checkpoint after which nothing is produced
+        self._draining = False
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
 
@@ -43,7 +44,7 @@ class SourceTask:
     def step(self) -> Step:
         if self._triggered:
             self._take_triggered()
-        if self._head.finished_before or not self.drained:
+        if self._head.finished_before or self._draining or not self.drained:
             self.max_wait_s = None
             return Step.END
         if self._chain.stopped or self._stopping is not None:
@@ -71,6 +72,9 @@ class SourceTask:
         self._triggered = [t for t in self._triggered if t.barrier.checkpoint_id != checkpoint_id]
         if self._stopping == checkpoint_id:
             self._stopping = None
+
+    def drain(self) -> None:
+        self._draining = True
 
     def stop(self) -> None:
         self.drained = False

@@ -34,6 +34,9 @@ class TaskKind(Protocol):
         has received so many splits. `stops`: it produces nothing after it, unless it is given up.
         """
 
+    def drain(self) -> None:
+        """A source ends, as if it had nothing more to read."""
+
     def stop(self) -> None:
         """The checkpoint after which nothing was produced is complete: the data ends here."""
 

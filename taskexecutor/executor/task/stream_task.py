@@ -118,6 +118,12 @@ class StreamTask:
         """
         self._mailbox.put_between(functools.partial(self._trigger, barrier, splits, stops=stops))
 
+    def drain(self) -> None:
+        """Ends a source, between two elements, as if it had nothing more to read. A task that has
+        processed all its data says so again.
+        """
+        self._mailbox.put_between(self._drain)
+
     def notify_checkpoint(
         self, checkpoint_id: int, *, completed: bool, stops: bool = False
     ) -> None:
@@ -368,6 +374,12 @@ class StreamTask:
     def _trigger(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
         assert self._kind is not None
         self._kind.trigger_checkpoint(barrier, splits, stops=stops)
+
+    def _drain(self) -> None:
+        assert self._kind is not None
+        self._kind.drain()
+        if self._checkpoints is not None:
+            self._checkpoints.say_again_that_data_ended()
 
     def _checkpoint_ended(self, checkpoint_id: int, *, completed: bool, stops: bool) -> None:
         assert self._kind is not None

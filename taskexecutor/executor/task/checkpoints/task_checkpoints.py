@@ -125,6 +125,11 @@ class TaskCheckpoints:
         self._finished = True
         self._services.answer(DataEnded(attempt_id=self._attempt_id))
 
+    def say_again_that_data_ended(self) -> None:
+        """If it has: the message may be lost."""
+        if self._finished:
+            self._services.answer(DataEnded(attempt_id=self._attempt_id))
+
     def ended(self, checkpoint_id: int, *, completed: bool, stops: bool = False) -> None:
         """The master's notice. Any checkpoint that began after finish() will do, whichever notice
         comes first (spec 001). `stops`: the job ends with this one, and finish() is not called.

@@ -11,6 +11,7 @@ from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind, Snapsho
 from jobmaster.core.checkpoints.commands import (
     AnswerRequest,
     Command,
+    DrainTasks,
     DropCheckpoint,
     DropSnapshots,
     NotifyCheckpoint,
@@ -85,9 +86,14 @@ class Coordination:
         return checkpoint_id
 
     def ask(
-        self, request: str, kind: Kind = Kind.SAVEPOINT, *, stops: bool = False
+        self,
+        request: str,
+        kind: Kind = Kind.SAVEPOINT,
+        *,
+        stops: bool = False,
+        drains: bool = False,
     ) -> list[Command]:
-        asked = Request(request=request, kind=kind, stops=stops)
+        asked = Request(request=request, kind=kind, stops=stops, drains=drains)
         return self.do(self.coordinator.request(asked, self.now))
 
     def decline(self, checkpoint_id: int, cause: str = "its disk is full") -> list[Command]:
@@ -429,3 +435,52 @@ def test_nothing_begins_after_a_savepoint_that_stops_the_job_unless_it_is_given_
     c.do(c.coordinator.stopped("a task has failed", c.now))
     c.do(c.coordinator.started(c.now))
     assert c.complete() == trigger.checkpoint_id + 1, "the job goes on from the savepoint"
+
+
+def drained(c: Coordination) -> int:
+    """Up to the savepoint, which begins when no task has data left."""
+    pending = c.begin()
+    sent = c.ask("drain", stops=True, drains=True)
+    assert [notice.checkpoint_id for notice in of(sent, NotifyCheckpoint)] == [pending]
+    (drain,) = of(sent, DrainTasks)
+    assert len(drain.executions) == 3
+    c.now += 20.0
+    assert not of(c.do(c.coordinator.tick(c.now)), TriggerCheckpoint), "tasks would end with it"
+    (refused,) = of(c.ask("other"), AnswerRequest)
+    assert refused.failure == "the job is being stopped"
+    assert of(c.do(c.coordinator.lost_messages(c.now)), DrainTasks) == [drain]
+    sent = []
+    for execution in c.graph.executions():
+        assert not of(sent, TriggerCheckpoint)
+        sent = c.do(c.coordinator.data_ended(execution, c.now))
+    (trigger,) = of(sent, TriggerCheckpoint)
+    assert (trigger.kind, trigger.stops) == (Kind.SAVEPOINT, False)
+    return trigger.checkpoint_id
+
+
+def test_a_drained_job_ends_with_a_savepoint_of_all_its_data() -> None:
+    c = Coordination()
+    savepoint = drained(c)
+    c.acknowledge(savepoint)
+    sent = c.do(c.coordinator.stored(savepoint, c.now))
+    (answer,) = of(sent, AnswerRequest)
+    assert (answer.request, answer.failure) == ("drain", "")
+    assert of(sent, NotifyCheckpoint)[0].completed
+    assert c.coordinator.next_deadline() is None, "nothing begins any more"
+
+
+def test_a_drained_job_whose_savepoint_fails_goes_back_to_its_latest_checkpoint() -> None:
+    c = Coordination(tolerable_failures=9)
+    savepoint = drained(c)
+    sent = c.decline(savepoint)
+    assert "declined" in of(sent, AnswerRequest)[0].failure
+    assert "with which the job was to end" in of(sent, TooManyFailures)[0].cause
+
+
+def test_a_job_that_fails_while_it_is_drained_goes_on() -> None:
+    c = Coordination()
+    c.ask("drain", stops=True, drains=True)
+    (answer,) = of(c.do(c.coordinator.stopped("a task has failed", c.now)), AnswerRequest)
+    assert (answer.request, answer.failure) == ("drain", "a task has failed")
+    c.do(c.coordinator.started(c.now))
+    c.complete()

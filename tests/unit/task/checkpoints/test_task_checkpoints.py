@@ -430,3 +430,24 @@ def test_a_task_behind_stopped_ones_ends_without_another_checkpoint(
     run.join()
     assert run.sent(OUT)[-2:] == [EndOfData(finished=False), EndOfPartition()]
     assert not checkpoints.data_ended.is_set()
+
+
+def test_a_source_that_is_drained_ends_as_if_it_had_nothing_more_to_read(
+    checkpoints: Checkpoints,
+) -> None:
+    source = RecordingSource("src", Journal(), [batch(1)], endless=True)
+    run = Run(
+        vertex(operator("src")), {"src": source}, out_edges=[OUT], checkpoints=checkpoints.services
+    )
+    run.task.drain()
+    run.start()
+    assert checkpoints.data_ended.wait(PATIENCE_S)
+    checkpoints.data_ended.clear()
+    run.task.drain()
+    assert checkpoints.data_ended.wait(PATIENCE_S), "it says so again: the message may be lost"
+    run.task.trigger_checkpoint(barrier(1))
+    assert checkpoints.acknowledged().operators_finished
+    run.task.notify_checkpoint(1, completed=True)
+    run.join()
+    sent = [element for element in run.sent(OUT) if not isinstance(element, pa.RecordBatch)]
+    assert sent == [MAX_WATERMARK, EndOfData(), barrier(1), EndOfPartition()]
