@@ -282,7 +282,8 @@ class StreamOperator:
     keeps_event_time: bool = False
     # Whether it registers again in `open` what timers it needs, also those with a key.
     keeps_timers: bool = False
-    # This input is read to its end before the others are, whose producers wait meanwhile.
+    # This input is read to its end before the others are, whose producers wait meanwhile. No
+    # checkpoint of the job is taken until then.
     reads_first: int | None = None
     context: RuntimeContext
     output: Output

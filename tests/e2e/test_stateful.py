@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel import Environment, Watermarks
-from firesteel.connectors import FileSource
+from firesteel.connectors import FileSource, SequenceSource
 from firesteel.datastream import KeyedStream
 from firesteel.errors import JobFailed
 
@@ -61,20 +61,44 @@ def test_every_row_meets_the_state_of_its_key(session: Session) -> None:
         assert sorted(part["number"]) == list(range(1, counts[key] + 1))
 
 
-def test_initial_state_is_read_first(session: Session) -> None:
-    env = Environment(parallelism=2)
+def test_initial_state_is_read_first_and_once(session: Session, tmp_path: Path) -> None:
+    """Through a failure behind a checkpoint, which is taken once it is read."""
+    checkpoints, failed = tmp_path / "checkpoints", tmp_path / "failed"
+    env = Environment(
+        parallelism=2,
+        configuration={
+            "execution.checkpointing.interval": "200 ms",
+            "execution.checkpointing.dir": str(checkpoints),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if not failed.exists() and any(checkpoints.rglob("_metadata")):
+                failed.touch()
+                raise RuntimeError("fails once")
+            yield batch
+
+    rows_of_keys = (
+        env.from_source(SequenceSource(0, 9_700, rate_per_s=1_500))
+        .transform(lambda df: df.selectExpr("value % 97 AS key", "value"))
+        .map_in_arrow(fail_once)
+        .key_by("key")
+    )
     initial = (
         env.from_sequence(0, 97)
         .transform(lambda df: df.selectExpr("value AS key", "value * 1000 AS value"))
         .key_by("key")
     )
-    stream = numbers(env, 0, 9_700).transform_with_state(
+    stream = rows_of_keys.transform_with_state(
         Numbered(), "key BIGINT, value BIGINT, number BIGINT", initial_state=initial
     )
     rows = collected(session, stream).to_pandas()
-    lowest = rows.groupby("key")["number"].min()
-    assert len(rows) == 9_700
-    assert lowest.to_dict() == {key: key * 1000 + 1 for key in range(97)}
+    assert failed.exists()
+    for key, part in rows.groupby("key"):
+        assert sorted(part["number"]) == list(range(key * 1000 + 1, key * 1000 + 101))
 
 
 class DailyTotals(StatefulProcessor):

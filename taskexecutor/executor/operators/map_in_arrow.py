@@ -32,7 +32,7 @@ class MapInArrow(StreamOperator):
 
 
 class CoMapInArrow(StreamOperator):
-    not_checkpointed = "the input that it reads first is not part of checkpoints"
+    not_checkpointed = "what its two functions share is not: use co_process, which has state"
 
     inputs = 2
 

@@ -83,6 +83,7 @@ class InputTask:
         self._step_rows = StepRows() if overtakes else None
         # Gates that are not read yet, with the gates that must end first.
         self._held_back: dict[int, list[int]] = {}
+        self._on_initialized: Callable[[], None] | None = None
         self._reader: InputReader
         self._alignment: BarrierAlignment
 
@@ -191,6 +192,12 @@ class InputTask:
                 for channel in range(self._gates[gate].channels):
                     self._gates[gate].block(channel, BlockReason.INPUT_ORDER)
 
+    def when_initialized(self, action: Callable[[], None]) -> None:
+        if self._held_back:  # a barrier could not pass
+            self._on_initialized = action
+        else:
+            action()
+
     def _release(self, ended: int) -> None:
         for gate, before in list(self._held_back.items()):
             if ended in before:
@@ -199,6 +206,9 @@ class InputTask:
                 del self._held_back[gate]
                 for channel in range(self._gates[gate].channels):
                     self._gates[gate].unblock(channel, BlockReason.INPUT_ORDER)
+        if self._on_initialized is not None and not self._held_back:
+            initialized, self._on_initialized = self._on_initialized, None
+            initialized()
 
     def _restore_in_flight(self) -> None:
         """Puts what the restored checkpoint has overtaken before everything that arrives."""

@@ -5,7 +5,8 @@
        └────────────┴─────────────┴───────────┴────────────┴──────────┴─▶ INTERRUPTED
 
 The JobMaster sees INITIALIZING and RUNNING as states of that name, everything from FINISHING to
-INTERRUPTED as RUNNING, and ENDED as FINISHED, CANCELED or FAILED.
+INTERRUPTED as RUNNING, and ENDED as FINISHED, CANCELED or FAILED. A task that reads an initial
+state is INITIALIZING to the JobMaster until it has read it.
 """
 
 from __future__ import annotations

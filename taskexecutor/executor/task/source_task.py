@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from firesteel.elements import CheckpointBarrier
@@ -40,6 +41,9 @@ class SourceTask:
 
     def init(self) -> None:
         """Acquires nothing: a source has only its operators."""
+
+    def when_initialized(self, action: Callable[[], None]) -> None:
+        action()
 
     def step(self) -> Step:
         if self._triggered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -22,6 +23,11 @@ class TaskKind(Protocol):
 
     def init(self) -> None:
         """Acquires task-wide resources."""
+
+    def when_initialized(self, action: Callable[[], None]) -> None:
+        """Calls `action` once no operator reads its initial state any more: now, or after a step.
+        Until then the task takes part in no checkpoint.
+        """
 
     def step(self) -> Step:
         """Processes the next element."""

@@ -187,7 +187,7 @@ class StreamTask:
         chain.open(check)
         check()
         lifecycle.on(TaskEvent.OPENED)
-        self._report(ExecutionState.RUNNING)
+        kind.when_initialized(lambda: self._report(ExecutionState.RUNNING))
         self._loop.run(kind.step, on_dry=chain.flush, max_wait_s=lambda: kind.max_wait_s)
         lifecycle.on(TaskEvent.INPUT_ENDED)
         self._finish_data(chain, kind)

@@ -19,9 +19,10 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from firesteel.plan.specs import TransformWithStateSpec
-from firesteel.testing import OperatorHarness
+from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.state import RestoredOperatorState
 from tests.unit.operators import stateful_processors as examples
 
 Rows = list[dict[str, Any]]
@@ -32,6 +33,7 @@ def opened(
     inputs: list[pa.Schema],
     output: pa.Schema,
     now_ms: Any = lambda: 1_000,
+    restored: RestoredOperatorState | None = None,
     **options: Any,
 ) -> OperatorHarness:
     initial = {"initial_key_columns": ("key",)} if len(inputs) == 2 else {}
@@ -43,7 +45,11 @@ def opened(
         **options,
     )
     return OperatorHarness(
-        TransformWithState(spec, now_ms), inputs, output_schema=output, name="stateful"
+        TransformWithState(spec, now_ms),
+        inputs,
+        output_schema=output,
+        name="stateful",
+        restored=restored,
     ).open()
 
 
@@ -336,9 +342,23 @@ def test_initial_state_comes_before_the_first_row(pandas: bool) -> None:
     assert harness.rows() == [{"key": "a", "count": 12}, {"key": "b", "count": 1}]
 
 
-def test_state_and_timers_outlive_a_restart() -> None:
-    from firesteel.testing import restored_from
+def test_initial_state_outlives_a_restart() -> None:
+    """It is read before any checkpoint; its input then ends a second time, without a row."""
+    initial = pa.schema([("key", pa.string()), ("initial_count", pa.int64())])
+    row = pa.RecordBatch.from_pylist([{"key": "a", "value": ""}], schema=EVENTS)
+    restored = None
+    for _ in range(2):
+        harness = opened(examples.RunningCount(), [EVENTS, initial], COUNTS, restored=restored)
+        if restored is None:
+            rows = [{"key": "a", "initial_count": 10}]
+            harness.process(pa.RecordBatch.from_pylist(rows, schema=initial), 1)
+        harness.end_input(1)
+        harness.process(row, 0)
+        restored = restored_from(harness.snapshot())
+    assert harness.rows() == [{"key": "a", "count": 12}]
 
+
+def test_state_and_timers_outlive_a_restart() -> None:
     first = opened(examples.Session(), [TIMED], EXPIRED, time_mode="event_time")
     first.process(pa.RecordBatch.from_pylist([{"key": "a", "n": 5, "at_ms": 1_000}], schema=TIMED))
     snapshot = first.state.snapshot()

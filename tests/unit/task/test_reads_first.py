@@ -55,6 +55,35 @@ def test_the_other_input_waits_for_the_end_of_the_first() -> None:
     ]
 
 
+def test_the_task_runs_when_the_first_has_ended() -> None:
+    """Checkpoints are of tasks that run: a barrier behind rows that wait could not be reached."""
+    journal = Journal()
+    read = threading.Event()
+    journal.hooks["reader.process_batch(1)"] = read.set
+    rows, first = in_edge("rows", input_index=0), in_edge("first", input_index=1)
+    run = Run(
+        vertex(operator("reader", (), ())),
+        {"reader": reader(journal)},
+        in_edges=[(rows, 1), (first, 1)],
+    )
+    producer, other = run.producer(first), run.producer(rows)
+    producer.emit(batch(1))
+    run.start()
+    assert read.wait(60)
+    assert run.states == [ExecutionState.INITIALIZING]
+    producer.emit_event(EndOfData())
+    run.wait_for(ExecutionState.RUNNING)
+    producer.emit_event(EndOfPartition())
+    for event in (EndOfData(), EndOfPartition()):
+        other.emit_event(event)
+    run.join()
+    assert run.states == [
+        ExecutionState.INITIALIZING,
+        ExecutionState.RUNNING,
+        ExecutionState.FINISHED,
+    ]
+
+
 @pytest.fixture
 def exchange() -> Iterator[Exchange]:
     made = Exchange(host="127.0.0.1", window_bytes=4096, batch_rows=65536, partition_timeout_s=600)

@@ -7,7 +7,8 @@ forwarded; all that are left when event time ends with bounded input. Late rows 
 others.
 
 With an initial state there are two inputs, and the second is read to its end before the first
-(`reads_first`).
+(`reads_first`). No checkpoint is taken until then; a task that is restored from a later one reads
+that the second has ended.
 """
 
 from __future__ import annotations
@@ -67,8 +68,6 @@ class TransformWithState(StreamOperator):
             self.inputs = 2
             self.reads_first = _INITIAL_STATE
         self._initial_state_read = spec.initial_key_columns is None
-        if not self._initial_state_read:
-            self.not_checkpointed = "how far its initial state is read is not part of checkpoints"
 
     # -- life
 
