@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from firesteel.plan.aggregates.parse import parse_aggregates
@@ -251,3 +252,23 @@ def column_plans(
     specs = [TransformSpec(function=function), spec]
     watermarks = WatermarkSpec(column="at", max_out_of_orderness_us=0)
     return ColumnPlans(engine, to_spark(ROWS), specs, watermarks, PlanMeter(TaskClock()))
+
+
+def test_the_aggregate_of_a_plan_is_built_once(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same each time: Spark refuses aggregates of random values."""
+    built: list[str] = []
+    build = composed.partial_window_aggregate
+
+    def counted(frame: DataFrame, spec: PartialWindowAggregateSpec, *, cores: int) -> DataFrame:
+        built.append("")
+        return build(frame, spec, cores=cores)
+
+    monkeypatch.setattr(composed, "partial_window_aggregate", counted)
+    kept, _, _ = kept_plan(engine, ("key",), None, ["sum(n) AS a"])
+    kept.close()
+    assert len(built) == 1
+    rows = composed.empty_frame(engine.session, to_spark(ROWS))
+    with pytest.raises(AnalysisException, match="NONDETERMINISTIC"):
+        build(rows, aggregate_spec(("key",), None, ["sum(n * rand()) AS a"]), cores=0)

@@ -160,16 +160,16 @@ def _kept(
         tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
     ):
         raise NotKept("a function looks at its rows (count, first, collect, ...)")
-    rows, frame = _applied(leaf, specs)
-    _, again = _applied(leaf, specs)
+    rows, again = _rows(leaf, specs), _rows(leaf, specs)
+    frame = _aggregated(rows, specs)
     analyzed = frame._jdf.queryExecution().analyzed()
     time_of_day = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     if analyzed.containsPattern(time_of_day):
         raise NotKept("it contains the current time")
-    if not analyzed.sameResult(again._jdf.queryExecution().analyzed()):
+    if not rows._jdf.queryExecution().analyzed().sameResult(again._jdf.queryExecution().analyzed()):
         raise NotKept("it differs from call to call, as with random numbers")
     if (once := evaluated_once(session, rows)) is not rows:
-        rows, frame = once, once if frame is rows else _aggregated(once, specs)
+        rows, frame = once, _aggregated(once, specs)
     held = frozenset(version.rdd_id for version in tables.values())
     if frame is not rows:
         assert isinstance(specs[-1], PartialWindowAggregateSpec)
@@ -205,7 +205,7 @@ def _kept(
 def _runs_jobs(session: Any, empty: DataFrame, specs: Sequence[Spec]) -> bool:
     scheduler = session._jsc.sc().dagScheduler()
     jobs_before = scheduler.numTotalJobs()
-    _applied(empty, specs)
+    _rows(empty, specs)
     return bool(scheduler.numTotalJobs() != jobs_before)
 
 
@@ -225,21 +225,19 @@ def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
                 session.conf.set(key, str(old))
 
 
-def _applied(leaf: DataFrame, specs: Sequence[Spec]) -> tuple[DataFrame, DataFrame]:
-    """The frame after the functions, and the frame after the whole group, which is the same if
-    nothing is aggregated.
-    """
-    if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
-        rows = composed.apply(leaf, specs, cores=0)
-        return rows, rows
-    rows = composed.apply(leaf, specs[:-1], cores=0)
-    return rows, _aggregated(rows, specs)
+def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
+    """The frame after the functions of the program."""
+    aggregates = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
+    return composed.apply(leaf, specs[:-1] if aggregates else specs, cores=0)
 
 
 def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
-    last = specs[-1]
-    assert isinstance(last, PartialWindowAggregateSpec)
-    return composed.partial_window_aggregate(rows, last, cores=0)
+    """The frame after the whole group: `rows` itself if nothing is aggregated. Spark refuses
+    aggregates of what differs from call to call.
+    """
+    if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
+        return rows
+    return composed.partial_window_aggregate(rows, specs[-1], cores=0)
 
 
 def _children(plan: Any) -> list[Any]:
