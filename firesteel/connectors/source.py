@@ -161,7 +161,10 @@ class Source:
                     f"{self.display_name}: splits() must return dicts, "
                     f"not {type(split).__name__} {split!r}"
                 )
-        return CoordinatorOptions("splits", {"splits": splits})
+        options: dict[str, Json] = {"splits": splits}
+        if len(splits) <= parallelism:
+            options["one_each"] = True  # or one that never ends would keep others waiting
+        return CoordinatorOptions("splits", options)
 
     def planner(self, *, marked: bool) -> Source | None:
         """A source whose single subtask plans, as rows, what the subtasks of this one read."""

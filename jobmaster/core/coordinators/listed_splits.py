@@ -1,5 +1,8 @@
 """splits: those that a program listed when it was submitted: {"splits": [{...}, ...]}.
 
+With "one_each", no subtask is assigned a second one, which it would ask for ahead of its time: the
+first may never end, and other subtasks have none.
+
 For sources of the program's own, of which the JobMaster runs no code.
 """
 
@@ -8,21 +11,31 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from jobmaster.core.coordinators.base import BadOptions, Json, Options
+from firesteel.common.ids import AttemptId
+from firesteel.common.operator_messages import OperatorMessage, SplitRequested, SplitsExhausted
+from jobmaster.core.coordinators.base import BadOptions, Json, Options, Spool
 from jobmaster.core.coordinators.splits import SplitEnumerator
 
 
 class ListedSplitsEnumerator(SplitEnumerator):
-    def __init__(self, splits: Sequence[Json]) -> None:
+    def __init__(self, splits: Sequence[Json], *, one_each: bool = False) -> None:
         super().__init__()
         self._splits = splits
+        self._one_each = one_each
 
     @classmethod
     def from_options(cls, options: Options) -> ListedSplitsEnumerator:
         splits = options.get("splits")
         if not isinstance(splits, list) or not all(isinstance(split, dict) for split in splits):
             raise BadOptions('"splits" must be a list of objects')
-        return cls(splits)
+        return cls(splits, one_each=options.get("one_each") is True)
+
+    def receive(
+        self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
+    ) -> Sequence[OperatorMessage | Spool]:
+        if self._one_each and message == SplitRequested(received=1):
+            return (SplitsExhausted(),)
+        return super().receive(attempt_id, subtask, message)
 
     def split_count(self) -> int:
         return len(self._splits)

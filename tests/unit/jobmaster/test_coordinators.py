@@ -76,6 +76,15 @@ def test_splits_that_a_program_listed_are_handed_out_in_order() -> None:
         ListedSplitsEnumerator.from_options({"splits": ["shard"]})
 
 
+def test_no_subtask_holds_a_second_split_while_there_is_one_for_each() -> None:
+    splits = [{"shard": 1}, {"shard": 2}]
+    enumerator = ListedSplitsEnumerator.from_options({"splits": splits, "one_each": True})
+    assert ask(enumerator, A) == {"shard": 1}
+    assert ask(enumerator, A) is None, "the first may never end"
+    assert ask(enumerator, A, received=0) == {"shard": 1}, "sent again"
+    assert ask(enumerator, B) == {"shard": 2}
+
+
 def test_a_snapshot_has_the_splits_that_no_reader_owns() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"])
     enumerator.paths_listed(files("a", "b", "c"), 0.0)

@@ -173,7 +173,8 @@ def test_splits_are_listed_for_the_parallelism_when_the_job_is_submitted() -> No
     (vertex,) = env.job_graph("own").vertices
     assert vertex.operators[0].coordinator_kind == "splits"
     assert json.loads(vertex.operators[0].coordinator_options_json) == {
-        "splits": [{"number": 0}, {"number": 1}, {"number": 2}]
+        "splits": [{"number": 0}, {"number": 1}, {"number": 2}],
+        "one_each": True,
     }
 
 
