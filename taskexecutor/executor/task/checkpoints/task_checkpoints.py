@@ -48,6 +48,7 @@ class _ToWrite(NamedTuple):
     checkpoint_id: int
     operators: list[tuple[OperatorId, OperatorStateSnapshot]]
     operators_finished: bool
+    alignment_ms: float
     sync_ms: float
     in_flight: Sequence[InputInFlight] = ()
 
@@ -69,10 +70,16 @@ class TaskCheckpoints:
         self._finished = False  # finish() was called on all operators
         self._final: int | None = None  # the first checkpoint taken after that
         self.final_complete = False  # whether what finish() has done is in a complete checkpoint
+        self._aligning = 0, 0.0  # the newest checkpoint with a barrier, and when that came
         self._overtaking: _ToWrite | None = None  # waits for what is in flight
         self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closed = threading.Event()
+
+    def barrier_came(self, checkpoint_id: int) -> None:
+        """The first one begins the alignment."""
+        if checkpoint_id > self._aligning[0]:
+            self._aligning = checkpoint_id, time.perf_counter()
 
     def take(self, barrier: CheckpointBarrier) -> None:
         """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
@@ -96,6 +103,8 @@ class TaskCheckpoints:
 
     def _snapshot(self, barrier: CheckpointBarrier) -> _ToWrite:
         started = time.perf_counter()
+        aligning, since = self._aligning
+        alignment_ms = (started - since) * 1000 if aligning == barrier.checkpoint_id else 0.0
         if not self._finished:
             self._chain.prepare_barrier(barrier.checkpoint_id)
         self._chain.emit_barrier(barrier)
@@ -103,7 +112,7 @@ class TaskCheckpoints:
             self._final = barrier.checkpoint_id
         operators = self._chain.snapshot(barrier.checkpoint_id)
         sync_ms = (time.perf_counter() - started) * 1000
-        return _ToWrite(barrier.checkpoint_id, operators, self._finished, sync_ms)
+        return _ToWrite(barrier.checkpoint_id, operators, self._finished, alignment_ms, sync_ms)
 
     def _put(self, work: _ToWrite) -> None:
         if self._writer is None:
@@ -192,6 +201,7 @@ class TaskCheckpoints:
             checkpoint_id=work.checkpoint_id,
             operators=tuple(written),
             operators_finished=work.operators_finished,
+            alignment_ms=work.alignment_ms,
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
         )
