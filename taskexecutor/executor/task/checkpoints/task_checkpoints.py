@@ -19,6 +19,7 @@ import structlog
 
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot
 from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobEdge
 from firesteel.elements import CheckpointBarrier
@@ -102,6 +103,7 @@ class TaskCheckpoints:
         self._put(work._replace(in_flight=in_flight))
 
     def _snapshot(self, barrier: CheckpointBarrier) -> _ToWrite:
+        reached(Failpoint.SNAPSHOT_BEFORE)
         started = time.perf_counter()
         aligning, since = self._aligning
         alignment_ms = (started - since) * 1000 if aligning == barrier.checkpoint_id else 0.0
@@ -112,6 +114,7 @@ class TaskCheckpoints:
             self._final = barrier.checkpoint_id
         operators = self._chain.snapshot(barrier.checkpoint_id)
         sync_ms = (time.perf_counter() - started) * 1000
+        reached(Failpoint.SNAPSHOT_AFTER)
         return _ToWrite(barrier.checkpoint_id, operators, self._finished, alignment_ms, sync_ms)
 
     def _put(self, work: _ToWrite) -> None:
@@ -145,7 +148,11 @@ class TaskCheckpoints:
         """
         if self._overtaking is not None and self._overtaking.checkpoint_id <= checkpoint_id:
             self._drop_overtaking()
+        if completed:
+            reached(Failpoint.NOTIFICATION_BEFORE)
         self._chain.notify_checkpoint(checkpoint_id, completed=completed)
+        if completed:
+            reached(Failpoint.NOTIFICATION_AFTER)
         is_final = stops or (self._final is not None and checkpoint_id >= self._final)
         if completed and is_final:
             self.final_complete = True
@@ -164,8 +171,10 @@ class TaskCheckpoints:
         while (work := self._writing.get()) is not None:
             try:
                 answer = self._write(work)
+                reached(Failpoint.UPLOAD_AFTER)
                 if answer is not None:
                     self._services.answer(answer)
+                reached(Failpoint.ACKNOWLEDGED)
             except Exception:
                 _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
 
