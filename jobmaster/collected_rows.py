@@ -18,7 +18,6 @@ import structlog
 import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.service.platform import Transport
 
 log = structlog.get_logger(__name__)
@@ -91,7 +90,6 @@ class CollectedRows:
                     log.error("collected rows cannot be kept", cause=problem)
                 elif chunk.ipc_stream or chunk.group:
                     indexes[key] = indexes.get(key, 0) + 1
-                reached(Failpoint.SPOOLED)
                 chunk.kept(problem)
 
     async def _send(

@@ -179,7 +179,7 @@ class RunningJob:
         Raises FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
-        path = await self._savepoint_path(into) if savepoint else ""
+        path = self._savepoint_path(into) if savepoint else ""
         request = self._ids.next()
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
         self.post(
@@ -198,20 +198,16 @@ class RunningJob:
             path=self._checkpoints.path(answered.checkpoint_id),
         )
 
-    async def _savepoint_path(self, into: str) -> str:
+    def _savepoint_path(self, into: str) -> str:
         settings = self._settings.checkpoints
-        if settings is None:
-            return "."  # the core refuses it
-        into = into or settings.savepoint_directory
-        if not into:
+        into = into or (settings.savepoint_directory if settings is not None else "")
+        if settings is not None and not into:
             raise FiresteelError(
                 "no directory for the savepoint: name one, or set"
                 f" {options.SAVEPOINT_DIR.key} for the job"
             )
         name = f"savepoint-{self.job_id[:6]}-{self._ids.next()[:12]}"
-        directory = CheckpointStorage(into, option="the savepoint's directory")
-        await asyncio.to_thread(directory.check_writable)  # before anything is stopped for it
-        return directory.at(name).uri
+        return CheckpointStorage(into or ".").at(name).uri
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
         for metrics in metrics_in(message):

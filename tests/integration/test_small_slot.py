@@ -73,7 +73,9 @@ def test_rows_of_any_size_fit_into_half_a_gigabyte(slot: Slot, kept: bool) -> No
 
 
 IDLE = """
+import gc
 import sys
+from py4j.finalizer import ThreadSafeFinalizer
 import taskexecutor.executor.__main__
 from taskexecutor.executor.host import Host
 from taskexecutor.executor.operators.registry import create_operator
@@ -82,15 +84,22 @@ from taskexecutor.executor.spark.warm_up import start_warm
 
 engine = SparkEngine()
 start_warm(engine, {}, cores=1)
+held = len(ThreadSafeFinalizer.finalizers)
+unreleased = len(engine.session._jvm._gateway_client.finalizer_deque)
+gc.collect()
+print(held - len(ThreadSafeFinalizer.finalizers) + unreleased)
 engine.stop()
 print(*sorted(name for name in sys.modules if "." not in name))
 """
 
 
-def test_a_warm_slot_without_a_job_has_not_imported_what_only_some_jobs_need() -> None:
+def test_a_warm_slot_without_a_job_has_only_what_every_job_needs() -> None:
+    """No modules for some jobs, and none of Java's objects that only garbage refers to."""
     ran = subprocess.run(
         [sys.executable, "-c", IDLE], check=True, stdout=subprocess.PIPE, text=True
     )
-    imported = set(ran.stdout.splitlines()[-1].split())
+    garbage, modules = ran.stdout.splitlines()[-2:]
+    assert garbage == "0"
+    imported = set(modules.split())
     assert {"pyarrow", "pyspark", "taskexecutor"} <= imported
     assert not imported & {"pandas", "rich", "sqlglot", "unittest"}

@@ -7,6 +7,7 @@ per task: cancelling a task cancels its Spark jobs and no others.
 from __future__ import annotations
 
 import contextlib
+import gc
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from importlib.abc import MetaPathFinder
@@ -141,7 +142,10 @@ class SparkEngine:
         return self._jvm is not None and self._jvm.alive
 
     def collect_garbage(self) -> None:
+        """Python's first: its references, in cycles too, keep Java's objects alive."""
+        gc.collect()
         jvm: Any = self.session._jvm
+        gateway.release_garbage(jvm._gateway_client)
         jvm.System.gc()
 
     @contextlib.contextmanager

@@ -88,6 +88,21 @@ def _is_lasting(name: str, answer: str) -> bool:
     return answer.startswith(protocol.SUCCESS_CLASS)
 
 
+def release_garbage(client: Any) -> None:
+    """Tells the JVM of the objects that Python has no references to any more. A thread of Py4J's
+    does so, too, but sleeps for a second when it has told everything.
+    """
+    with contextlib.suppress(IndexError):
+        while True:
+            # An object of this client, unless it is a request to end.
+            entry = client.finalizer_deque.pop()
+            if not isinstance(entry, tuple):
+                client.finalizer_deque.append(entry)
+                return
+            owner, target = entry
+            owner.garbage_collect_object(target, enqueue=False)
+
+
 def forget(gateway: Any) -> None:
     """Makes PySpark drop its gateway, which a second engine in this process would reuse."""
     from pyspark import SparkContext
