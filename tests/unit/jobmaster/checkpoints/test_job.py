@@ -12,13 +12,13 @@ from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import decode, encode
 from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot, StateFile
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.ids import TaskExecutorId
+from firesteel.common.ids import AttemptId, ExecutorId, JobId, TaskExecutorId
 from firesteel.common.job_graph import Partitioner
 from firesteel.common.operator_messages import SplitRequested
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.checkpoint_details import checkpoint_details, checkpoint_metrics
-from jobmaster.convert import TaskExecutorMessages
+from jobmaster.convert import TaskExecutorMessages, from_task_executor
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.recovery import (
@@ -33,7 +33,10 @@ from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.details import job_details
 from jobmaster.job_metrics import samples
 from jobmaster.testing import World, job, offer, operator_id, vertex
-from taskexecutor.executor.convert import barrier
+from taskexecutor.convert import from_executor
+from taskexecutor.core.events import ProcessMessageReceived
+from taskexecutor.executor.convert import barrier, checkpoint_answer
+from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointAnswer, DataEnded
 
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
 
@@ -500,6 +503,37 @@ def keyed_job(key: pa.DataType, recovery: Recovery | None = None) -> World:
     )
     made.post(events.JobAnalyzed(task_executor_id=TaskExecutorId("tm"), operators=analyses))
     return made
+
+
+def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
+    state = snapshot("sink", "state").operators
+    said = Acknowledged(
+        attempt_id=AttemptId("a"),
+        checkpoint_id=7,
+        operators=state,
+        operators_finished=True,
+        alignment_ms=3.5,
+        sync_ms=2.5,
+        async_ms=1.5,
+    )
+    who = TaskExecutorId("tm")
+
+    def heard(answer: CheckpointAnswer) -> events.Event:
+        """By the JobMaster, through the TaskExecutor."""
+        message = from_executor(ExecutorId("e"), JobId("j"), checkpoint_answer("j", answer))
+        assert isinstance(message, ProcessMessageReceived)
+        return from_task_executor(who, message.message)
+
+    assert heard(said) == events.CheckpointAcknowledged(
+        task_executor_id=who,
+        attempt_id=AttemptId("a"),
+        checkpoint_id=7,
+        snapshot=Snapshot(
+            operators=state, operators_finished=True, alignment_ms=3.5, sync_ms=2.5, async_ms=1.5
+        ),
+    )
+    ended = DataEnded(attempt_id=AttemptId("a"))
+    assert heard(ended) == events.TaskDataEnded(task_executor_id=who, attempt_id=AttemptId("a"))
 
 
 def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:

@@ -4,12 +4,13 @@ they have overtaken is processed once.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -49,11 +50,13 @@ class SlowSink(StreamOperator):
     def __init__(self, permits: int = 0) -> None:
         self.permits = threading.Semaphore(permits)
         self.taken: list[int] = []
+        self.begun = threading.Event()  # with the first batch
 
     def initialize_state(self, state: OperatorState) -> None:
         self.taken = state.list_state("taken")  # begins with what is restored
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        self.begun.set()
         assert self.permits.acquire(timeout=PATIENCE_S)
         self.taken.extend(batch.column(0).to_pylist())
 
@@ -100,6 +103,14 @@ def new_exchange() -> Iterator[Callable[[], Exchange]]:
         exchange.close()
 
 
+def await_(condition: Callable[[], object]) -> None:
+    """For what certainly happens, in another thread that tells nobody."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
 class Pipeline:
     """src =exchange=> sink, in two processes' worth of exchange."""
 
@@ -135,13 +146,8 @@ class Pipeline:
             run.start()
 
     def await_back_pressure(self) -> None:
-        waited = threading.Event()
-        for _ in range(12_000):
-            partitions = self.source.task._partitions
-            if partitions and partitions[0].overdrawn:
-                return
-            waited.wait(0.005)
-        raise AssertionError("the source was never stopped")
+        assert self.sink_operator.begun.wait(PATIENCE_S)
+        await_(lambda: any(p.overdrawn for p in self.source.task._partitions))
 
     def cancel(self) -> None:
         self.sink_operator.permits.release(len(BATCHES))
@@ -163,11 +169,14 @@ def test_behind_a_full_exchange_it_overtakes_and_every_row_counts_once(
     first.await_back_pressure()
     first.source.task.trigger_checkpoint(barrier)
     source = first.source_answers.next()  # although its consumer takes nothing
-    for _ in range(4):  # the barrier may be on its way when the first of these is taken
+    kind: Any = first.sink.task._kind
+    await_(lambda: kind._gates[0].arrived)
+    first.sink_operator.permits.release()
+    if barrier is PATIENT:  # the next step begins behind its time
+        await_(lambda: kind._alignment.deadline)
+        await_(lambda: kind._alignment.deadline <= time.monotonic())
         first.sink_operator.permits.release()
-        with contextlib.suppress(queue.Empty):
-            sink = first.sink_answers.acknowledged.get(timeout=0.5)
-            break
+    sink = first.sink_answers.next()
     assert in_flight(sink) >= WINDOW_BYTES // 800 - 3
     (part,) = sink.operators
     assert len(read_snapshot(first.sink_answers.storage, part).lists["taken"]) <= 400
@@ -175,11 +184,7 @@ def test_behind_a_full_exchange_it_overtakes_and_every_row_counts_once(
 
     restored = {**first.source_answers.restored(source), **first.sink_answers.restored(sink)}
     again = Pipeline(new_exchange, tmp_path / "again", SlowSink(len(BATCHES)), restored)
-    ended = threading.Event()
-    for _ in range(12_000):
-        if len(again.sink_operator.taken) >= 4000:
-            break
-        ended.wait(0.005)
+    await_(lambda: len(again.sink_operator.taken) >= 4000)
     again.cancel()
     assert again.sink_operator.taken == list(range(4000)), "each once, in order"
 
@@ -226,8 +231,7 @@ def test_what_comes_before_the_last_barrier_is_part_of_it(
     run.wait_for(ExecutionState.RUNNING)
     ahead.emit_event(UNALIGNED)
     ahead.emit(batch(1))
-    while not sink.taken:
-        run.thread.join(0.005)
+    await_(lambda: sink.taken)
     behind.emit(batch(2))
     behind.emit_event(UNALIGNED)
     behind.emit(batch(3))
@@ -259,8 +263,7 @@ def test_a_checkpoint_that_is_given_up_while_it_records_is_forgotten(
     run.wait_for(ExecutionState.RUNNING)
     ahead.emit_event(UNALIGNED)
     ahead.emit(batch(1))
-    while not sink.taken:
-        run.thread.join(0.005)
+    await_(lambda: sink.taken)
     run.task.notify_checkpoint(1, completed=False)
     behind.emit_event(UNALIGNED)
     for producer in (behind, ahead):
@@ -310,8 +313,7 @@ def test_with_other_parallelisms_each_takes_its_own_rows_first(
         for value in element.column(0).to_pylist()
     )
     run.wait_for(ExecutionState.RUNNING)
-    while len(sink.taken) < 3 * (50 - len(sent)):
-        run.thread.join(0.005)
+    await_(lambda: len(sink.taken) == 3 * (50 - len(sent)))
     own = [value for value in range(50) if value not in sent]
     assert 0 < len(own) < 50
     assert sink.taken == own * 3, "what was overtaken first, of both producers in their order"
