@@ -24,6 +24,7 @@ from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import encode
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.service.platform import Platform
@@ -95,12 +96,15 @@ class CheckpointStore:
     async def _stored(self, stub: Any, command: commands.StoreCheckpoint) -> events.Event:
         checkpoint_id = command.metadata.checkpoint_id
         loop = asyncio.get_running_loop()
+        reached(Failpoint.METADATA_BEFORE)
         path = await loop.run_in_executor(self._thread, self._write, command)
+        reached(Failpoint.METADATA_AFTER)
         if isinstance(path, StorageError):
             return events.CheckpointNotStored(checkpoint_id=checkpoint_id, problem=str(path))
         outcome = await self._commit(stub, command, path)
         match outcome:
             case events.CheckpointStored():
+                reached(Failpoint.ROW_AFTER)
                 self._paths[checkpoint_id] = path
                 if command.savepoint_path:  # which has copies of these
                     loop.run_in_executor(self._thread, self._drop_directory, checkpoint_id)

@@ -18,6 +18,7 @@ import structlog
 import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.service.platform import Transport
 
 log = structlog.get_logger(__name__)
@@ -90,6 +91,7 @@ class CollectedRows:
                     log.error("collected rows cannot be kept", cause=problem)
                 elif chunk.ipc_stream or chunk.group:
                     indexes[key] = indexes.get(key, 0) + 1
+                reached(Failpoint.SPOOLED)
                 chunk.kept(problem)
 
     async def _send(

@@ -143,6 +143,7 @@ def _checkpoint_answer(
         snapshot=Snapshot(
             operators=decode_snapshots(answer.snapshot),
             operators_finished=answer.operators_finished,
+            alignment_ms=answer.alignment_ms,
             sync_ms=answer.sync_ms,
             async_ms=answer.async_ms,
         ),

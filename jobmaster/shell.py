@@ -179,7 +179,7 @@ class RunningJob:
         Raises FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
-        path = self._savepoint_path(into) if savepoint else ""
+        path = await self._savepoint_path(into) if savepoint else ""
         request = self._ids.next()
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
         self.post(
@@ -198,16 +198,20 @@ class RunningJob:
             path=self._checkpoints.path(answered.checkpoint_id),
         )
 
-    def _savepoint_path(self, into: str) -> str:
+    async def _savepoint_path(self, into: str) -> str:
         settings = self._settings.checkpoints
-        into = into or (settings.savepoint_directory if settings is not None else "")
-        if settings is not None and not into:
+        if settings is None:
+            return "."  # the core refuses it
+        into = into or settings.savepoint_directory
+        if not into:
             raise FiresteelError(
                 "no directory for the savepoint: name one, or set"
                 f" {options.SAVEPOINT_DIR.key} for the job"
             )
         name = f"savepoint-{self.job_id[:6]}-{self._ids.next()[:12]}"
-        return CheckpointStorage(into or ".").at(name).uri
+        directory = CheckpointStorage(into, option="the savepoint's directory")
+        await asyncio.to_thread(directory.check_writable)  # before anything is stopped for it
+        return directory.at(name).uri
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
         for metrics in metrics_in(message):

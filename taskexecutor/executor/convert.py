@@ -184,6 +184,7 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
             with_state = tuple(operator for operator in answer.operators if not operator.empty)
             message.snapshot = encode_snapshots(with_state)
             message.operators_finished = answer.operators_finished
+            message.alignment_ms = answer.alignment_ms
             message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
         case Declined():
             message.declined = answer.cause or "no cause given"

@@ -21,6 +21,7 @@ from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.job_details import ClusterOverview, JobDetails
+from firesteel.common import failpoints
 from firesteel.common.config import Configuration
 from firesteel.errors import FiresteelError
 from firesteel.program import Program
@@ -44,8 +45,9 @@ def eventually(
 class Session:
     """The cluster as a user of the Python client sees it."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, failpoints: Path) -> None:
         self.cluster = cluster
+        self.failpoints = failpoints  # a file in it kills who reaches the point with its name
         self.client: Client = cluster.client()
 
     @property
@@ -166,9 +168,15 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session
         overrides={"metrics.reporter.prom.port": "0", "task.cancellation.timeout": "3 s"}
     )
     directory = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(conf, task_executors=2, slots=2, directory=directory) as cluster:
+    points = tmp_path_factory.mktemp("failpoints")
+    with contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv(failpoints.FOLDER, str(points))
+            cluster = stack.enter_context(
+                LocalCluster(conf, task_executors=2, slots=2, directory=directory)
+            )
         cluster.wait_for_slots(timeout_s=WARM_S)
-        yield Session(cluster)
+        yield Session(cluster, points)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ from firesteel.connectors import (
     SourceReader,
 )
 from firesteel.datastream import DataStream
-from firesteel.errors import JobFailed, SubmissionRejected
+from firesteel.errors import FiresteelError, JobFailed, SubmissionRejected
 from firesteel.operator import RuntimeContext, StreamOperator
 
 from .conftest import Session, eventually, files_below, job_master_pid
@@ -639,6 +639,8 @@ def test_a_drained_job_fires_its_windows_and_leaves_a_savepoint(
     job_id = session.submit(env)
     eventually(lambda: any(checkpoints.rglob("_metadata")), "a checkpoint is complete")
     assert not list(out.glob("part-*")), "no window has ended"
+    with pytest.raises(FiresteelError, match=r"/dev/null/x cannot be written \(the savepoint's"):
+        session.client.stop(job_id, "/dev/null/x", drain=True)
     path = Path(session.client.stop(job_id, drain=True))
     assert session.client.wait(job_id).status.name == "FINISHED"
     assert path.parent == tmp_path / "savepoints"

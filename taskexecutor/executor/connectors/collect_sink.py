@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, Resend
 from firesteel.connectors import CollectSink
 from firesteel.errors import FiresteelError
@@ -142,6 +143,7 @@ class Collecting(StreamOperator):
         for group in due:
             self._wait_until(WINDOW - 1)
             self._send(b"", group.name)
+            reached(Failpoint.COLLECTED_AFTER)
         self._wait_until(0)
         self._hidden[:] = [g for g in self._hidden if g not in due]
 

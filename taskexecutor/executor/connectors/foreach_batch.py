@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.key_groups import key_group
 from firesteel.connectors import ForeachBatchSink
 from firesteel.elements import Watermark
@@ -124,6 +125,7 @@ class ForeachBatch(StreamOperator):
                 continue
             with pa.ipc.open_stream(held.rows) as reader:
                 self._call(list(reader), batch_id)
+            reached(Failpoint.BATCH_AFTER)
             del self._held[batch_id]
             self._state.remove(_BATCH, held.key, namespace=(batch_id, held.checkpoint_id))
 

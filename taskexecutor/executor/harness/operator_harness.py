@@ -133,12 +133,12 @@ class OperatorHarness:
         self._node.open()
         return self
 
-    def snapshot(self) -> OperatorStateSnapshot:
-        """What a checkpoint would hold now; `restored_from` makes of it what another harness begins
-        with.
-        """
-        self.operator.flush()
-        return self._node.snapshot(1)[1]
+    def snapshot(self, checkpoint_id: int = 1, *, finished: bool = False) -> OperatorStateSnapshot:
+        """What a task does when a barrier has come, or after `finish`."""
+        if not finished:
+            self.operator.flush()
+            self.operator.prepare_barrier(checkpoint_id)
+        return self._node.snapshot(checkpoint_id)[1]
 
     def process(self, batch: pa.RecordBatch, input_index: int = 0) -> None:
         self._inputs[input_index].batch(batch)
@@ -183,13 +183,8 @@ class OperatorHarness:
         self._inputs[input_index].finished()
 
     def checkpoint(self, checkpoint_id: int, *, finished: bool = False) -> RestoredOperatorState:
-        """What a task does when a barrier has come, or after `finish`. Returns the state that a
-        subtask of the same parallelism restores from the checkpoint.
-        """
-        if not finished:
-            self.operator.flush()
-            self.operator.prepare_barrier(checkpoint_id)
-        _, snapshot = self._node.snapshot(checkpoint_id)
+        """`snapshot`, as the state that a subtask of the same parallelism restores."""
+        snapshot = self.snapshot(checkpoint_id, finished=finished)
         restored = restored_from(snapshot)
         snapshot.keyed.release()
         return restored

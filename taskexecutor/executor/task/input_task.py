@@ -257,6 +257,7 @@ class InputTask:
         for gate in self._gates:
             while gate.arrived:
                 _, barrier = gate.arrived.popleft()
+                self._checkpointing(barrier).barrier_came(barrier.checkpoint_id)
                 self._carry_out(self._alignment.on_arrival(barrier, time.monotonic()))
         deadline = self._alignment.deadline
         if deadline is not None and deadline <= time.monotonic():
@@ -336,6 +337,7 @@ class InputTask:
                 reader.on_end_of_partition(gate, channel, event)
                 self._carry_out(self._alignment.on_end(Channel(gate, channel)))
             case CheckpointBarrier():
+                self._checkpointing(event).barrier_came(event.checkpoint_id)
                 self._carry_out(self._alignment.on_barrier(Channel(gate, channel), event))
             case _:
                 raise TypeError(f"{type(event).__name__} is not a stream element")

@@ -134,6 +134,7 @@ class Acknowledged:
     checkpoint_id: int
     operators: tuple[OperatorSnapshot, ...]
     operators_finished: bool  # finish() was called on all of them before
+    alignment_ms: float  # from the first barrier to the snapshot
     sync_ms: float
     async_ms: float
 

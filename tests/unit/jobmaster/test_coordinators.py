@@ -199,6 +199,28 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     )
 
 
+def test_a_watched_directory_goes_on_from_a_checkpoint() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    enumerator.paths_listed(files("a", "b"), 10.0)
+    assert ask_files(enumerator, A) == ["a"]
+    snapshot = json.loads(json.dumps(enumerator.snapshot()))
+    enumerator.paths_listed(files("a", "b", "c"), 11.0)
+    assert [ask_files(enumerator, A), ask_files(enumerator, A)] == [["b"], ["c"]]
+    enumerator.receive(A, 0, SplitRequested(received=3))
+    enumerator.tick(12.0)  # a listing is on its way
+    enumerator.attempt_ended(A)
+    of_another_master = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    for restored in (enumerator, of_another_master):
+        restored.restore(snapshot)
+        assert ask_files(restored, B) == ["b"], "a is in the reader's snapshot"
+        assert restored.receive(B, 0, SplitRequested(received=1)) == ()
+        assert restored.paths_listed(files("a", "b", "c"), 13.0) == [
+            (B, SplitAssigned(number=1, split_json=split_json("c")))
+        ], "new since the checkpoint"
+        assert restored.next_deadline() == 14.0
+    assert restored.paths_listed(files("a", "b", "c"), 15.0) == []
+
+
 def test_splits_of_an_ended_attempt_go_to_those_that_wait() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     enumerator.paths_listed(files("a"), 0.0)

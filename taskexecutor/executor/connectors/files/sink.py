@@ -30,6 +30,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.connectors import Committer, FileSink, SinkWriter
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
@@ -169,6 +170,7 @@ class FileCommitter(Committer):
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
                 self._check_committed(file)
+            reached(Failpoint.FILE_AFTER)
 
     def _check_committed(self, file: CompleteFile) -> None:
         """Raises FiresteelError if the rows are not there: they cannot be written again."""

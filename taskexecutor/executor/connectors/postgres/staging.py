@@ -22,6 +22,7 @@ import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.connectors import Committer
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, TaskInfo
@@ -108,6 +109,8 @@ class StagedCommitter(Committer):
                 temporary = self._target.temporary(cursor)
                 self._move(cursor, temporary, committables, self._marked_columns)
                 self._target.merge(cursor)
+            reached(Failpoint.MOVED)
+        reached(Failpoint.MOVED_AFTER)
 
     def recovered(self) -> None:
         task = self._context.task

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.connectors import PythonSink, SinkWriter
 from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
@@ -297,6 +298,7 @@ class PythonCommitting(StreamOperator):
             with user_code(self.context):
                 messages = [cloudpickle.loads(message) for message in batch.messages]
                 self._writer.commit(messages, batch.batch_id)
+            reached(Failpoint.PYTHON_AFTER)
             del self._in_checkpoints[0]
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ class ChainNode:
             raise FiresteelError(
                 f"{self.name} was checkpointed while its subtasks had reached different event"
                 f" times, so it cannot be restored with the parallelism {task.parallelism}: restore"
-                " it with the one that it had"
+                " it with the one that it had, or from another savepoint"
             )
         for self._restored_us in watermarks:
             self.timers.restore_watermark(self._restored_us)

@@ -19,6 +19,7 @@ import structlog
 
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot
 from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobEdge
 from firesteel.elements import CheckpointBarrier
@@ -48,6 +49,7 @@ class _ToWrite(NamedTuple):
     checkpoint_id: int
     operators: list[tuple[OperatorId, OperatorStateSnapshot]]
     operators_finished: bool
+    alignment_ms: float
     sync_ms: float
     in_flight: Sequence[InputInFlight] = ()
 
@@ -69,10 +71,16 @@ class TaskCheckpoints:
         self._finished = False  # finish() was called on all operators
         self._final: int | None = None  # the first checkpoint taken after that
         self.final_complete = False  # whether what finish() has done is in a complete checkpoint
+        self._aligning = 0, 0.0  # the newest checkpoint with a barrier, and when that came
         self._overtaking: _ToWrite | None = None  # waits for what is in flight
         self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closed = threading.Event()
+
+    def barrier_came(self, checkpoint_id: int) -> None:
+        """The first one begins the alignment."""
+        if checkpoint_id > self._aligning[0]:
+            self._aligning = checkpoint_id, time.perf_counter()
 
     def take(self, barrier: CheckpointBarrier) -> None:
         """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
@@ -95,7 +103,10 @@ class TaskCheckpoints:
         self._put(work._replace(in_flight=in_flight))
 
     def _snapshot(self, barrier: CheckpointBarrier) -> _ToWrite:
+        reached(Failpoint.SNAPSHOT_BEFORE)
         started = time.perf_counter()
+        aligning, since = self._aligning
+        alignment_ms = (started - since) * 1000 if aligning == barrier.checkpoint_id else 0.0
         if not self._finished:
             self._chain.prepare_barrier(barrier.checkpoint_id)
         self._chain.emit_barrier(barrier)
@@ -103,7 +114,8 @@ class TaskCheckpoints:
             self._final = barrier.checkpoint_id
         operators = self._chain.snapshot(barrier.checkpoint_id)
         sync_ms = (time.perf_counter() - started) * 1000
-        return _ToWrite(barrier.checkpoint_id, operators, self._finished, sync_ms)
+        reached(Failpoint.SNAPSHOT_AFTER)
+        return _ToWrite(barrier.checkpoint_id, operators, self._finished, alignment_ms, sync_ms)
 
     def _put(self, work: _ToWrite) -> None:
         if self._writer is None:
@@ -136,7 +148,11 @@ class TaskCheckpoints:
         """
         if self._overtaking is not None and self._overtaking.checkpoint_id <= checkpoint_id:
             self._drop_overtaking()
+        if completed:
+            reached(Failpoint.NOTIFICATION_BEFORE)
         self._chain.notify_checkpoint(checkpoint_id, completed=completed)
+        if completed:
+            reached(Failpoint.NOTIFICATION_AFTER)
         is_final = stops or (self._final is not None and checkpoint_id >= self._final)
         if completed and is_final:
             self.final_complete = True
@@ -155,8 +171,10 @@ class TaskCheckpoints:
         while (work := self._writing.get()) is not None:
             try:
                 answer = self._write(work)
+                reached(Failpoint.UPLOAD_AFTER)
                 if answer is not None:
                     self._services.answer(answer)
+                reached(Failpoint.ACKNOWLEDGED)
             except Exception:
                 _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
 
@@ -192,6 +210,7 @@ class TaskCheckpoints:
             checkpoint_id=work.checkpoint_id,
             operators=tuple(written),
             operators_finished=work.operators_finished,
+            alignment_ms=work.alignment_ms,
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
         )

@@ -1,0 +1,45 @@
+"""Places in the protocol of checkpoints at which a test has the process die, as by `kill -9`.
+
+FIRESTEEL_FAILPOINTS names a folder, before the process starts: whoever first reaches the point that
+a file there has the name of removes the file and dies. Nobody but tests sets it; without it, a
+point costs a comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import Enum
+
+FOLDER = "FIRESTEEL_FAILPOINTS"
+_folder = os.environ.get(FOLDER, "")
+
+
+class Failpoint(Enum):
+    """In the order of a checkpoint."""
+
+    SNAPSHOT_BEFORE = "snapshot-before"  # the barrier has come
+    SNAPSHOT_AFTER = "snapshot-after"  # the barrier has gone on
+    UPLOAD_AFTER = "upload-after"  # not acknowledged
+    ACKNOWLEDGED = "acknowledged"
+    METADATA_BEFORE = "metadata-before"  # all tasks have acknowledged
+    METADATA_AFTER = "metadata-after"  # the row is not there
+    ROW_AFTER = "row-after"  # no task knows that the checkpoint is complete
+    NOTIFICATION_BEFORE = "notification-before"  # no sink has committed
+    FILE_AFTER = "file-after"  # of a FileSink, perhaps of several
+    COLLECTED_AFTER = "collected-after"  # the group's rows may be shown
+    SPOOLED = "spooled"  # the chunk is not acknowledged
+    BATCH_AFTER = "batch-after"  # of foreach_batch
+    MOVED = "moved"  # rows in PostgreSQL, in a transaction that is not committed
+    MOVED_AFTER = "moved-after"
+    PYTHON_AFTER = "python-after"  # commit() of a PythonSink
+    NOTIFICATION_AFTER = "notification-after"  # all sinks of the task have committed
+
+
+def reached(point: Failpoint) -> None:
+    if _folder:
+        try:
+            os.unlink(f"{_folder}/{point.value}")
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
