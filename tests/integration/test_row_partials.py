@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -21,6 +22,7 @@ from firesteel.plan.specs import (
     WatermarkSpec,
     WindowSpec,
 )
+from taskexecutor.executor.spark.bundles import source_columns
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.bundles.source_columns import (
     ColumnPlan,
@@ -272,3 +274,18 @@ def test_the_aggregate_of_a_plan_is_built_once(
     rows = composed.empty_frame(engine.session, to_spark(ROWS))
     with pytest.raises(AnalysisException, match="NONDETERMINISTIC"):
         build(rows, aggregate_spec(("key",), None, ["sum(n * rand()) AS a"]), cores=0)
+
+
+def test_more_rows_are_grouped_at_once_if_keys_are_many(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_columns, "_GROUPED_ROWS", 100)
+    rows = table(some_rows(4))
+    for key, expected in (("part", [100, 100, 100, 100]), ("n", [100, 300])):
+        plans = column_plans(engine, lambda df: df, aggregate_spec((key,), None, ["count(*) AS a"]))
+        plan = plans.plan()
+        assert isinstance(plan, GroupedColumns)
+        schema = to_arrow(plan.frame.schema)
+        found = list(plan.run(rows.select(sorted(plan.columns)), schema, "test"))
+        assert [pc.sum(batch["_rows"]).as_py() for batch in found] == expected
+        plans.close()

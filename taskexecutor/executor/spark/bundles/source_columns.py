@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _TIME = pa.timestamp("us", "UTC")
-_GROUPED_ROWS = 65_536  # at once: what belongs to more of them leaves the processor's caches
+# Rows that are grouped at once: what belongs to more of them leaves the processor's caches. If
+# there is a group for less than `_FEW` rows, fewer groups are worth more than that.
+_GROUPED_ROWS, _MOST_ROWS = 65_536, 1_048_576
+_FEW = 8
 
 
 class ColumnPlans:
@@ -217,6 +220,7 @@ class GroupedColumns:
         self._given = given
         self._time = time
         self._meter = meter
+        self._rows = _GROUPED_ROWS
         self.frame = kept.frame
         self.columns = {name for each in given for name in each.reads}
         self.columns |= {time} if time is not None else set()
@@ -232,8 +236,10 @@ class GroupedColumns:
         if self._time is not None:
             self.latest_us = _latest_us(table.column(self._time))
         self._meter.ran_kept()
-        for start in range(0, table.num_rows, _GROUPED_ROWS):
-            part = table.slice(start, _GROUPED_ROWS)
+        start = 0
+        while start < table.num_rows:
+            part = table.slice(start, self._rows)
+            start += part.num_rows
             rows = pa.RecordBatch.from_arrays(
                 [as_array(column) for column in part.columns], schema=part.schema
             )
@@ -241,7 +247,10 @@ class GroupedColumns:
             given = [each.of(rows) for each in self._given]
             given[keys:] = map(decoded, given[keys:])
             names = [str(place) for place in range(len(given))]
-            yield conform(self._grouping.grouped(pa.RecordBatch.from_arrays(given, names)), schema)
+            grouped = self._grouping.grouped(pa.RecordBatch.from_arrays(given, names))
+            if grouped.num_rows * _FEW > part.num_rows:
+                self._rows = _MOST_ROWS
+            yield conform(grouped, schema)
 
     def close(self) -> None: ...
 
