@@ -215,7 +215,7 @@ def test_a_watched_directory_goes_on_from_a_checkpoint() -> None:
         assert ask_files(restored, B) == ["b"], "a is in the reader's snapshot"
         assert restored.receive(B, 0, SplitRequested(received=1)) == ()
         assert restored.paths_listed(files("a", "b", "c"), 13.0) == [
-            (B, SplitAssigned(number=1, split_json=split_json("c")))
+            (B, SplitAssigned(number=1, split_json=split_json("c"), place=2))
         ], "new since the checkpoint"
         assert restored.next_deadline() == 14.0
     assert restored.paths_listed(files("a", "b", "c"), 15.0) == []
