@@ -314,6 +314,18 @@ def test_a_transform_may_use_mllibs_functions(engine: SparkEngine) -> None:
     assert harness.rows() == [{"x": [1.0, 2.0]}]
 
 
+def test_the_optimising_compiler_waits_for_code_that_lasts(engine: SparkEngine) -> None:
+    jvm: Any = engine.session._jvm
+    bean = jvm.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
+    options = jvm.java.lang.management.ManagementFactory.getPlatformMXBean(bean)
+    values = {
+        name: int(options.getVMOption(name).getValue())
+        for name in ("Tier4InvocationThreshold", "Tier4CompileThreshold", "Tier4BackEdgeThreshold")
+    }
+    # The JVM's own are 5,000, 15,000 and 40,000, which loops over rows keep.
+    assert tuple(values.values()) == (20_000, 60_000, 40_000)
+
+
 def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:
     with pytest.raises(FiresteelError, match=r"no such file: .*/nowhere/\*.csv"):
         analyze(program(tmp_path / "nowhere"), engine)
