@@ -139,7 +139,9 @@ class JobMasterCore:
                 self._slot_lost(event.allocation_id, event.error, now)
             case events.JobAnalyzed():
                 self.phase = self.phase.analyzed(job, event)
-                if job.schemas is not None and (why := job.checkpoints.analyzed(job.schemas)):
+                if job.schemas is not None and (
+                    why := job.checkpoints.analyzed(job.schemas) or job.other_source()
+                ):
                     self._fail(job.error(why, now), now, restartable=False)
             case events.AnalysisFailed():
                 if self.phase.analyzes_on(event.task_executor_id):

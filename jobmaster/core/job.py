@@ -112,6 +112,20 @@ class Job:
         self.graph.start_over(self.ids, self.now_ms(now))
         self.restore_coordinators()
 
+    def other_source(self) -> str:
+        """Why a source cannot go on from what it restores; empty: all can."""
+        latest = self.checkpoints.latest
+        if latest is None:
+            return ""
+        found = self.coordinators.mismatch({o.operator_id: o.coordinator for o in latest.operators})
+        if found is None:
+            return ""
+        operator = self.graph.job_graph.operator(found[0])
+        return operator.says(
+            f"{operator.name!r} cannot go on from the checkpoint: {found[1]}. Make it what it was, "
+            "or give the source another uid and its state up (--allow-non-restored-state)"
+        )
+
     def restore_coordinators(self) -> None:
         """To the latest checkpoint, or to the beginning."""
         latest = self.checkpoints.latest

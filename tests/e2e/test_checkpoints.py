@@ -93,6 +93,8 @@ class Ledger(StatefulProcessor):
             n += 1
             yield Row(key=key[0], value=row.value, n=n)
         self.count.update((n,))
+        if n > ROWS // KEYS // 2 and not self.both_failed():
+            time.sleep(0.1)  # a slow machine needs longer until there are checkpoints
         if self.committed(0) and self.first_time("raised"):
             raise RuntimeError("fails once")
         if self.committed(1) and self.first_time("killed"):
@@ -100,6 +102,9 @@ class Ledger(StatefulProcessor):
 
     def committed(self, attempt: int) -> bool:
         return any(path.name.split("-")[4] == str(attempt) for path in self.out.glob("part-*"))
+
+    def both_failed(self) -> bool:
+        return all((self.flags / flag).exists() for flag in ("raised", "killed"))
 
     def first_time(self, flag: str) -> bool:
         try:
@@ -109,9 +114,9 @@ class Ledger(StatefulProcessor):
         return True
 
 
-def numbered(env: Environment, flags: Path, out: Path) -> DataStream:
+def numbered(env: Environment, flags: Path, out: Path, *, rate_per_s: float = 10_000) -> DataStream:
     return (
-        env.from_source(SequenceSource(0, ROWS, rate_per_s=10_000))
+        env.from_source(SequenceSource(0, ROWS, rate_per_s=rate_per_s))
         .transform(lambda df: df.selectExpr("value", f"value % {KEYS} AS key"))
         .key_by("key")
         .transform_with_state(
@@ -227,7 +232,12 @@ def test_a_job_goes_on_when_its_job_master_is_killed(session: Session, tmp_path:
 
 
 class Numbers(Source):
-    """A source of a program's own: numbers, one in each batch."""
+    """A source of a program's own: numbers, one in each batch. It waits in the middle of a split
+    until a checkpoint has committed files to `out`.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
 
     def output_schema(self) -> str:
         return "value BIGINT"
@@ -236,16 +246,23 @@ class Numbers(Source):
         return [{"start": start, "end": start + 100} for start in range(0, READ_ROWS, 100)]
 
     def create_reader(self, context: RuntimeContext) -> SourceReader:
-        return NumbersReader()
+        return NumbersReader(self.out)
 
 
 class NumbersReader(SourceReader):
+    poll_interval_s = 0.01
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
     def begin(self, split: dict[str, int]) -> None:  # type: ignore[override]
         self.next, self.end = split["start"], split["end"]
 
-    def poll(self) -> pa.RecordBatch:
+    def poll(self) -> pa.RecordBatch | None:
         if self.next == self.end:
             raise EndOfSplit
+        if self.next + 50 == self.end and not committed(self.out):
+            return None
         self.next += 1
         return pa.record_batch({"value": pa.array([self.next - 1], pa.int64())})
 
@@ -256,26 +273,32 @@ class NumbersReader(SourceReader):
         self.next = position
 
 
+def committed(out: Path) -> bool:
+    return any(out.glob("part-*"))
+
+
 class Offsets(DataSource):
+    """Waits in the middle."""
+
     def schema(self) -> str:
         return "value BIGINT"
 
     def simpleStreamReader(self, schema: object) -> SimpleDataSourceStreamReader:
-        return OffsetsReader(Path(self.options["until"]))
+        return OffsetsReader(Path(self.options["out"]))
 
 
 class OffsetsReader(SimpleDataSourceStreamReader):
     """Its one subtask runs in a task of its own, far ahead of its consumers if it is not slow."""
 
-    def __init__(self, until: Path) -> None:
-        self.until = until
+    def __init__(self, out: Path) -> None:
+        self.out = out
 
     def initialOffset(self) -> dict[str, int]:
         return {"n": 0}
 
     def read(self, start):  # type: ignore[no-untyped-def]
-        if not self.until.exists():
-            time.sleep(0.02)
+        if start["n"] >= READ_ROWS // 2 and not committed(self.out):
+            return iter([]), start
         end = {"n": min(start["n"] + 10, READ_ROWS)}
         return self.readBetweenOffsets(start, end), end
 
@@ -287,23 +310,26 @@ class OffsetsReader(SimpleDataSourceStreamReader):
 
 
 class Planned(DataSource):
-    """Splits each step into partitions, and writes down what is committed."""
+    """Splits each step into partitions, and writes down what is committed. Waits in the middle."""
 
     def schema(self) -> str:
         return "value BIGINT"
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:
-        return PlannedReader(Path(self.options["calls"]))
+        return PlannedReader(Path(self.options["calls"]), Path(self.options["out"]))
 
 
 class PlannedReader(DataSourceStreamReader):
-    def __init__(self, calls: Path) -> None:
+    def __init__(self, calls: Path, out: Path) -> None:
         self.calls = calls
+        self.out = out
 
     def initialOffset(self) -> dict[str, int]:
         return {"n": 0}
 
     def latestOffset(self, start, limit):  # type: ignore[no-untyped-def]
+        if start["n"] >= READ_ROWS // 2 and not committed(self.out):
+            return start
         return {"n": min(start["n"] + 20, READ_ROWS)}
 
     def partitions(self, start, end):  # type: ignore[no-untyped-def]
@@ -336,18 +362,20 @@ def test_every_source_goes_on_where_the_checkpoint_left_it(
     out, failed, calls = tmp_path / "out", tmp_path / "failed", tmp_path / "calls"
     sources = {
         "files": lambda: csv_files(tmp_path / "files"),
-        "own": Numbers,
-        "python": lambda: PythonSource(Offsets, {"until": str(failed)}, poll_interval="1 ms"),
-        "partitions": lambda: PythonSource(Planned, {"calls": str(calls)}, poll_interval="1 ms"),
+        "own": lambda: Numbers(out),
+        "python": lambda: PythonSource(Offsets, {"out": str(out)}, poll_interval="1 ms"),
+        "partitions": lambda: PythonSource(
+            Planned, {"calls": str(calls), "out": str(out)}, poll_interval="1 ms"
+        ),
     }
-    pause_s = {"files": 0.2, "own": 0.01, "python": 0.0, "partitions": 0.02}[kind]
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As soon as a checkpoint is complete; slowly until then."""
+        """As soon as a checkpoint is complete."""
         for batch in batches:
             if not failed.exists():
-                time.sleep(pause_s)
-                if list(out.glob("part-*")):
+                if kind == "files":
+                    time.sleep(0.5)
+                if committed(out):
                     failed.touch()
                     raise RuntimeError("fails once")
             yield batch
@@ -406,7 +434,11 @@ def failing(flags: Path, checkpoints: Path) -> Callable[[Arrow], Arrow]:
     def fail(batches: Arrow) -> Arrow:
         for batch in batches:
             latest = batch.column("value")[-1].as_py()
-            if latest >= BURST_ROWS // 3 and any(checkpoints.rglob("_metadata")):
+            if latest >= BURST_ROWS // 3:
+                if not any(checkpoints.rglob("_metadata")):
+                    time.sleep(2)  # a slow machine needs longer
+                    yield batch
+                    continue
                 if ledger.first_time("raised"):
                     raise RuntimeError("fails once")
                 if latest >= 2 * BURST_ROWS // 3 and ledger.first_time("killed"):
@@ -577,7 +609,8 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
         "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
     }
     env = Environment(parallelism=1, configuration=checkpoints)
-    numbered(env, flags, first).sink_to(FileSink(str(first)))
+    slowly = numbered(env, flags, first, rate_per_s=2_000)
+    slowly.sink_to(FileSink(str(first)))
     job_id = session.submit(env)
     eventually(lambda: list(first.glob("part-*")), "a checkpoint is complete")
     arguments = ["savepoint", "-m", session.address, job_id[:8], str(tmp_path / "savepoints")]

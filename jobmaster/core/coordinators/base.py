@@ -98,6 +98,12 @@ class Coordinator:
         """For a checkpoint: what is not in the snapshots of the subtasks, as JSON."""
         return None
 
+    def mismatch(self, snapshot: Json) -> str:
+        """Why it cannot go on from a snapshot, which another version of the program may have left;
+        empty: it can.
+        """
+        return ""
+
     def restore(self, snapshot: Json) -> None:
         """All subtasks start from a checkpoint, and with it the coordinator."""
         self.start_over()

@@ -8,6 +8,7 @@ For sources of the program's own, of which the JobMaster runs no code.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ class ListedSplitsEnumerator(SplitEnumerator):
         super().__init__()
         self._splits = splits
         self._one_each = one_each
+        self._digest = hashlib.sha256(json.dumps(splits, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_options(cls, options: Options) -> ListedSplitsEnumerator:
@@ -42,3 +44,11 @@ class ListedSplitsEnumerator(SplitEnumerator):
 
     def split_json(self, number: int) -> str:
         return json.dumps(self._splits[number])
+
+    def snapshot(self) -> Json:
+        return {**super().snapshot(), "listed": self._digest}
+
+    def mismatch(self, snapshot: Json) -> str:
+        if snapshot["listed"] == self._digest:
+            return ""
+        return "its splits(parallelism) gives other splits than those that some were read of"

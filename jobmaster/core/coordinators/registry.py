@@ -153,6 +153,14 @@ class Coordinators:
                 coordinator.restore(snapshot)
         self.alignment.start_over()
 
+    def mismatch(self, snapshots: Mapping[OperatorId, Json]) -> tuple[OperatorId, str] | None:
+        """The first operator that cannot go on from its snapshot, and why."""
+        for operator_id, coordinator in self.by_operator.items():
+            snapshot = snapshots.get(operator_id)
+            if snapshot is not None and (why := coordinator.mismatch(snapshot)):
+                return operator_id, why
+        return None
+
     def assigned(self, execution: Execution) -> int:
         """How many splits the task was assigned, whether they have arrived or not."""
         return sum(

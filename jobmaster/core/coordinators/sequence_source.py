@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from jobmaster.core.coordinators.base import BadOptions, Options
+from jobmaster.core.coordinators.base import BadOptions, Json, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
 
 LAST = 2**63 - 1
@@ -19,7 +19,7 @@ class SequenceSourceEnumerator(SplitEnumerator):
         super().__init__()
         self._start = start
         self._end = LAST if end is None else end  # unbounded: for ever, in practice
-        self._split_rows = split_rows
+        self._own_split_rows = self._split_rows = split_rows
 
     @classmethod
     def from_options(cls, options: Options) -> SequenceSourceEnumerator:
@@ -38,3 +38,24 @@ class SequenceSourceEnumerator(SplitEnumerator):
     def split_json(self, number: int) -> str:
         start = self._start + number * self._split_rows
         return json.dumps({"start": start, "end": min(self._end, start + self._split_rows)})
+
+    def start_over(self) -> None:
+        super().start_over()
+        self._split_rows = self._own_split_rows
+
+    def snapshot(self) -> Json:
+        """Splits have numbers: with another rate or parallelism, their sizes stay."""
+        cut = {"start": self._start, "end": self._end, "split_rows": self._split_rows}
+        return {**super().snapshot(), **cut}
+
+    def restore(self, snapshot: Json) -> None:
+        super().restore(snapshot)
+        self._split_rows = snapshot["split_rows"]
+
+    def mismatch(self, snapshot: Json) -> str:
+        before, now = (snapshot["start"], snapshot["end"]), (self._start, self._end)
+        return "" if before == now else f"it was {_range(before)}, and is {_range(now)} now"
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    return f"from {bounds[0]} to {'no end' if bounds[1] == LAST else bounds[1]}"

@@ -108,6 +108,35 @@ def test_a_sequence_is_cut_into_ranges_in_order() -> None:
     ]
 
 
+def test_a_sequence_goes_on_in_the_pieces_in_which_it_has_begun() -> None:
+    """Another rate, or another parallelism, would cut it into others."""
+    enumerator = SequenceSourceEnumerator(start=0, end=25, split_rows=10)
+    ask(enumerator, A)
+    snapshot = json.loads(json.dumps(enumerator.snapshot()))
+    restored = SequenceSourceEnumerator(start=0, end=25, split_rows=3)
+    assert not restored.mismatch(snapshot)
+    restored.restore(snapshot)
+    assert [ask(restored, B) for _ in range(3)] == [
+        {"start": 10, "end": 20},
+        {"start": 20, "end": 25},
+        None,
+    ]
+    restored.start_over()
+    assert ask(restored, A) == {"start": 0, "end": 3}
+
+
+def test_splits_of_another_program_are_a_mismatch() -> None:
+    sequence = SequenceSourceEnumerator(start=0, end=25, split_rows=10)
+    longer = SequenceSourceEnumerator(start=0, end=None, split_rows=10)
+    assert longer.mismatch(sequence.snapshot()) == (
+        "it was from 0 to 25, and is from 0 to no end now"
+    )
+    listed = ListedSplitsEnumerator([{"shard": 1}])
+    assert not ListedSplitsEnumerator([{"shard": 1}]).mismatch(listed.snapshot())
+    more = ListedSplitsEnumerator([{"shard": 0}, {"shard": 1}])
+    assert "gives other splits" in more.mismatch(listed.snapshot())
+
+
 def test_an_empty_sequence_has_no_split() -> None:
     assert ask(SequenceSourceEnumerator(start=5, end=5, split_rows=10), A) is None
 

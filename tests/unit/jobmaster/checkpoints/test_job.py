@@ -43,7 +43,14 @@ RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, Execu
 
 def world(recovery: Recovery | None = None, **settings: object) -> World:
     """A source of ten splits and a sink, in one slot, with a checkpoint every ten seconds."""
-    sequence = {"start": 0, "end": 100, "split_rows": 10}
+    made = analyzed(recovery, **settings)
+    made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
+    return made
+
+
+def analyzed(recovery: Recovery | None = None, *, end: int = 100, **settings: object) -> World:
+    """The same up to its analysis."""
+    sequence = {"start": 0, "end": end, "split_rows": 10}
     graph = job(vertex("source", 1, coordinator=("sequence-source", sequence)), vertex("sink", 1))
     checkpoints = CheckpointSettings(directory="/d", interval_s=10.0, **settings)  # type: ignore[arg-type]
     made = World(
@@ -55,7 +62,9 @@ def world(recovery: Recovery | None = None, **settings: object) -> World:
         ),
         recovery,
     )
-    made.run(("tm", 1))
+    made.start()
+    made.give_slots("tm", 1)
+    made.analyze()
     return made
 
 
@@ -559,5 +568,18 @@ def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:
     assert refused.core.graph.status is JobStatus.FAILED
     assert (
         "the key of 'sink' has the type int32, int64, and had string, int64 in the checkpoint"
+        in refused.core.exceptions.newest_first()[0].summary
+    )
+
+
+def test_another_sequence_is_refused_before_anything_is_deployed() -> None:
+    first = world()
+    complete(first)
+    recovery = Recovery(latest=first.one(commands.StoreCheckpoint).metadata)
+    refused = analyzed(recovery, end=200)
+    assert not refused.of(commands.DeployTasks)
+    assert refused.core.graph.status is JobStatus.FAILED
+    assert (
+        "'source' cannot go on from the checkpoint: it was from 0 to 100, and is from 0 to 200 now"
         in refused.core.exceptions.newest_first()[0].summary
     )
