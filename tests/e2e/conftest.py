@@ -21,8 +21,8 @@ from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.job_details import ClusterOverview, JobDetails
-from firesteel.common import failpoints
 from firesteel.common.config import Configuration
+from firesteel.common.failpoints import FOLDER
 from firesteel.errors import FiresteelError
 from firesteel.program import Program
 
@@ -45,9 +45,8 @@ def eventually(
 class Session:
     """The cluster as a user of the Python client sees it."""
 
-    def __init__(self, cluster: LocalCluster, failpoints: Path) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
-        self.failpoints = failpoints  # a file in it kills who reaches the point with its name
         self.client: Client = cluster.client()
 
     @property
@@ -163,20 +162,25 @@ def job_master_pid(session: Session, job_id: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file in it kills whoever in the shared cluster reaches the point with its name."""
+    return tmp_path_factory.mktemp("failpoints")
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory, failpoints: Path) -> Iterator[Session]:
     conf = Configuration.load(
         overrides={"metrics.reporter.prom.port": "0", "task.cancellation.timeout": "3 s"}
     )
     directory = tmp_path_factory.mktemp("cluster")
-    points = tmp_path_factory.mktemp("failpoints")
     with contextlib.ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv(failpoints.FOLDER, str(points))
+            patched.setenv(FOLDER, str(failpoints))
             cluster = stack.enter_context(
                 LocalCluster(conf, task_executors=2, slots=2, directory=directory)
             )
         cluster.wait_for_slots(timeout_s=WARM_S)
-        yield Session(cluster, points)
+        yield Session(cluster)
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ class Ledger:
 
 
 def test_rows_count_once_wherever_a_process_dies(
-    session: Session, tmp_path: Path, postgres: str
+    session: Session, tmp_path: Path, postgres: str, failpoints: Path
 ) -> None:
     names = ("files", "python", "batches", "checkpoints")
     files, python, batches, checkpoints = folders = [tmp_path / name for name in names]
@@ -226,14 +226,14 @@ def test_rows_count_once_wherever_a_process_dies(
     try:
         progress("the start")
         for point in Failpoint:
-            armed = session.failpoints / point.value
+            armed = failpoints / point.value
             armed.touch()
             eventually(lambda armed=armed: not armed.exists(), f"somebody dies at {point}")
             progress(f"the death at {point}")
     finally:
         end.touch()
         for point in Failpoint:
-            (session.failpoints / point.value).unlink(missing_ok=True)
+            (failpoints / point.value).unlink(missing_ok=True)
     details = session.client.wait(job_id)
     reader.join()
     assert details.status.name == "FINISHED"

@@ -147,7 +147,7 @@ def test_a_context_that_is_stopped_takes_its_jvm_with_it(engine: SparkEngine) ->
 
     def stopping(df: Any) -> Any:
         df.sparkSession._jsc.sc().stop()  # as it stops itself when its cluster has removed it
-        return df
+        return df.selectExpr("x + 1 AS x")
 
     harness = stage(engine, stopping)
     harness.process(pa.record_batch([[1]], schema=SCHEMA))
