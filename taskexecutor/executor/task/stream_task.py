@@ -379,7 +379,7 @@ class StreamTask:
         assert self._kind is not None
         self._kind.drain()
         if self._checkpoints is not None:
-            self._checkpoints.say_again_that_data_ended()
+            self._checkpoints.say_if_data_ended()
 
     def _checkpoint_ended(self, checkpoint_id: int, *, completed: bool, stops: bool) -> None:
         assert self._kind is not None

@@ -135,10 +135,10 @@ class TaskCheckpoints:
         wait an interval for the next one when all tasks have come so far.
         """
         self._finished = True
-        self._services.answer(DataEnded(attempt_id=self._attempt_id))
+        self.say_if_data_ended()
 
-    def say_again_that_data_ended(self) -> None:
-        """If it has: the message may be lost."""
+    def say_if_data_ended(self) -> None:
+        """Also again: the message may be lost."""
         if self._finished:
             self._services.answer(DataEnded(attempt_id=self._attempt_id))
 

@@ -88,6 +88,18 @@ def acknowledge(
     )
 
 
+def decline(made: World, execution: Execution, checkpoint_id: int) -> None:
+    assert execution.slot is not None
+    made.post(
+        events.CheckpointDeclined(
+            task_executor_id=execution.slot.task_executor_id,
+            attempt_id=execution.attempt_id,
+            checkpoint_id=checkpoint_id,
+            cause="the disk is full",
+        )
+    )
+
+
 def ask_split(made: World, received: int) -> list[commands.Command]:
     (source,) = made.executions("source")
     assert source.slot is not None
@@ -209,15 +221,7 @@ def test_the_job_fails_with_too_many_failed_checkpoints_and_says_which_task_decl
     made = world()
     trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
     (sink,) = made.executions("sink")
-    assert sink.slot is not None
-    made.post(
-        events.CheckpointDeclined(
-            task_executor_id=sink.slot.task_executor_id,
-            attempt_id=sink.attempt_id,
-            checkpoint_id=trigger.checkpoint_id,
-            cause="the disk is full",
-        )
-    )
+    decline(made, sink, trigger.checkpoint_id)
     assert made.core.graph.status is JobStatus.FAILING
     assert (
         "sink (1/1)#0 declined: the disk is full" in made.core.exceptions.newest_first()[0].summary
@@ -426,15 +430,7 @@ def test_operators_see_how_checkpoints_went() -> None:
     acknowledge(made, source, trigger.checkpoint_id)
     (pending, *_) = checkpoint_details(made.core, made.now, subtasks=False)
     assert (pending.state, pending.acknowledged, pending.tasks) == ("COLLECTING", 1, 2)
-    assert sink.slot is not None
-    made.post(
-        events.CheckpointDeclined(
-            task_executor_id=sink.slot.task_executor_id,
-            attempt_id=sink.attempt_id,
-            checkpoint_id=trigger.checkpoint_id,
-            cause="the disk is full",
-        )
-    )
+    decline(made, sink, trigger.checkpoint_id)
     failed, complete_one = checkpoint_details(made.core, made.now + 9, subtasks=True)
     assert (failed.checkpoint_id, failed.state, failed.duration_ms) == (first + 1, "FAILED", 500)
     assert "sink (1/1)#0 declined: the disk is full" in failed.failure

@@ -220,10 +220,8 @@ def fed_by_hand(
     )
 
 
-def test_what_comes_before_the_last_barrier_is_part_of_it(
-    new_exchange: Callable[[], Exchange], tmp_path: Path
-) -> None:
-    exchange, answers, sink = new_exchange(), Answers(tmp_path), SlowSink(99)
+def overtaken(exchange: Exchange, answers: Answers, sink: SlowSink) -> tuple[Run, Any, Any]:
+    """A sink that has a barrier of the first of its producers, and the row behind it."""
     edge = in_edge("link")
     run = fed_by_hand(exchange, answers, sink, edge)
     ahead, behind = (run.producer(edge, subtask, producers=2) for subtask in range(2))
@@ -232,6 +230,14 @@ def test_what_comes_before_the_last_barrier_is_part_of_it(
     ahead.emit_event(UNALIGNED)
     ahead.emit(batch(1))
     await_(lambda: sink.taken)
+    return run, ahead, behind
+
+
+def test_what_comes_before_the_last_barrier_is_part_of_it(
+    new_exchange: Callable[[], Exchange], tmp_path: Path
+) -> None:
+    answers, sink = Answers(tmp_path), SlowSink(99)
+    run, ahead, behind = overtaken(new_exchange(), answers, sink)
     behind.emit(batch(2))
     behind.emit_event(UNALIGNED)
     behind.emit(batch(3))
@@ -255,15 +261,8 @@ def test_what_comes_before_the_last_barrier_is_part_of_it(
 def test_a_checkpoint_that_is_given_up_while_it_records_is_forgotten(
     new_exchange: Callable[[], Exchange], tmp_path: Path
 ) -> None:
-    exchange, answers, sink = new_exchange(), Answers(tmp_path), SlowSink(99)
-    edge = in_edge("link")
-    run = fed_by_hand(exchange, answers, sink, edge)
-    ahead, behind = (run.producer(edge, subtask, producers=2) for subtask in range(2))
-    run.start()
-    run.wait_for(ExecutionState.RUNNING)
-    ahead.emit_event(UNALIGNED)
-    ahead.emit(batch(1))
-    await_(lambda: sink.taken)
+    answers, sink = Answers(tmp_path), SlowSink(99)
+    run, ahead, behind = overtaken(new_exchange(), answers, sink)
     run.task.notify_checkpoint(1, completed=False)
     behind.emit_event(UNALIGNED)
     for producer in (behind, ahead):
