@@ -34,8 +34,8 @@ def job_id(name: str) -> JobId:
     return JobId(stable_id("job", name))
 
 
-def free(*indexes: int) -> tuple[SlotStatus, ...]:
-    return tuple(SlotStatus(slot_index=index, profile=UNKNOWN) for index in indexes)
+def free(*indexes: int, warm: bool = False) -> tuple[SlotStatus, ...]:
+    return tuple(SlotStatus(slot_index=index, profile=UNKNOWN, warm=warm) for index in indexes)
 
 
 def held(index: int, request: commands.RequestSlot) -> SlotStatus:

@@ -91,5 +91,5 @@ class SlotStatus:
     profile: ResourceProfile  # UNKNOWN while free
     allocation_id: AllocationId | None = None  # None: free
     job_id: JobId | None = None  # set exactly when allocation_id is
-    warm: bool = False  # its process is up with its SparkSession; for display only
+    warm: bool = False  # its process is up with its SparkSession
     problem: str = ""  # why its process cannot start; empty: none known

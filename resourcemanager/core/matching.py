@@ -9,6 +9,8 @@ Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
 * A requirement of UNKNOWN size gets the default slot of the TaskExecutor it lands on: the size is
   decided here.
 * A slot needs a free index and room for its size in what remains of the TaskExecutor's total.
+* A warm slot comes before one whose process is still starting: a job whose process has died is
+  not to wait seconds for the next one.
 * Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties: the
   one that came first.
 """
@@ -30,6 +32,7 @@ class Offer:
 
     task_executor_id: TaskExecutorId
     free_slots: tuple[int, ...]  # in the order in which they are to be given
+    warm: int = 0  # that many of them, the first ones, have a process that is ready
     slots_total: int
     remaining: ResourceProfile  # its total less the profiles of its taken slots
     default_slot: ResourceProfile
@@ -97,10 +100,10 @@ class _Room:
     def fits(self, profile: ResourceProfile) -> bool:
         return self.given < len(self.offer.free_slots) and profile.fits_in(self.remaining)
 
-    def rank(self, spread: bool) -> float:
+    def rank(self, spread: bool) -> tuple[bool, float]:
         free = len(self.offer.free_slots) - self.given
         utilisation = 1.0 - free / self.offer.slots_total
-        return utilisation if spread else -utilisation
+        return self.given >= self.offer.warm, utilisation if spread else -utilisation
 
     def take(self, profile: ResourceProfile) -> int:
         self.remaining = self.remaining - profile

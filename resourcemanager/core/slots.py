@@ -131,14 +131,18 @@ class TaskExecutor:
         return self.taken == 0
 
     def free_slots(self) -> tuple[int, ...]:
-        """Slots whose processes cannot start come last: a job's own environment may mend that."""
+        """Warm ones come first, and those whose processes cannot start last: a job's own
+        environment may mend that.
+        """
         free = [slot for slot in self.slots.values() if slot.state is SlotState.FREE]
-        return tuple(slot.index for slot in sorted(free, key=lambda slot: bool(slot.problem)))
+        free.sort(key=lambda slot: (not slot.warm, bool(slot.problem)))
+        return tuple(slot.index for slot in free)
 
     def offer(self) -> Offer:
         return Offer(
             task_executor_id=self.task_executor_id,
             free_slots=self.free_slots(),
+            warm=sum(slot.warm and slot.state is SlotState.FREE for slot in self.slots.values()),
             slots_total=len(self.slots),
             remaining=self.remaining,
             default_slot=self.default_slot,

@@ -15,10 +15,17 @@ from resourcemanager.testing import GIB, SLOT, job_id
 BIG = ResourceProfile(cpu_cores=2.0, heap_bytes=3 * GIB, off_heap_bytes=GIB)
 
 
-def offer(name: str, *free: int, total: int = 4, remaining: ResourceProfile | None = None) -> Offer:
+def offer(
+    name: str,
+    *free: int,
+    warm: int = 0,
+    total: int = 4,
+    remaining: ResourceProfile | None = None,
+) -> Offer:
     return Offer(
         task_executor_id=TaskExecutorId(name),
         free_slots=free,
+        warm=warm,
         slots_total=total,
         remaining=SLOT * len(free) if remaining is None else remaining,
         default_slot=SLOT,
@@ -52,6 +59,13 @@ def test_spread_prefers_the_least_used() -> None:
 def test_packed_fills_the_most_used_first() -> None:
     plan = match_slots([offer("a", 0, 1, 2, 3), offer("b", 2, 3)], [need("j", 3)], spread=False)
     assert places(plan) == [("b", 2), ("b", 3), ("a", 0)]
+
+
+def test_warm_slots_come_first_on_whichever_task_executor() -> None:
+    offers = [offer("a", 0, 1, 2, 3, warm=1), offer("b", 3, 2, warm=2)]
+    for spread in (True, False):
+        plan = match_slots(offers, [need("j", 3)], spread=spread)
+        assert set(places(plan)) == {("a", 0), ("b", 3), ("b", 2)}
 
 
 def test_unknown_gets_the_default_slot() -> None:

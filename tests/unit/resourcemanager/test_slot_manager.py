@@ -63,6 +63,20 @@ def test_slots_come_back_by_report_and_go_to_the_job_that_waits() -> None:
     assert rm.slot(first[0].allocation_id) is None
 
 
+def test_a_job_whose_process_died_gets_a_warm_slot_at_once() -> None:
+    rm = Harness()
+    rm.register("a")
+    rm.register("b", free(0, 1, warm=True))
+    first, second = rm.submit("job", 2)
+    assert {first.slot_index, second.slot_index} == {0, 1}
+    assert first.connection == second.connection == rm.connection("b")
+    rm.report("a", *free(0), *free(1, warm=True))
+    rm.accept(first, second)
+    rm.report("b", *free(first.slot_index), held(second.slot_index, second))
+    (third,) = rm.sent(commands.RequestSlot)
+    assert (third.connection, third.slot_index) == (rm.connection("a"), 1)
+
+
 def test_a_known_size_is_given_exactly() -> None:
     big = ResourceProfile(cpu_cores=1.5, heap_bytes=GIB + 1)
     rm = Harness()
