@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from firesteel._proto import (
     common_pb2,
@@ -192,21 +193,14 @@ def _tasks_submitted(
 def _part_of(
     submit: tasks_pb2.SubmitTasks, tasks: list[tasks_pb2.TaskDeployment]
 ) -> tasks_pb2.SubmitTasks:
-    """The part of a deployment for one slot: its tasks and their vertices."""
+    """The part of a deployment for one slot: all of it but others' tasks and vertices."""
     if len(tasks) == len(submit.tasks):
         return submit
     wanted = {task.vertex_id for task in tasks}
-    return tasks_pb2.SubmitTasks(
-        job_id=submit.job_id,
-        job_master_epoch=submit.job_master_epoch,
-        vertices=[vertex for vertex in submit.vertices if vertex.vertex.vertex_id in wanted],
-        locations=submit.locations,
-        tasks=tasks,
-        job_name=submit.job_name,
-        config=submit.config,
-        blobs=submit.blobs,
-        checkpoint_directory=submit.checkpoint_directory,
-    )
+    part: dict[str, Any] = {field.name: value for field, value in submit.ListFields()}
+    part["tasks"] = tasks
+    part["vertices"] = [v for v in submit.vertices if v.vertex.vertex_id in wanted]
+    return tasks_pb2.SubmitTasks(**part)
 
 
 def _cancellation_timeout_s(config: Mapping[str, str], conf: Configuration) -> float:
