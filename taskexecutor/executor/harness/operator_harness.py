@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.key_group_content import decode_key_group
 from firesteel.common.ids import stable_id
 from firesteel.common.key_groups import key_group
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
@@ -21,7 +22,7 @@ from taskexecutor.executor.state import (
     TaskOperatorState,
     key_group_range,
 )
-from taskexecutor.executor.state.files import decoded, encoded
+from taskexecutor.executor.state.files import encoded
 from taskexecutor.executor.task.chain import NodeTarget, create_node
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.mailbox import Mailbox
@@ -243,7 +244,7 @@ def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
     unpickled on the way.
     """
     state = RestoredOperatorState(
-        keyed=[entry for _, content in encoded(snapshot) for entry in decoded(content)],
+        keyed=[entry for _, content in encoded(snapshot) for entry in decode_key_group(content)],
         lists=snapshot.lists,
         union_lists=snapshot.union_lists,
         broadcasts=snapshot.broadcasts,

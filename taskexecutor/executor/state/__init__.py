@@ -5,11 +5,11 @@ The shape is made for checkpoints: `snapshot()` is the synchronous part and take
 whatever the state's size; what it returns is written by another thread and then released.
 """
 
+from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
 from taskexecutor.executor.state.in_flight import RestoredInFlight
-from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
-from taskexecutor.executor.state.keyed_rows import RowsSlice
+from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot
 from taskexecutor.executor.state.keyed_timers import KeyedTimers
 from taskexecutor.executor.state.operator_state import (
     OperatorStateSnapshot,

@@ -1,11 +1,9 @@
 """The files of an operator's state: written by the asynchronous part of a snapshot, read on
 recovery.
 
-Keyed state is one file per operator and subtask: a slice per key group, ascending, each a pickled
-pair: a list of (name, key, namespace, value), timers among them, and a list of (name, table), with
-each table as an Arrow stream. A task that restores reads the slices of its own key groups, whoever
-wrote them. Pickle holds values of the user's classes; who can write the checkpoint directory can
-run code in the job, which the documentation says.
+Keyed state is one file per operator and subtask: a slice per key group, ascending
+(`key_group_content`). A task that restores reads the slices of its own key groups, whoever wrote
+them.
 """
 
 from __future__ import annotations
@@ -19,13 +17,17 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from firesteel.common.checkpoints.key_group_content import (
+    KeyedStateEntry,
+    RowsSlice,
+    decode_key_group,
+    encode_key_group,
+)
 from firesteel.common.checkpoints.state import KeyedHandle, KeyGroupSlice, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.state.in_flight import restored_in_flight
-from taskexecutor.executor.state.keyed import KeyedStateEntry
-from taskexecutor.executor.state.keyed_rows import RowsSlice, from_bytes, to_bytes
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
 
 
@@ -71,10 +73,8 @@ class _KeyGroup:
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
-        rows = [(entry.name, entry.key, entry.namespace, entry.value) for entry in self.entries]
-        tables = [(name, to_bytes(table)) for name, table in self.tables]
         try:
-            return pickle.dumps((rows, tables), protocol=5)
+            return encode_key_group(self.entries, self.tables)
         except Exception as error:
             raise _unwritable(self.entries, error) from error
 
@@ -97,15 +97,6 @@ def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
     groups = _by_key_group(snapshot)
     for key_group in sorted(groups):
         yield key_group, groups.pop(key_group).to_bytes()
-
-
-def decoded(content: bytes) -> Iterator[KeyedStateEntry | RowsSlice]:
-    """A key group's part of `encoded`."""
-    rows, tables = pickle.loads(content)
-    for row in rows:
-        yield KeyedStateEntry(*row)
-    for name, table in tables:
-        yield RowsSlice(name, from_bytes(table))
 
 
 def _write_keyed(
@@ -134,7 +125,7 @@ def _read_keyed(
 ) -> Iterator[KeyedStateEntry | RowsSlice]:
     for handle in handles:
         for part in handle.slices:
-            yield from decoded(storage.read_slice(handle.file, part))
+            yield from decode_key_group(storage.read_slice(handle.file, part))
 
 
 def _encoded(states: dict[str, list[Any]]) -> dict[str, tuple[bytes, ...]]:

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
 from firesteel.common.key_groups import KeyGroupRange
-from taskexecutor.executor.state.keyed import KeyedStateEntry
 
 _REMOVED: Final = object()  # hides the value in a lower layer
 _ABSENT: Final = object()

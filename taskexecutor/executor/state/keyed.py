@@ -5,18 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
 from firesteel.common.key_groups import KeyGroupRange
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedStateEntry:
-    name: str
-    key: Any
-    namespace: Any
-    value: Any
 
 
 class KeyedStateSnapshot(Protocol):

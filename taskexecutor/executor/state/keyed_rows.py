@@ -23,14 +23,6 @@ _MEANING = b"firesteel.meaning"  # in the metadata of a table's schema, as JSON
 
 
 @dataclass(frozen=True, slots=True)
-class RowsSlice:
-    """The rows of one key group."""
-
-    name: str
-    table: pa.Table
-
-
-@dataclass(frozen=True, slots=True)
 class RowsSnapshot:
     """What `KeyedRows.keep` was given."""
 
@@ -117,16 +109,3 @@ class TaskKeyedRows:
         if make is None:
             return None
         return RowsSnapshot(make, self._key_columns, self._meaning, self._max_parallelism)
-
-
-def to_bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
-
-
-def from_bytes(content: bytes) -> pa.Table:
-    with pa.ipc.open_stream(content) as reader:
-        return reader.read_all()

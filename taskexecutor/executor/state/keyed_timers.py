@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from taskexecutor.executor.state.keyed import KeyedStateEntry
+from firesteel.common.checkpoints.key_group_content import (
+    EVENT_TIME_TIMERS,
+    PROCESSING_TIME_TIMERS,
+    KeyedStateEntry,
+)
 from taskexecutor.executor.timing.timers import Timer
-
-_EVENT_TIME, _PROCESSING_TIME = "firesteel.event_time_timers", "firesteel.processing_time_timers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,10 @@ class KeyedTimers:
     @classmethod
     def of(cls, entries: Iterable[KeyedStateEntry]) -> KeyedTimers:
         """The timers that `entries` has made entries of."""
-        timers: dict[str, list[tuple[int, Timer]]] = {_EVENT_TIME: [], _PROCESSING_TIME: []}
+        timers: dict[str, list[tuple[int, Timer]]] = {
+            EVENT_TIME_TIMERS: [],
+            PROCESSING_TIME_TIMERS: [],
+        }
         for entry in entries:
             timestamp, namespace = entry.namespace
             timers[entry.name].append((entry.value, Timer(timestamp, entry.key, namespace)))
@@ -36,8 +41,8 @@ class KeyedTimers:
 
     def entries(self) -> Iterator[KeyedStateEntry]:
         for name, timers in (
-            (_EVENT_TIME, self.event_time),
-            (_PROCESSING_TIME, self.processing_time),
+            (EVENT_TIME_TIMERS, self.event_time),
+            (PROCESSING_TIME_TIMERS, self.processing_time),
         ):
             for timer, number in timers.items():
                 if timer.key is not None:
@@ -46,4 +51,4 @@ class KeyedTimers:
 
 
 def is_timer(entry: KeyedStateEntry) -> bool:
-    return entry.name in (_EVENT_TIME, _PROCESSING_TIME)
+    return entry.name in (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS)

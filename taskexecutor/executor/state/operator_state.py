@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from taskexecutor.executor.state.in_flight import RestoredInFlight
-from taskexecutor.executor.state.keyed import KeyedState, KeyedStateEntry, KeyedStateSnapshot
-from taskexecutor.executor.state.keyed_rows import RowsSlice, RowsSnapshot, TaskKeyedRows
+from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot
+from taskexecutor.executor.state.keyed_rows import RowsSnapshot, TaskKeyedRows
 from taskexecutor.executor.state.keyed_timers import KeyedTimers, is_timer
 
 
