@@ -5,6 +5,9 @@ With checkpoints, the chunks between two of them are a group, which clients do n
 checkpoint is complete that holds the group's name. Then the sink has the group shown, or after a
 failure the attempt that restores the checkpoint does: again, if need be, which changes nothing.
 
+A chunk costs three processes some milliseconds of their time. So rows that come one by one wait for
+others, for `INTERVAL_MS` after the last chunk: the first ones of a pause are sent at once.
+
 At most `WINDOW` chunks are under way, and kept here until they are acknowledged: they may have to
 be sent again. With the window full the operator waits for an acknowledgement, running the task's
 mails while it does, so a cancellation reaches it.
@@ -12,6 +15,7 @@ mails while it does, so a cancellation reaches it.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -26,6 +30,7 @@ from taskexecutor.executor.connectors.runtime import SinkRuntime
 
 WINDOW = 4
 CHUNK_BYTES = 2**20  # small batches are sent together up to this
+INTERVAL_MS = 100  # between chunks that are smaller
 _WAIT_S = 1.0
 
 
@@ -43,7 +48,9 @@ class _Group(NamedTuple):
 
 
 class Collecting(StreamOperator):
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: int = INTERVAL_MS) -> None:
+        self._interval_ms = interval_ms
+        self._sent_ms = -interval_ms  # when the last chunk was
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._next_sequence = 0
@@ -64,17 +71,30 @@ class Collecting(StreamOperator):
         if not batch.num_rows:
             return
         if self._gathered and batch.schema != self._gathered[0].schema:
-            self.flush()
+            self._send_gathered()
         # A batch larger than a message is cut.
         rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
         for offset in range(0, batch.num_rows, rows):
             part = batch.slice(offset, rows)
             if self._gathered_bytes + part.nbytes > CHUNK_BYTES:
-                self.flush()
+                self._send_gathered()
             self._gathered.append(part)
             self._gathered_bytes += part.nbytes
 
     def flush(self) -> None:
+        if not self._gathered:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        due_ms = self._sent_ms + self._interval_ms
+        if self._sent_ms <= now_ms < due_ms:  # else it is time, or the clock was set back
+            self.context.timers.register_processing_time(due_ms)
+        else:
+            self._send_gathered()
+
+    def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
+        self._send_gathered()
+
+    def _send_gathered(self) -> None:
         if not self._gathered:
             return
         sink = pa.BufferOutputStream()
@@ -87,9 +107,11 @@ class Collecting(StreamOperator):
         if self.context.checkpoints:
             group, self._group_begun = self._group_name, True
         self._send(sink.getvalue().to_pybytes(), group)
+        self._sent_ms = time.time_ns() // 1_000_000
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """What was sent must be kept before the checkpoint says so."""
+        """What came before it must be kept before the checkpoint says so."""
+        self._send_gathered()
         self._wait_until(0)
         if self._group_begun:
             group = _Group(checkpoint_id, self.context.task.job_id, self._group_name)
@@ -125,7 +147,7 @@ class Collecting(StreamOperator):
         ):
             # A result without rows has columns, too.
             self._gathered.append(pa.RecordBatch.from_pylist([], schema=schema))
-        self.flush()
+        self._send_gathered()
         self._wait_until(0)  # the job is not finished before its rows are safe
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,10 @@ import pyarrow as pa
 from dispatcher.results import ResultStore, follow
 from firesteel.common.ids import AttemptId, stable_id
 from firesteel.common.operator_messages import OperatorEvent, OperatorMessage
-from firesteel.connectors import CollectSink
 from firesteel.testing import OperatorHarness
 from jobmaster.core.coordinators import CollectCoordinator
 from jobmaster.core.coordinators.base import Spool
-from taskexecutor.executor.connectors.runtime import sink_runtime
+from taskexecutor.executor.connectors.collect_sink import Collecting
 from taskexecutor.executor.state import RestoredOperatorState
 
 JOB, SINK, SCHEMA = stable_id("job"), stable_id("sink"), pa.schema([("n", pa.int64())])
@@ -30,12 +30,17 @@ class Master:
         self.chunks = 0
 
     def attempt(
-        self, number: int, restored: RestoredOperatorState | None = None
+        self,
+        number: int,
+        restored: RestoredOperatorState | None = None,
+        *,
+        interval_ms: int = 0,
+        checkpoints: bool = True,
     ) -> OperatorHarness:
         harness = OperatorHarness(
-            sink_runtime(CollectSink()).operator(),
+            Collecting(interval_ms),
             [SCHEMA],
-            checkpoints=True,
+            checkpoints=checkpoints,
             attempt=number,
             restored=restored,
         )
@@ -108,4 +113,36 @@ def test_rows_of_a_checkpoint_that_was_given_up_are_seen_with_the_next(tmp_path:
     sink.checkpoint(3)
     sink.complete(2)
     assert master.seen() == [1, 2]
+    sink.close()
+
+
+HOUR_MS = 3_600_000
+
+
+def test_rows_that_come_soon_after_others_wait_for_more(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    sink = master.attempt(0, interval_ms=HOUR_MS, checkpoints=False)
+    for number in range(4):
+        sink.process(numbers(number))
+        sink.flush()
+    assert master.seen() == [0], "the first ones do not wait"
+    due_ms = time.time_ns() // 1_000_000 + HOUR_MS
+    sink.processing_time(due_ms)
+    assert (master.seen(), master.chunks) == ([0, 1, 2, 3], 2)
+    sink.process(numbers(4))
+    sink.flush()
+    sink.finish()
+    sink.close()
+    assert (master.seen(), master.chunks) == ([0, 1, 2, 3, 4], 3)
+
+
+def test_rows_that_wait_for_more_are_in_the_checkpoint(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    sink = master.attempt(0, interval_ms=HOUR_MS)
+    for number in range(2):
+        sink.process(numbers(number))
+        sink.flush()
+    sink.checkpoint(1)
+    sink.complete(1)
+    assert master.seen() == [0, 1]
     sink.close()
