@@ -142,6 +142,11 @@ class Program:
         conf = Configuration.load(overrides=own)
         for unknown in Configuration(self.configuration).warnings:
             _warn(unknown)
+        if secrets := Configuration(own).secrets():
+            raise InvalidProgram(
+                f"{min(secrets)} is part of the cluster's configuration, not of a job's, which"
+                " all may read: set it in config.yaml, or with -D where the cluster is started"
+            )
         return build_job_graph(
             pending,
             job_id=JobId(random_id()),

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 import taskexecutor
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import SECRETS, Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
 from firesteel.common.process.log_files import slot_log
@@ -172,10 +172,10 @@ class ExecutorProcesses:
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
         inherited = os.environ.get("PYTHONPATH")
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != SECRETS},
             "PYTHONPATH": f"{ours}{os.pathsep}{inherited}" if inherited else ours,
             "TMPDIR": str(temp_dir),  # removed when the process has ended, however it did
-            CONFIG_VARIABLE: json.dumps(conf.to_dict()),
+            CONFIG_VARIABLE: json.dumps(conf.shown()),
         }
 
     async def _watch_memory(self, interval_s: float) -> None:

@@ -12,10 +12,14 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.object_store import ObjectStore
 
 # A busy machine is no reason to fail, nor are unlucky draws: no example has a time limit, and each
 # run has the same ones, but for HYPOTHESIS_PROFILE=explore. Examples share their test's fixtures,
@@ -82,6 +86,17 @@ def postgres(no_leaks: None) -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def object_store(no_leaks: None) -> Iterator[ObjectStore]:
+    """S3, whose credentials are in the environment."""
+    from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
+
+    with pytest.MonkeyPatch.context() as patched, ObjectStore() as store:
+        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        yield store
 
 
 def _processes(mark: str) -> list[psutil.Process]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel import Environment
 from firesteel.common.config import (
     Configuration,
     ConfigurationError,
@@ -13,6 +14,7 @@ from firesteel.common.config import (
     parse_definitions,
 )
 from firesteel.common.units import parse_duration_s, parse_size_bytes
+from firesteel.errors import InvalidProgram
 
 
 def written(folder: Path, text: str) -> Path:
@@ -172,6 +174,32 @@ def test_as_arguments_of_a_process() -> None:
     arguments = conf.to_arguments()
     assert arguments[:2] == ["-D", "parallelism.default=2"]
     assert Configuration(parse_definitions(arguments[1::2])) == conf
+
+
+def test_secrets_reach_processes_by_their_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = Configuration(
+        {"s3.secret-key": "hush", "database.url": "db://u:hush@h/d", "parallelism.default": 2}
+    )
+    assert "hush" not in " ".join([*conf.to_arguments(), repr(conf), str(conf.shown())])
+    given = conf.to_environment()
+    assert given["AWS_SECRET_ACCESS_KEY"] == "hush", "where pyarrow looks for it"
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "config.yaml"
+    path.write_text("s3: {secret-key: another}")
+    started = Configuration.load(path, parse_definitions(conf.to_arguments()[1::2]))
+    assert started == conf, "the process that started it has decided"
+    assert Configuration({"parallelism.default": 2}).to_environment() == {}
+
+
+def test_a_job_has_no_secrets_of_the_cluster() -> None:
+    env = Environment(configuration={"s3.secret-key": "hush"})
+    env.from_sequence(0, 10).print()
+    with pytest.raises(InvalidProgram, match="s3.secret-key is part of the cluster's conf") as told:
+        env.job_graph()
+    assert "hush" not in str(told.value)
 
 
 @pytest.mark.parametrize("definition", ["parallelism.default", "=2", ""])

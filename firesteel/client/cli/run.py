@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def run(
         conf=conf,
         address="" if cluster is None else cluster.address,
         overrides={
-            **_job_overrides(definitions, parallelism),
+            **_job_overrides(definitions, parallelism, conf.secrets() if cluster is None else ()),
             **_recovery(from_savepoint, allow_non_restored_state, claim_mode),
         },
         attached=not detached,
@@ -255,8 +256,12 @@ def _cluster_of(
             return find_cluster(address, conf)
 
 
-def _job_overrides(definitions: tuple[str, ...], parallelism: int | None) -> dict[str, str]:
-    overrides = parse_definitions(definitions)
+def _job_overrides(
+    definitions: tuple[str, ...], parallelism: int | None, of_cluster: Collection[str] = ()
+) -> dict[str, str]:
+    """`of_cluster`: keys that are meant for the cluster that is started for the job."""
+    parsed = parse_definitions(definitions)
+    overrides = {key: text for key, text in parsed.items() if key not in of_cluster}
     if parallelism is not None:
         overrides[options.PARALLELISM.key] = str(parallelism)
     return overrides

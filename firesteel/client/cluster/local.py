@@ -214,7 +214,7 @@ def _start_supervisor(
         supervisor = spawn_blocking(
             [*argv, *conf.to_arguments()],
             log_path=directory.logs / "supervisor.log",
-            env={**os.environ, "PYTHONPATH": import_path()},
+            env={**os.environ, **conf.to_environment(), "PYTHONPATH": import_path()},
             cwd=directory.path,
             lifeline=lifeline,
             ready_timeout_s=START_TIMEOUT_S,

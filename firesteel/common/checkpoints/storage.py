@@ -7,6 +7,9 @@ Paths in the metadata are relative to the job's directory, which can so be moved
 
 A file appears under its name only when it is whole. Every file has a checksum, and so has every
 part that is read by itself; what does not match is never used (invariant 6).
+
+No call waits for ever: S3 that does not answer is given up after three attempts of a few seconds.
+Credentials are no part of a URI, which is in logs and in the job store.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
+from urllib.parse import parse_qsl, urlsplit
 
 import xxhash
 
@@ -24,6 +28,8 @@ from firesteel.errors import FiresteelError
 METADATA = "_metadata"
 _PART = ".part"
 _COPY_BYTES = 4 << 20
+_ATTEMPTS = 3  # at a request to S3, each of which may stay without an answer for a few seconds
+_WITHOUT_DIRECTORIES = ("s3", "gcs")  # what could be created there is an empty object
 
 
 class StorageError(FiresteelError):
@@ -41,18 +47,9 @@ class CheckpointStorage:
         """
         self.uri = uri if "://" in uri else os.path.abspath(uri)
         self._option = option
-        # Imported late: every JobMaster imports this module, and few have checkpoints.
-        from pyarrow import fs as pafs
-
         self._fs: Any
-        try:
-            if "://" in uri:
-                self._fs, self._root = pafs.FileSystem.from_uri(uri)
-            else:
-                self._fs, self._root = pafs.LocalFileSystem(), self.uri
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{option}: {uri!r} is not a directory's URI: {error}") from error
-        self._root = self._root.rstrip("/")
+        self._fs, root = _file_system(self.uri, option)
+        self._root = root.rstrip("/")
 
     def at(self, path: str) -> CheckpointStorage:
         """The storage of a directory below this one."""
@@ -151,15 +148,26 @@ class CheckpointStorage:
         return f"{self._root}/{path}" if path else self._root
 
     def _create_parent(self, path: str) -> None:
-        self._fs.create_dir(self._path(path).rpartition("/")[0], recursive=True)
+        if self._fs.type_name not in _WITHOUT_DIRECTORIES:
+            self._fs.create_dir(self._path(path).rpartition("/")[0], recursive=True)
 
     @contextmanager
     def _new_file(self, path: str) -> Iterator[Any]:
-        """On a local disk it is flushed and renamed; an object store shows it when it is closed."""
+        """On a local disk it is flushed and renamed; an object store shows it when it is closed,
+        which cannot be avoided if it is not to be written to its end.
+        """
         where = self._path(path)
         if self._fs.type_name != "local":
-            with self._fs.open_output_stream(where) as stream:
+            stream = self._fs.open_output_stream(where)
+            try:
                 yield stream
+                stream.close()
+            except BaseException:
+                with suppress(OSError):
+                    stream.close()
+                with suppress(OSError):
+                    self._fs.delete_file(where)
+                raise
             return
         part = where + _PART
         try:
@@ -201,3 +209,45 @@ class CheckpointStorage:
         except OSError as error:
             reason = error.strerror or str(error)
             raise StorageError(f"{problem}: {reason}") from error
+
+
+def _file_system(uri: str, option: str) -> tuple[Any, str]:
+    """The file system of a path or URI, and the path in it. Raises StorageError."""
+    # Imported late: every JobMaster imports this module, and few have checkpoints.
+    from pyarrow import fs as pafs
+
+    if "://" not in uri:
+        return pafs.LocalFileSystem(), uri
+    parts = urlsplit(uri)
+    if parts.password is not None:
+        shown = uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1)
+        raise StorageError(
+            f"{option}: {shown!r} has credentials in it, which logs and the job store would show."
+            " Set s3.access-key and s3.secret-key for the cluster, or AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY in the environment of its processes"
+        )
+    try:
+        return _s3(uri) if parts.scheme == "s3" else pafs.FileSystem.from_uri(uri)
+    except ValueError as error:
+        raise StorageError(f"{option}: {uri!r} is not a directory's URI: {error}") from error
+    except OSError as error:
+        raise StorageError(f"{option}: {uri!r} cannot be reached: {error}") from error
+
+
+def _s3(uri: str) -> tuple[Any, str]:
+    """As `FileSystem.from_uri`, which tries again for minutes while nobody answers."""
+    from pyarrow import fs as pafs
+
+    options = dict(parse_qsl(urlsplit(uri).query))
+    if unknown := options.keys() - {"region", "endpoint_override", "scheme"}:
+        raise ValueError(
+            f"unknown parameter {min(unknown)!r}; there are region, endpoint_override and scheme"
+        )
+    found, root = pafs.FileSystem.from_uri(uri)  # finds the bucket's region
+    return pafs.S3FileSystem(
+        region=found.region or None,
+        endpoint_override=options.get("endpoint_override"),
+        scheme=options.get("scheme"),
+        allow_delayed_open=True,  # a small file is one request then, rather than three
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    ), root

@@ -1,10 +1,11 @@
 """Configuration: the options that Firesteel reads, and the values that a user sets."""
 
 from firesteel.common.config.configuration import (
+    SECRETS,
     Configuration,
     ConfigurationError,
     parse,
     parse_definitions,
 )
 
-__all__ = ["Configuration", "ConfigurationError", "parse", "parse_definitions"]
+__all__ = ["SECRETS", "Configuration", "ConfigurationError", "parse", "parse_definitions"]

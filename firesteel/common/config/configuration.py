@@ -23,6 +23,7 @@ from firesteel.errors import FiresteelError
 T = TypeVar("T")
 
 CONF_DIR = "FIRESTEEL_CONF_DIR"
+SECRETS = "FIRESTEEL_SECRETS"  # JSON: what a process is given in its environment
 # Keys without an option: Spark's own, and those of this cluster's processes.
 _PASSED_ON = ("spark.", "firesteel.")
 
@@ -50,14 +51,16 @@ class Configuration:
     def load(
         cls, path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
     ) -> Configuration:
-        """The values of `path`, or of $FIRESTEEL_CONF_DIR/config.yaml, under `overrides`.
+        """The values of `path`, or of $FIRESTEEL_CONF_DIR/config.yaml, under those of the process
+        that started this one (`to_environment`), under `overrides`.
 
         Raises ConfigurationError if the file is missing or not a mapping, and for bad values.
         """
         if path is None and os.environ.get(CONF_DIR):
             path = Path(os.environ[CONF_DIR]) / "config.yaml"
         values = _read(Path(path)) if path is not None else {}
-        return cls({**values, **(overrides or {})})
+        given = json.loads(os.environ.get(SECRETS, "{}"))
+        return cls({**values, **given, **(overrides or {})})
 
     def get(self, option: Option[T]) -> T:
         value = self._typed.get(option.key, option.default)
@@ -77,9 +80,27 @@ class Configuration:
         """Every `spark.*` key that was set; for the SparkSession of a slot."""
         return {key: text for key, text in self._values.items() if key.startswith("spark.")}
 
+    def shown(self) -> dict[str, str]:
+        """What was set, without what nobody is to see."""
+        return {key: text for key, text in self._values.items() if key not in self.secrets()}
+
+    def secrets(self) -> dict[str, str]:
+        return {
+            key: text
+            for key, text in self._values.items()
+            if (option := OPTIONS.get(key)) is not None and option.secret
+        }
+
     def to_arguments(self) -> list[str]:
-        """As repeated `-D key=value`, for a command line."""
-        return [part for key, text in self._values.items() for part in ("-D", f"{key}={text}")]
+        """As repeated `-D key=value`, for a command line; `to_environment` has the rest."""
+        return [part for key, text in self.shown().items() for part in ("-D", f"{key}={text}")]
+
+    def to_environment(self) -> dict[str, str]:
+        """For the environment of a process, and of those that it starts."""
+        secrets = self.secrets()
+        variables = {OPTIONS[key].variable: text for key, text in secrets.items()}
+        variables.pop("", None)
+        return {**variables, SECRETS: json.dumps(secrets)} if secrets else {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and self._values == other._values
@@ -88,7 +109,7 @@ class Configuration:
         return hash(frozenset(self._values.items()))
 
     def __repr__(self) -> str:
-        return f"Configuration({self._values!r})"
+        return f"Configuration({self.shown()!r})"
 
 
 def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str]:

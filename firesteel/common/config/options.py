@@ -26,6 +26,10 @@ class Option(Generic[T]):
     minimum: float | None = None
     maximum: float | None = None
     section: str = ""  # of docs/configuration.md
+    # Of the cluster alone, never of a job; and processes get it in their environment, because
+    # everybody on a machine sees command lines.
+    secret: bool = False
+    variable: str = ""  # of the environment, in which libraries look for it
 
 
 OPTIONS: dict[str, Option[Any]] = {}
@@ -47,8 +51,12 @@ class _Section:
         choices: tuple[str, ...] = (),
         minimum: float | None = None,
         maximum: float | None = None,
+        secret: bool = False,
+        variable: str = "",
     ) -> Option[T]:
-        option = Option(key, kind, default, doc, choices, minimum, maximum, self._title)
+        option = Option(
+            key, kind, default, doc, choices, minimum, maximum, self._title, secret, variable
+        )
         OPTIONS[key] = option
         return option
 
@@ -449,6 +457,39 @@ DATABASE_URL = _cluster.option(
     "string",
     "",
     "SQLAlchemy URL of the job store; empty: SQLite in the cluster's directory.",
+    secret=True,
+)
+S3_ACCESS_KEY = _cluster.option(
+    "s3.access-key",
+    "string",
+    "",
+    "For checkpoints and savepoints on S3; empty: AWS's usual environment, files or roles.",
+    secret=True,
+    variable="AWS_ACCESS_KEY_ID",
+)
+S3_SECRET_KEY = _cluster.option(
+    "s3.secret-key",
+    "string",
+    "",
+    "The secret of `s3.access-key`.",
+    secret=True,
+    variable="AWS_SECRET_ACCESS_KEY",
+)
+S3_ENDPOINT = _cluster.option(
+    "s3.endpoint",
+    "string",
+    "",
+    "URL of an object store other than AWS's that speaks S3, such as `http://minio:9000`.",
+    secret=True,
+    variable="AWS_ENDPOINT_URL",
+)
+S3_REGION = _cluster.option(
+    "s3.endpoint.region",
+    "string",
+    "",
+    "Region of S3; empty: that of the bucket.",
+    secret=True,
+    variable="AWS_DEFAULT_REGION",
 )
 HA_TYPE = _cluster.option(
     "high-availability.type",

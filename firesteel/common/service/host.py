@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -150,6 +151,7 @@ def service_main(
                     conf = Configuration.load(config, parse_definitions(definitions))
                     for warning in conf.warnings:
                         log.warning(warning)
+                    os.environ.update(conf.to_environment())
             except ConfigurationError as error:
                 print(f"{process_name}: {error}", file=sys.stderr)
                 sys.exit(BAD_USAGE)

@@ -1,20 +1,54 @@
-"""Files of checkpoints: whole or not there, and never believed if they are damaged."""
+"""Files of checkpoints: whole or not there, and never believed if they are damaged. On a disk and
+on S3.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from firesteel.common.checkpoints import storage as storage_module
 from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
+from tests.object_store import SECRET_KEY, ObjectStore
 
 
-@pytest.fixture(params=["path", "uri"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStorage:
-    return CheckpointStorage(str(tmp_path) if request.param == "path" else tmp_path.as_uri())
+class Place(NamedTuple):
+    """A directory, and what others do there."""
+
+    uri: str
+    put: Callable[[str, bytes], object]
+    delete: Callable[[str], object]
+
+
+@pytest.fixture(params=["path", "uri", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "s3":
+        store: ObjectStore = request.getfixturevalue("object_store")
+        prefix = uuid.uuid4().hex
+        return Place(
+            store.uri(prefix),
+            lambda path, content: store.put(f"{prefix}/{path}", content),
+            lambda path: store.delete(f"{prefix}/{path}"),
+        )
+    return Place(
+        str(tmp_path) if request.param == "path" else tmp_path.as_uri(),
+        lambda path, content: (tmp_path / path).write_bytes(content),
+        lambda path: (tmp_path / path).unlink(),
+    )
+
+
+@pytest.fixture
+def storage(place: Place) -> CheckpointStorage:
+    return CheckpointStorage(place.uri)
 
 
 def test_what_is_written_can_be_read_whole_and_in_parts(storage: CheckpointStorage) -> None:
@@ -24,34 +58,47 @@ def test_what_is_written_can_be_read_whole_and_in_parts(storage: CheckpointStora
     part = storage.write("x", [b"cde"])
     assert storage.read_slice(file, KeyGroupSlice(4, 2, 3, part.checksum)) == b"cde"
     assert storage.files() == ["job/chk-1/a", "x"]
+    assert storage.exists("x")
     assert storage.at("job").read_unchecked("chk-1/a") == b"abcdefg"
+    assert CheckpointStorage(storage.at("job").uri).files() == ["chk-1/a"]
 
 
+def test_a_file_of_several_parts(storage: CheckpointStorage) -> None:
+    """S3 takes parts of 5 MiB at least; chunks are smaller, and not of equal size."""
+    chunks = [bytes([n]) * (3 << 20) for n in range(5)] + [b"end"]
+    file = storage.write("a", chunks)
+    assert storage.read(file) == b"".join(chunks)
+
+
+@pytest.mark.parametrize("size", [100_000, 11 << 20])
 def test_a_file_that_could_not_be_written_to_its_end_is_not_there(
-    storage: CheckpointStorage,
+    storage: CheckpointStorage, size: int, request: pytest.FixtureRequest
 ) -> None:
     def chunks() -> Iterator[bytes]:
-        yield b"a" * 100_000
+        yield b"a" * size
         raise RuntimeError("the task was cancelled")
 
     with pytest.raises(RuntimeError, match="cancelled"):
         storage.write("job/a", chunks())
     assert storage.files() == []
+    if storage.uri.startswith("s3:"):
+        assert request.getfixturevalue("object_store").unfinished_uploads() == 0
 
 
-def test_damage_is_found(storage: CheckpointStorage, tmp_path: Path) -> None:
+def test_damage_is_found(storage: CheckpointStorage, place: Place) -> None:
     file = storage.write("a", [b"abcdefg"])
-    path = tmp_path / "a"
     for content, problem in [
         (b"abXdefg", "is damaged: the 7 bytes at 0 have checksum"),
         (b"abc", "is cut short: 7 bytes were written at 0, 3 are left"),
     ]:
-        path.write_bytes(content)
+        place.put("a", content)
         with pytest.raises(StorageError, match=problem):
             storage.read(file)
-    path.unlink()
-    with pytest.raises(StorageError, match=r"the file a of .* cannot be read"):
-        storage.read(file)
+    place.delete("a")
+    for read in (lambda: storage.read(file), lambda: storage.read_unchecked("a")):
+        with pytest.raises(StorageError, match=r"the file a of .* cannot be read"):
+            read()
+    assert not storage.exists("a")
 
 
 def test_deleting_what_is_gone_is_fine(storage: CheckpointStorage) -> None:
@@ -64,6 +111,16 @@ def test_deleting_what_is_gone_is_fine(storage: CheckpointStorage) -> None:
     assert not storage.exists("job/b")
 
 
+def test_a_copy_is_elsewhere_under_the_same_path(
+    storage: CheckpointStorage, tmp_path: Path, object_store: ObjectStore
+) -> None:
+    file = storage.write("chk-1/a", [b"x" * (6 << 20)])
+    for there in (str(tmp_path / "elsewhere"), object_store.uri(uuid.uuid4().hex)):
+        copied = CheckpointStorage(there)
+        storage.copy("chk-1/a", copied)
+        assert copied.read(file) == storage.read(file)
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b"])
 def test_no_path_leads_out(storage: CheckpointStorage, path: str) -> None:
     """A path may come from a metadata file (invariant 24)."""
@@ -71,23 +128,66 @@ def test_no_path_leads_out(storage: CheckpointStorage, path: str) -> None:
         storage.read(StateFile(path=path, size_bytes=1, checksum=""))
 
 
+def test_a_directory_that_can_be_written_is_left_as_it_was(place: Place) -> None:
+    storage = CheckpointStorage(place.uri)
+    storage.check_writable()
+    assert storage.files() == []
+
+
 def test_a_directory_that_cannot_be_written_is_named_with_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     storage = CheckpointStorage(str(tmp_path / "file" / "below"))
     with pytest.raises(StorageError, match=r"file/below cannot be written \(execution.checkpoin"):
         storage.check_writable()
-    good = CheckpointStorage(str(tmp_path / "new"))
-    good.check_writable()
-    assert good.files() == []
+
+
+def test_a_bucket_that_does_not_exist_is_named(object_store: ObjectStore) -> None:
+    storage = CheckpointStorage(object_store.uri("x", bucket="nowhere"))
+    problem = r"s3://nowhere/x\?.* cannot be written \(execution.*dir\): .*bucket does not exist"
+    with pytest.raises(StorageError, match=problem):
+        storage.check_writable()
+    with pytest.raises(StorageError, match=r"the file a of s3://nowhere.* cannot be written: .*"):
+        storage.write("a", [b"a"])
+
+
+def test_credentials_that_are_not_known_are_told(object_store: ObjectStore) -> None:
+    storage = CheckpointStorage(object_store.uri("x"))
+    problem = r"cannot be written \(execution.*The AWS Access Key Id you provided does not exist"
+    with object_store.refusing(), pytest.raises(StorageError, match=problem) as told:
+        storage.check_writable()
+    assert SECRET_KEY not in str(told.value)
+    storage.check_writable()
+
+
+def test_credentials_in_a_uri_are_refused_and_not_shown(object_store: ObjectStore) -> None:
+    uri = object_store.uri("x").replace("s3://", f"s3://AKIAX:{SECRET_KEY}@")
+    with pytest.raises(StorageError, match=r"'s3://checkpoints/x\?.*Set s3.access-key") as told:
+        CheckpointStorage(uri)
+    assert SECRET_KEY not in str(told.value)
+
+
+def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections, and says nothing."""
+    monkeypatch.setattr(storage_module, "_ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        storage = CheckpointStorage(f"s3://b/x?endpoint_override=127.0.0.1:{port}&scheme=http")
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"cannot be read: .*Timeout was reached"):
+            storage.exists("a")
+        assert time.monotonic() - began < 60
 
 
 def test_a_uri_of_nothing_known_is_refused() -> None:
-    with pytest.raises(StorageError, match="execution.checkpointing.dir: 'nope://x' is not"):
-        CheckpointStorage("nope://x")
+    for uri, problem in [("nope://x", "nope"), ("s3://b/x?endpoint=y", "unknown parameter 'endp")]:
+        told = f"execution.checkpointing.dir: '{re.escape(uri)}' is not .*{problem}"
+        with pytest.raises(StorageError, match=told):
+            CheckpointStorage(uri)
 
 
-def test_a_full_disk_leaves_no_file(storage: CheckpointStorage, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     """/dev/full takes nothing."""
+    storage = CheckpointStorage(str(tmp_path))
     os.symlink("/dev/full", tmp_path / "a.part")
     with pytest.raises(StorageError, match=r"cannot be written: No space left on device"):
         storage.write("a", [b"x" * 100])
