@@ -140,12 +140,10 @@ class TaskExecutorCore:
         for job in table.jobs.values():
             if (at := job_masters.give_up_at(table, job)) is not None:
                 deadlines.append(at)
-        if (
-            table.warm_not_before
-            and not table.stopping
-            and any(s.process is None and s.allocation is None for s in table.slots)
-        ):
-            deadlines.append(table.warm_not_before)
+        to_warm = [s for s in table.slots if s.process is None and s.allocation is None]
+        if to_warm and not table.stopping:
+            waits = (table.warm_not_before, *(slot.warm_not_before for slot in to_warm))
+            deadlines += [at for at in waits if at]
         for slot in table.slots:
             held = slot.allocation
             if slot.process and slot.process.state is ProcessState.STOPPING:

@@ -48,6 +48,8 @@ def match_to_slots(table: SlotTable, now: float) -> None:
     for slot in table.slots:
         if now >= slot.start_not_before:
             slot.start_not_before = 0.0
+        if now >= slot.warm_not_before:
+            slot.warm_not_before = 0.0
         _replace_misfit(table, slot, wanted[slot.index])
     # Slots that a job waits for come first.
     for slot in sorted(table.slots, key=lambda s: (s.allocation is None, s.index)):
@@ -71,7 +73,8 @@ def _start(table: SlotTable, slot: Slot, shape: ProcessShape, now: float) -> Non
     if table.stopping or now < slot.start_not_before or starting >= table.settings.max_starting:
         return
     if slot.allocation is None and (
-        now < table.warm_not_before or starting >= table.settings.max_warming
+        now < max(table.warm_not_before, slot.warm_not_before)
+        or starting >= table.settings.max_warming
     ):
         return
     executor_id = ExecutorId(table.ids.next(ExecutorId))
@@ -178,6 +181,8 @@ def died(table: SlotTable, event: events.ProcessDied, now: float) -> None:
                 allocations.report_lost(table, slot, reason)
                 allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.ACTIVE:
+            if _has_spare(table):  # its job goes on there, and needs the processor more
+                slot.warm_not_before = now + table.settings.quiet_s
             allocations.report_lost(table, slot, reason)
             allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.RELEASING:
@@ -185,6 +190,15 @@ def died(table: SlotTable, event: events.ProcessDied, now: float) -> None:
             if allocation.running():
                 allocations.report_lost(table, slot, reason)
             allocations.end(table, slot, SlotEvent.PROCESS_DIED, allocation.release_cause)
+
+
+def _has_spare(table: SlotTable) -> bool:
+    return any(
+        slot.state is SlotState.FREE
+        and slot.process is not None
+        and slot.process.state is ProcessState.READY
+        for slot in table.slots
+    )
 
 
 def _back_off(table: SlotTable, slot: Slot, problem: str, now: float) -> None:

@@ -21,8 +21,9 @@ class Settings:
     clean_timeout_s: float = 10.0
     max_starting: int = 2  # processes that come up at once: more would only slow each other
     max_warming: int = 2  # as many of them may be for free slots
-    # When a process that a job waited for is ready, free slots' processes wait that long: a job's
-    # first seconds, in which Spark's code is compiled, are its dearest.
+    # When a process that a job waited for is ready, or one that a job used has died and another is
+    # there, free slots' processes wait that long: a job's first seconds, in which Spark's code is
+    # compiled, are its dearest.
     quiet_s: float = 10.0
     start_backoff_s: float = 1.0  # doubled with each failure in a row
     max_start_backoff_s: float = 30.0

@@ -148,6 +148,7 @@ class Slot:
     process: SlotProcess | None = None
     start_backoff: Backoff
     start_not_before: float = 0.0
+    warm_not_before: float = 0.0  # while it is free
     start_problem: str = ""  # why processes cannot start; empty once one could
 
     @property

@@ -69,6 +69,34 @@ def test_processes_of_free_slots_start_after_a_jobs_first_seconds():
     ]
 
 
+def test_a_dead_process_is_replaced_after_the_seconds_in_which_its_job_goes_on_elsewhere():
+    def started(given: list[commands.Command]) -> list[int]:
+        return [c.slot_index for c in given if isinstance(c, commands.StartProcess)]
+
+    world = World(slots=3, quiet_s=10.0)
+    world.start_all()
+    world.give("a", index=0)
+    world.give("b", index=1)
+    assert started(world.die(0)) == [], "slot 2 is warm"
+    world.give("c", index=2)
+    assert started(world.pass_time(9.9)) == []
+    assert started(world.pass_time(0.2)) == [0]
+    world.ready(0)
+    world.die(1)
+    world.request("d", index=1)
+    assert world.only(commands.StartProcess).slot_index == 1, "a job waits for it"
+
+
+def test_a_process_that_dies_when_no_other_is_warm_is_replaced_at_once():
+    world = World(slots=2, quiet_s=10.0)
+    world.start_all()
+    world.give("a", index=0)
+    world.give("b", index=1)
+    world.pass_time(20.0)
+    world.die(0)
+    assert world.only(commands.StartProcess).slot_index == 0
+
+
 def test_a_process_that_cannot_start_is_retried_with_growing_pauses():
     world = World(slots=1)
     world.die(cause="exit code 1; the end of log: no java")
