@@ -258,6 +258,7 @@ class TaskExecutorMessages:
         dispatcher_address: str,
         checkpoint_directory: str = "",
         unaligned_checkpoints: bool = False,
+        state_backend: str = "",
     ) -> None:
         self._job_graph = job_graph
         self._epoch = epoch
@@ -272,6 +273,7 @@ class TaskExecutorMessages:
             dispatcher_address=dispatcher_address,
             checkpoint_directory=checkpoint_directory,
             unaligned_checkpoints=unaligned_checkpoints,
+            state_backend=state_backend,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges

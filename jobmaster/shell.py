@@ -107,6 +107,7 @@ class RunningJob:
             checkpoint_directory=directory,
             unaligned_checkpoints=settings.checkpoints is not None
             and settings.checkpoints.unaligned,
+            state_backend=settings.state_backend,
         )
         self._checkpoints = CheckpointStore(
             directory,

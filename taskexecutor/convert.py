@@ -372,6 +372,7 @@ def to_executor(
                     allocation_id=command.allocation_id,
                     job_dir=command.job_dir,
                     python_paths=command.python_paths,
+                    managed_bytes=command.managed_bytes,
                 )
             )
         case commands.CancelInProcess():

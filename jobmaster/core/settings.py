@@ -26,6 +26,7 @@ class JobSettings:
     reconnect_grace_s: float = 3.0
     restart: RestartSettings = None
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
+    state_backend: str = "hashmap"
 
 
 def settings_from(conf: Configuration) -> JobSettings:
@@ -39,6 +40,7 @@ def settings_from(conf: Configuration) -> JobSettings:
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
         restart=_restart_from(conf),
         checkpoints=_checkpoints_from(conf),
+        state_backend=conf.get(options.STATE_BACKEND),
     )
 
 

@@ -138,6 +138,7 @@ class AssignProcess:
     allocation_id: AllocationId
     job_dir: str
     python_paths: tuple[str, ...]
+    managed_bytes: int  # the slot's memory for state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

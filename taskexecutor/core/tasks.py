@@ -97,6 +97,7 @@ def _deliver(
                 allocation_id=held.allocation_id,
                 job_dir=job.job_dir,
                 python_paths=job.python_paths,
+                managed_bytes=held.profile.managed_bytes,
             )
         )
     table.command(commands.RelayToProcess(executor_id=executor_id, message=item.message))

@@ -96,6 +96,7 @@ def main(
         metrics_interval_s=max(0.05, conf.get(options.METRICS_INTERVAL)),
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
+        state_directory=conf.get(options.ROCKSDB_LOCALDIR),
     )
     garbage.keep_what_is_loaded()
     starting.join()

@@ -39,6 +39,7 @@ from taskexecutor.executor.preload import import_pandas
 from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.static_tables import StaticTables
+from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskMetrics, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices
 
@@ -61,7 +62,9 @@ class Host:
         metrics_interval_s: float,
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
+        state_directory: str = "",
     ) -> None:
+        """`state_directory`: state.backend.rocksdb.localdir."""
         self._link = link
         self._exchange = exchange
         self._engine = engine
@@ -76,6 +79,8 @@ class Host:
             jvm_samples=lambda: status_samples(engine.session, slot),
             interval_s=metrics_interval_s,
         )
+        self._state_directory = state_directory
+        self._state_backends = StateBackends(managed_bytes=0)  # replaced with each job
         self._job_id = ""
         self._job_threads: JobThreads | None = None
         self._surroundings: JobSurroundings | None = None
@@ -135,6 +140,9 @@ class Host:
             import_pandas()  # before the job's files can hide it
         self._job_id = assign.job_id
         self._job_threads = JobThreads()
+        self._state_backends = StateBackends(
+            managed_bytes=assign.managed_bytes, directory=self._state_directory
+        )
         self._user_roots = tuple(path for path in (assign.job_dir, *assign.python_paths) if path)
         self._surroundings = JobSurroundings(
             self._engine.session, self._engine.jvm_pid, assign.job_dir, assign.python_paths
@@ -191,6 +199,7 @@ class Host:
             self._configure(submit.config)
             configs = convert.task_configs(submit, new)
             storage = convert.checkpoint_storage(submit)
+            create_keyed_state = self._state_backends.of(submit.state_backend)
         except Exception as error:
             for deployment in new:
                 self._report_failure(deployment.attempt_id, error)
@@ -208,6 +217,7 @@ class Host:
             checkpoints=None
             if storage is None
             else CheckpointServices(storage, answer, submit.unaligned_checkpoints),
+            create_keyed_state=create_keyed_state,
             user_code_roots=self._user_roots,
         )
         for config in configs:

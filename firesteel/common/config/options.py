@@ -118,6 +118,13 @@ MANAGED_FRACTION = _task_executors.option(
     0.2,
     "Managed memory of a slot of the default profile, as a fraction of its heap.",
 )
+ROCKSDB_LOCALDIR = _task_executors.option(
+    "state.backend.rocksdb.localdir",
+    "string",
+    "",
+    "Where slots keep the keyed state of jobs with state.backend.type: rocksdb: a directory on a"
+    " local disk; empty: the TaskExecutor's folder.",
+)
 MEMORY_WATCH_INTERVAL = _task_executors.option(
     "taskmanager.memory.watch.interval",
     "duration",
@@ -263,6 +270,14 @@ FAILOVER_STRATEGY = _jobs.option(
     choices=("region", "full", "individual"),
 )
 _checkpoints = _Section("Checkpoints")
+STATE_BACKEND = _checkpoints.option(
+    "state.backend.type",
+    "enum",
+    "hashmap",
+    "Where keyed state is: in memory, or in a RocksDB on the slot's disk, with managed memory as"
+    " its cache.",
+    choices=("hashmap", "rocksdb"),
+)
 CHECKPOINT_INTERVAL = _checkpoints.option(
     "execution.checkpointing.interval",
     "duration",

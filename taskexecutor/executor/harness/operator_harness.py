@@ -16,6 +16,7 @@ from firesteel.elements import MAX_TIMESTAMP_US, StreamElement, StreamStatus, Wa
 from firesteel.operator import SourceOperator, StreamOperator, TaskInfo
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.state import (
+    CreateKeyedState,
     HashMapKeyedStateBackend,
     OperatorStateSnapshot,
     RestoredOperatorState,
@@ -73,6 +74,7 @@ class OperatorHarness:
         watermark_alignment: WatermarkAlignmentSpec | None = None,
         checkpoints: bool = False,
         attempt: int = 0,
+        create_keyed_state: CreateKeyedState = HashMapKeyedStateBackend,
     ) -> None:
         inputs = len(input_schemas) if input_schemas is not None else operator.inputs
         schemas = tuple(input_schemas) if input_schemas is not None else (None,) * inputs
@@ -120,7 +122,7 @@ class OperatorHarness:
             self._node.output.add(collected, tag)
         if self._node.watermark_alignment is not None:
             self._node.output.add(self._node.watermark_alignment)
-        backend = HashMapKeyedStateBackend(
+        backend = create_keyed_state(
             key_group_range(subtask, parallelism, max_parallelism),
             lambda key: key_group(key, max_parallelism),
         )

@@ -7,6 +7,7 @@ whatever the state's size; what it returns is written by another thread and then
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from firesteel.common.key_groups import KeyGroupRange, key_group_range
+from taskexecutor.executor.state.backends import CreateKeyedState, StateBackends
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
 from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot
@@ -18,6 +19,7 @@ from taskexecutor.executor.state.operator_state import (
 )
 
 __all__ = [
+    "CreateKeyedState",
     "HashMapKeyedStateBackend",
     "KeyGroupRange",
     "KeyedState",
@@ -28,6 +30,7 @@ __all__ = [
     "RestoredInFlight",
     "RestoredOperatorState",
     "RowsSlice",
+    "StateBackends",
     "TaskOperatorState",
     "key_group_range",
 ]

@@ -79,22 +79,23 @@ class _KeyGroup:
             raise _unwritable(self.entries, error) from error
 
 
-def _by_key_group(snapshot: OperatorStateSnapshot) -> dict[int, _KeyGroup]:
-    groups: dict[int, _KeyGroup] = {}
-    for key_group, entries in snapshot.keyed.entries_by_key_group():
-        groups.setdefault(key_group, _KeyGroup()).entries += entries
+def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
+    """Keyed state by ascending key group; key groups without any are omitted. One is in memory at
+    a time, as far as the backend does not hold all.
+    """
+    groups: dict[int, _KeyGroup] = {}  # what the backend does not have
     for entry in snapshot.timers.entries():
         key_group = snapshot.keyed.key_group_of(entry.key)
         groups.setdefault(key_group, _KeyGroup()).entries.append(entry)
     for name, kept in snapshot.rows.items():
         for key_group, table in kept.by_key_group():
             groups.setdefault(key_group, _KeyGroup()).tables.append((name, table))
-    return groups
-
-
-def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
-    """Keyed state by ascending key group; key groups without any are omitted."""
-    groups = _by_key_group(snapshot)
+    for key_group, entries in snapshot.keyed.entries_by_key_group():
+        for before in sorted(group for group in groups if group < key_group):
+            yield before, groups.pop(before).to_bytes()
+        group = groups.pop(key_group, _KeyGroup())
+        group.entries[:0] = entries
+        yield key_group, group.to_bytes()
     for key_group in sorted(groups):
         yield key_group, groups.pop(key_group).to_bytes()
 

@@ -16,7 +16,11 @@ from firesteel.errors import ErrorInfo
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.operator_factory import CreateOperator
-from taskexecutor.executor.state import RestoredOperatorState
+from taskexecutor.executor.state import (
+    CreateKeyedState,
+    HashMapKeyedStateBackend,
+    RestoredOperatorState,
+)
 from taskexecutor.executor.task.interfaces import CheckpointServices, Engine, Exchange
 from taskexecutor.executor.task.metrics import TaskMetrics
 
@@ -80,4 +84,5 @@ class TaskServices:
     report_state: ReportState
     send_event: Callable[[OperatorEvent], None]
     checkpoints: CheckpointServices | None = None  # None: the job has no checkpoints
+    create_keyed_state: CreateKeyedState = HashMapKeyedStateBackend
     user_code_roots: Sequence[str] = ()  # the user's files: tracebacks show the frames in them

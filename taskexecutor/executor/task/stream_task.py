@@ -183,7 +183,9 @@ class StreamTask:
         chain.setup(check)
         check()
         kind.init()
-        chain.initialize_state(self.config, self._key_group, check)
+        chain.initialize_state(
+            self.config, self._services.create_keyed_state, self._key_group, check
+        )
         chain.open(check)
         check()
         lifecycle.on(TaskEvent.OPENED)

@@ -22,11 +22,20 @@ from firesteel.plan.specs import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.state import CreateKeyedState
+from tests.backends import BACKENDS, creator, databases
 
 IN = pa.schema([("key", pa.int64()), ("n", pa.int64())])
 OUT = pa.schema([("seen", pa.string())])
 AT = datetime.datetime(2024, 7, 1, 12, 30, 0, 5, tzinfo=datetime.UTC)
 LOCAL = AT.astimezone().replace(tzinfo=None)  # as PySpark hands timestamps out
+
+
+@pytest.fixture(scope="module", params=BACKENDS, autouse=True)
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    with databases() as folder:
+        Story.create_keyed_state = staticmethod(creator(request.param, folder))
+        yield
 
 
 class Scripted(StatefulProcessor):
@@ -57,6 +66,8 @@ class Scripted(StatefulProcessor):
 class Story:
     """An operator with a clock; `says(key, n, ...)` is what the processor sees."""
 
+    create_keyed_state: CreateKeyedState
+
     def __init__(self, processor: Scripted, time_mode: str = "none", restored: Any = None) -> None:
         self.now_ms = 0
         spec = TransformWithStateSpec(
@@ -64,7 +75,12 @@ class Story:
         )
         operator = TransformWithState(spec, lambda: self.now_ms)
         self.harness = OperatorHarness(
-            operator, [IN], output_schema=OUT, name="scripted", restored=restored
+            operator,
+            [IN],
+            output_schema=OUT,
+            name="scripted",
+            restored=restored,
+            create_keyed_state=self.create_keyed_state,
         ).open()
 
     def says(self, key: int, *numbers: int) -> list[Any]:

@@ -85,20 +85,6 @@ def contents(backend_or_entries: Any) -> dict[tuple[str, Any, Any], Any]:
     return {(e.name, e.key, e.namespace): e.value for e in backend_or_entries}
 
 
-def test_state_is_kept_by_name_key_and_namespace() -> None:
-    backend = new_backend()
-    backend.put("count", "a", 1)
-    backend.put("count", "a", 2, "window")
-    backend.put("sum", "a", 3)
-    assert backend.get("count", "a") == 1
-    assert backend.get("count", "a", "window") == 2
-    assert backend.get("sum", "a") == 3
-    assert backend.get("count", "b") is None
-    backend.remove("count", "a")
-    assert backend.get("count", "a") is None
-    assert contents(backend.entries("count")) == {("count", "a", "window"): 2}
-
-
 def test_a_snapshot_copies_nothing_and_keeps_what_was() -> None:
     backend = new_backend()
     for key in range(100):
@@ -121,16 +107,6 @@ def test_a_snapshot_copies_nothing_and_keeps_what_was() -> None:
         None,
         4,
     )
-
-
-def test_restoring_takes_only_the_own_key_groups() -> None:
-    entries = [KeyedStateEntry("count", key, None, key) for key in range(50)]
-    halves = [new_backend(KeyGroupRange(0, 3)), new_backend(KeyGroupRange(3, 8))]
-    for half in halves:
-        half.restore(entries)
-    kept = [contents(half.entries("count")) for half in halves]
-    assert kept[0].keys().isdisjoint(kept[1])
-    assert len(kept[0]) + len(kept[1]) == 50
 
 
 OPERATIONS = st.lists(

@@ -14,7 +14,7 @@ from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent
 from taskexecutor.executor.state import (
-    HashMapKeyedStateBackend,
+    CreateKeyedState,
     OperatorStateSnapshot,
     TaskOperatorState,
     key_group_range,
@@ -77,7 +77,11 @@ class OperatorChain:
             node.setup()
 
     def initialize_state(
-        self, config: TaskConfig, key_group_of: Callable[[object], int], check: Callable[[], None]
+        self,
+        config: TaskConfig,
+        create_keyed_state: CreateKeyedState,
+        key_group_of: Callable[[object], int],
+        check: Callable[[], None],
     ) -> None:
         key_groups = key_group_range(
             config.subtask, config.vertex.parallelism, config.vertex.max_parallelism
@@ -91,7 +95,7 @@ class OperatorChain:
                 )
             node.initialize_state(
                 TaskOperatorState(
-                    HashMapKeyedStateBackend(key_groups, key_group_of),
+                    create_keyed_state(key_groups, key_group_of),
                     restored,
                     max_parallelism=config.vertex.max_parallelism,
                 )

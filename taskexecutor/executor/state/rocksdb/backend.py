@@ -1,0 +1,318 @@
+"""The `rocksdb` backend: keyed state in a database on the slot's disk.
+
+A snapshot must take no time, and writing the database's memory to files does. So changes are held
+in a layer above the database, as bytes, and the database gets them some thousands at a time.
+`snapshot` pushes an empty layer. Another thread gives those below to the database, which then holds
+exactly the state of the snapshot, and makes links to its files: the snapshot. The state goes on
+changing in the new layer meanwhile. If that gets full before, the task's thread does the same.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
+from firesteel.common.key_groups import KeyGroupRange
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.state.rocksdb import keys
+from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
+
+_ENTRY_BYTES = 200  # of a layer's entry beside key and value
+_WAITING_LAYERS = 4  # how much larger a layer may be while a snapshot waits for another thread
+
+_Layer = dict[bytes, bytes | None]  # None hides the value below
+
+
+class _Owned(NamedTuple):
+    """A value that may have been changed in place since it was handed out."""
+
+    where: bytes
+    name: str
+    key: Any
+    value: Any
+
+
+class RocksDbKeyedStateBackend:
+    """Owned by the task's thread. `directory` is the backend's own, and removed with it."""
+
+    def __init__(
+        self,
+        key_groups: KeyGroupRange,
+        key_group_of: Callable[[Any], int],
+        *,
+        memory: RocksDbMemory,
+        new_directory: Callable[[], Path],
+        remove_directory: Callable[[Path], None] = shutil.rmtree,
+    ) -> None:
+        """`new_directory` is called when there is something to keep there."""
+        self._key_groups = key_groups
+        self.key_group_of = key_group_of
+        self._memory = memory
+        self._new_directory = new_directory
+        self._remove_directory = remove_directory
+        self._directory: Path | None = None
+        self._encode = keys.KeyEncoder(key_group_of)
+        self._owned: _Owned | None = None
+        self._top: _Layer = {}
+        self._top_bytes = 0
+        # Reads go down them, then to the database. Another thread takes layers away once they are
+        # in the database, so a reader takes the tuple first.
+        self._layers: tuple[_Layer, ...] = (self._top,)
+        self._layers_lock = threading.Lock()
+        self._database: Database | None = None
+        self._database_lock = threading.Lock()  # held by whoever writes to the database
+        self._waiting: list[RocksDbSnapshot] = []  # not made yet, in their order
+        self._snapshots = 0
+        self._closed = False
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self._key_groups
+
+    # -- the task's thread
+
+    def get(self, name: str, key: Any, namespace: Any = None) -> Any:
+        """The value, or None."""
+        where = self._encode(name, key, namespace)
+        if self._owned is not None and self._owned.where == where:
+            return self._owned.value
+        found = self._find(where)
+        return None if found is None else pickle.loads(found)
+
+    def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
+        """The value, to change in place; `copy` is not needed. It is written when the value of
+        another key is asked for.
+        """
+        where = self._encode(name, key, namespace)
+        if self._owned is not None:
+            if self._owned.where == where:
+                return self._owned.value
+            self._write_owned()
+        found = self._find(where)
+        if found is None:
+            return None
+        value = pickle.loads(found)
+        self._owned = _Owned(where, name, key, value)
+        return value
+
+    def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None:
+        where = self._encode(name, key, namespace)
+        if self._owned is not None:
+            self._leave_owned(where)
+        self._set(where, _pickled(name, key, value))
+
+    def remove(self, name: str, key: Any, namespace: Any = None) -> None:
+        where = self._encode(name, key, namespace)
+        if self._owned is not None:
+            self._leave_owned(where)
+        self._set(where, None)
+
+    def entries(self, name: str) -> Iterator[KeyedStateEntry]:
+        self._write_owned()
+        changed: _Layer = {}
+        for layer in self._layers:
+            changed.update(layer)
+        state = keys.of_state(name)
+        for where, value in changed.items():
+            if value is not None and where.startswith(state, 4):
+                yield _entry(where, value)
+        if self._database is None:
+            return
+        for key_group in range(self._key_groups.first, self._key_groups.end):
+            for where, value in self._database.items(keys.of_key_group(key_group) + state):
+                if where not in changed:
+                    yield _entry(where, value)
+
+    def snapshot(self) -> RocksDbSnapshot:
+        self._write_owned()
+        with self._layers_lock:
+            snapshot = RocksDbSnapshot(self, self._snapshots, self._top)
+            self._snapshots += 1
+            self._waiting.append(snapshot)
+            self._push()
+        return snapshot
+
+    def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
+        for entry in entries:
+            if self.key_group_of(entry.key) in self._key_groups:
+                self.put(entry.name, entry.key, entry.value, entry.namespace)
+
+    def close(self) -> None:
+        with self._database_lock:
+            self._closed = True
+            self._owned = None
+            self._top = {}
+            self._layers = (self._top,)
+            self._waiting.clear()
+            database, self._database = self._database, None
+            try:
+                if database is not None:
+                    database.close()
+            finally:
+                if self._directory is not None:
+                    self._remove_directory(self._directory)
+
+    def _find(self, where: bytes) -> bytes | None:
+        for layer in reversed(self._layers):
+            if where in layer:
+                return layer[where]
+        return None if self._database is None else self._database.get(where)
+
+    def _set(self, where: bytes, value: bytes | None) -> None:
+        top = self._top
+        before = len(top)
+        replaced = top.get(where)
+        top[where] = value
+        self._top_bytes += (0 if value is None else len(value)) - (
+            0 if replaced is None else len(replaced)
+        )
+        if len(top) > before:
+            self._top_bytes += len(where) + _ENTRY_BYTES
+        limit = self._memory.layer_bytes
+        if self._top_bytes > (limit * _WAITING_LAYERS if self._waiting else limit):
+            self._spill()
+
+    def _leave_owned(self, where: bytes) -> None:
+        """Before a value is replaced: it need not be written if it is that of `owned`."""
+        if self._owned is not None and self._owned.where == where:
+            self._owned = None
+        else:
+            self._write_owned()
+
+    def _write_owned(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            self._set(owned.where, _pickled(owned.name, owned.key, owned.value))
+
+    def _push(self) -> None:
+        self._top, self._top_bytes = {}, 0
+        self._layers = (*self._layers, self._top)
+
+    def _spill(self) -> None:
+        """Everything goes to the database, after the snapshots that wait."""
+        with self._layers_lock:
+            full = self._top
+            self._push()
+        with self._database_lock:
+            for snapshot in list(self._waiting):
+                self._make(snapshot)
+            self._settle(full)
+
+    # -- whoever holds the database's lock
+
+    def make(self, snapshot: RocksDbSnapshot) -> None:
+        """Called by the thread that writes the snapshot. Makes those before it, too: their state is
+        gone from the layers afterwards.
+        """
+        with self._database_lock:
+            if self._closed:
+                raise FiresteelError("the task has ended")
+            waiting = list(self._waiting)
+            if snapshot in waiting:
+                for before in waiting[: waiting.index(snapshot) + 1]:
+                    self._make(before)
+
+    def abandon(self, snapshot: RocksDbSnapshot) -> None:
+        """It need not be made."""
+        with self._layers_lock:
+            if snapshot in self._waiting:
+                self._waiting.remove(snapshot)
+
+    def _make(self, snapshot: RocksDbSnapshot) -> None:
+        self._settle(snapshot.layer)
+        if self._database is not None:
+            assert self._directory is not None
+            path = self._directory / f"snapshot-{snapshot.number}"
+            self._database.snapshot(path)
+            snapshot.path = path
+        self.abandon(snapshot)  # it does not wait any more
+        if snapshot.released:
+            snapshot.remove()
+
+    def _settle(self, last: _Layer) -> None:
+        """The database gets the layers up to this one."""
+        layers = self._layers
+        count = next((n for n, layer in enumerate(layers, 1) if layer is last), 0)
+        for layer in layers[:count]:
+            if layer:
+                self._opened().write(layer.items())
+            with self._layers_lock:
+                self._layers = self._layers[1:]
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            if self._directory is None:
+                self._directory = self._new_directory()
+            self._database = Database(self._directory / "db", self._memory)
+        return self._database
+
+    def open_snapshot(self, path: Path) -> Database:
+        return Database(path, self._memory, read_only=True)
+
+
+class RocksDbSnapshot:
+    """See `KeyedStateSnapshot`."""
+
+    def __init__(self, backend: RocksDbKeyedStateBackend, number: int, layer: _Layer) -> None:
+        self._backend = backend
+        self.number = number
+        self.layer = layer  # the newest one that belongs to it
+        self.path: Path | None = None  # of its database, once it is made and not empty
+        self.released = False
+
+    def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
+        path = self.made()
+        if path is None:
+            return
+        database = self._backend.open_snapshot(path)
+        try:
+            key_group, entries = -1, list[KeyedStateEntry]()
+            for where, value in database.items():
+                if keys.key_group_in(where) != key_group:
+                    if entries:
+                        yield key_group, entries
+                    key_group, entries = keys.key_group_in(where), []
+                entries.append(_entry(where, value))
+            if entries:
+                yield key_group, entries
+        finally:
+            database.close()
+
+    def key_group_of(self, key: Any) -> int:
+        return self._backend.key_group_of(key)
+
+    def release(self) -> None:
+        self.released = True
+        self._backend.abandon(self)
+        self.remove()
+
+    def remove(self) -> None:
+        if self.path is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def made(self) -> Path | None:
+        """Where its database is; None if there is no state."""
+        if self.released:
+            raise ValueError("the snapshot was released")
+        self._backend.make(self)
+        return self.path
+
+
+def _entry(where: bytes, value: bytes) -> KeyedStateEntry:
+    name, key, namespace = keys.decoded(where)
+    return KeyedStateEntry(name, key, namespace, pickle.loads(value))
+
+
+def _pickled(name: str, key: Any, value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise FiresteelError(
+            f"the state {name!r} of key {key!r} has a value that cannot be pickled"
+            f" ({type(value).__name__}): {error}"
+        ) from error

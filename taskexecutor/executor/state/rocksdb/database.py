@@ -1,0 +1,149 @@
+"""The RocksDB of one operator's subtask, and the memory that those of a slot share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from firesteel.errors import FiresteelError
+
+_MIB = 1 << 20
+_BATCH_ENTRIES = 2_000  # per write, which no other thread runs beside
+
+
+class RocksDbMemory:
+    """The managed memory of a slot. All databases in it share a cache of blocks, and what they have
+    not yet written to files counts there, too.
+    """
+
+    def __init__(self, managed_bytes: int) -> None:
+        total = max(managed_bytes, 8 * _MIB)
+        self.cache = Cache(total)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            total // 2, False, self.cache
+        )
+        self.write_buffer_bytes = min(max(total // 16, _MIB), 8 * _MIB)
+        # What a backend holds of changes before it gives them to its database.
+        self.layer_bytes = min(max(total // 32, 256 << 10), 2 * _MIB)
+
+
+class Database:
+    """Writes come from one thread at a time, reads from any."""
+
+    def __init__(self, path: Path, memory: RocksDbMemory, *, read_only: bool = False) -> None:
+        """`read_only`: one that `snapshot` has made. Raises FiresteelError, like every method."""
+        self._path = path
+        self._write_options = WriteOptions()
+        # What is lost with the process is restored from a checkpoint.
+        self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        with self._errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(path), _options(memory), access_type=access)
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._errors():
+            found: bytes | None = self._db.get(key)
+        return found
+
+    def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """None: the key is removed."""
+        with self._errors():
+            batch = WriteBatch(raw_mode=True)
+            for key, value in entries:
+                if value is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, value)
+                if len(batch) >= _BATCH_ENTRIES:
+                    self._db.write(batch, self._write_options)
+                    batch = WriteBatch(raw_mode=True)
+            if len(batch):
+                self._db.write(batch, self._write_options)
+
+    def remove_range(self, first: bytes, end: bytes) -> None:
+        if first < end:
+            with self._errors():
+                self._db.delete_range(first, end, self._write_options)
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Those whose keys begin so, in order."""
+        with self._errors():
+            found = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix or None))
+            for key, value in found:
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+    def snapshot(self, path: Path) -> None:
+        """Makes a database of the present content: links to the files, which never change."""
+        with self._errors():
+            # First, because other threads run while it lasts. With nothing left to be written, the
+            # rest takes some milliseconds.
+            self._db.flush()
+            Checkpoint(self._db).create_checkpoint(str(path))
+
+    def close(self) -> None:
+        with self._errors():
+            self._db.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FiresteelError:
+            raise
+        except Exception as error:  # rocksdict has no class of its own for most of them
+            free_bytes = _free_bytes(self._path)
+            raise FiresteelError(
+                f"keyed state in {self._path} (state.backend.rocksdb.localdir, {free_bytes} bytes"
+                f" free) failed: {error}"
+            ) from error
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return 0
+
+
+def _options(memory: RocksDbMemory) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    # Few rewrites of what is there: a file that stays is not written again by the next checkpoint.
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(8)
+    options.set_write_buffer_size(memory.write_buffer_bytes)
+    options.set_write_buffer_manager(memory.write_buffers)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_max_open_files(256)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_format_version(5)
+    options.set_block_based_table_factory(table)
+    return options
