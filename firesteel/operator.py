@@ -253,10 +253,15 @@ class OperatorState(Protocol):
     def keyed(self) -> KeyedStateBackend: ...
 
     def keyed_rows(
-        self, name: str, key_columns: Sequence[str], meaning: Mapping[str, str] | None = None
+        self,
+        name: str,
+        key_columns: Sequence[str],
+        meaning: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> KeyedRows:
         """`meaning`: what the rows stand for, by what one calls it, such as {"window": "1 hour"}.
-        Rows of another meaning are not restored.
+        Rows of another meaning are not restored. `columns`: what they hold, of columns that may get
+        other names, such as {"_p0_sum": "sum(d)"}; those that hold something new are not restored.
         """
 
     def list_state(self, name: str) -> list[Any]:

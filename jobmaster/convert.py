@@ -12,7 +12,11 @@ from firesteel._proto import (
     resource_manager_pb2,
     tasks_pb2,
 )
-from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snapshots
+from firesteel.common.checkpoints.metadata import (
+    decode_snapshots,
+    encode_snapshots,
+    states_from_proto,
+)
 from firesteel.common.config import options
 from firesteel.common.ids import (
     AllocationId,
@@ -159,7 +163,11 @@ def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult)
         task_executor_id=task_executor_id,
         operators=tuple(
             events.OperatorAnalysis(
-                OperatorId(found.operator_id), found.schema, found.plan, dict(found.side_schemas)
+                OperatorId(found.operator_id),
+                found.schema,
+                found.plan,
+                dict(found.side_schemas),
+                (states_from_proto(found.states.states) if found.HasField("states") else None),
             )
             for found in result.schemas
         ),

@@ -140,7 +140,7 @@ class JobMasterCore:
             case events.JobAnalyzed():
                 self.phase = self.phase.analyzed(job, event)
                 if job.schemas is not None and (
-                    why := job.checkpoints.analyzed(job.schemas) or job.other_source()
+                    why := job.checkpoints.analyzed(job.schemas, job.states) or job.other_source()
                 ):
                     self._fail(job.error(why, now), now, restartable=False)
             case events.AnalysisFailed():

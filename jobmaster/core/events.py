@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
 from firesteel.common.operator_messages import OperatorMessage
@@ -98,6 +99,7 @@ class OperatorAnalysis(NamedTuple):
     schema: bytes  # Arrow IPC schema of its output; empty for sinks
     plan: str  # to show; may be empty
     side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
+    states: StateDescriptions | None = None  # None: they are not known before it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState
@@ -68,6 +69,7 @@ class Job:
         # What the analysis found: the schemas of all outputs (None before it), and plans to show.
         self.schemas: dict[commands.OutputOf, bytes] | None = None
         self.plans: dict[OperatorId, str] = {}
+        self.states: dict[OperatorId, StateDescriptions] = {}  # of those that declare them
         self.checkpoints = JobCheckpoints(
             settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
         )

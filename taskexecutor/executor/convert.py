@@ -9,7 +9,11 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
-from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snapshots
+from firesteel.common.checkpoints.metadata import (
+    decode_snapshots,
+    encode_snapshots,
+    states_to_proto,
+)
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.rpc.convert import (
@@ -243,6 +247,11 @@ def analyzed(
             side_schemas={
                 tag: bytes(schema.serialize()) for tag, schema in operator.side_schemas.items()
             },
+            states=(
+                None
+                if operator.states is None
+                else tasks_pb2.OperatorSchema.States(states=states_to_proto(operator.states))
+            ),
         )
         for operator in operators
     ]

@@ -16,6 +16,7 @@ import xxhash
 from google.protobuf.message import DecodeError
 
 from firesteel._proto import checkpoints_pb2 as pb
+from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
 from firesteel.common.checkpoints.state import (
     InFlight,
     KeyedHandle,
@@ -44,6 +45,7 @@ class CheckpointedOperator:
     finished: bool = False  # all of its subtasks had finished
     coordinator: Any = None  # JSON
     key_type: str = ""  # e.g. "string, int64"; empty: it has no keys, or they are not known
+    states: StateDescriptions = field(default_factory=dict)  # as far as they are declared
     # By subtask. Those that had finished are missing.
     subtasks: Mapping[int, OperatorSnapshot] = field(default_factory=dict)
 
@@ -137,6 +139,7 @@ def _operator_to_proto(operator: CheckpointedOperator) -> pb.CheckpointedOperato
         coordinator_json="" if operator.coordinator is None else json.dumps(operator.coordinator),
         subtasks={n: _snapshot_to_proto(s) for n, s in operator.subtasks.items()},
         key_type=operator.key_type,
+        states=states_to_proto(operator.states),
     )
 
 
@@ -151,7 +154,16 @@ def _operator_from_proto(message: pb.CheckpointedOperator) -> CheckpointedOperat
         coordinator=json.loads(message.coordinator_json) if message.coordinator_json else None,
         subtasks={n: _snapshot_from_proto(s) for n, s in sorted(message.subtasks.items())},
         key_type=message.key_type,
+        states=states_from_proto(message.states),
     )
+
+
+def states_to_proto(states: StateDescriptions) -> dict[str, str]:
+    return {name: state.to_json() for name, state in states.items()}
+
+
+def states_from_proto(states: Mapping[str, str]) -> dict[str, StateDescription]:
+    return {name: StateDescription.from_json(text) for name, text in sorted(states.items())}
 
 
 def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
@@ -187,6 +199,7 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
         lists={name: pb.Items(items=items) for name, items in snapshot.lists.items()},
         union_lists={name: pb.Items(items=items) for name, items in snapshot.union_lists.items()},
         broadcasts=snapshot.broadcasts,
+        states=states_to_proto(snapshot.states),
         finished=snapshot.finished,
     )
 
@@ -218,6 +231,7 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
             name: tuple(items.items) for name, items in sorted(message.union_lists.items())
         },
         broadcasts=dict(sorted(message.broadcasts.items())),
+        states=states_from_proto(message.states),
         finished=message.finished,
     )
 

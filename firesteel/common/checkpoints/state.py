@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import Partitioner
 
@@ -61,6 +62,7 @@ class OperatorSnapshot:
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
     broadcasts: Mapping[str, bytes] = field(default_factory=dict)
+    states: StateDescriptions = field(default_factory=dict)  # only where it is restored
     # All subtasks of the operator had finished before this attempt: it has nothing more to do.
     finished: bool = False
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
+from firesteel.common.checkpoints.descriptions import StateDescriptions
+from firesteel.common.checkpoints.evolution import kept_states
 from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
 from firesteel.common.states import JobStatus
 from jobmaster.core import commands
 from jobmaster.core.checkpoints import commands as wanted
+from jobmaster.core.checkpoints.changed_operators import changed_operators
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind, Snapshot
 from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
 from jobmaster.core.checkpoints.key_types import changed_key, key_types
@@ -61,6 +64,7 @@ class JobCheckpoints:
             self._directories[latest.checkpoint_id] = recovery.restored_from
         self._claimed = recovery.claimed
         self._key_types: dict[OperatorId, str] = {}
+        self._states: dict[OperatorId, StateDescriptions] = {}
         self._retention = settings.retention if settings is not None else Retention.NEVER
         self._running = False
 
@@ -79,14 +83,28 @@ class JobCheckpoints:
     def next_deadline(self) -> float | None:
         return None if self.coordinator is None else self.coordinator.next_deadline()
 
-    def analyzed(self, schemas: Mapping[commands.OutputOf, bytes]) -> str:
-        """Returns why the job cannot go on from what it restores; empty: it can."""
+    def analyzed(
+        self,
+        schemas: Mapping[commands.OutputOf, bytes],
+        states: Mapping[OperatorId, StateDescriptions],
+    ) -> str:
+        """Returns why the job cannot go on from what it restores; empty: it can. `states`: of the
+        operators whose states are known.
+        """
         if self.coordinator is None:
             return ""
         job = self._graph.job_graph
         self._key_types = key_types(job, schemas)
-        latest = self.latest
-        return "" if latest is None else changed_key(job, self._key_types, latest.operators)
+        restored = () if self.latest is None else self.latest.operators
+        before = {operator.operator_id: operator.states for operator in restored}
+        self._states = {
+            operator.operator_id: kept_states(
+                before.get(operator.operator_id, {}), states.get(operator.operator_id, {})
+            )
+            for vertex in job.vertices
+            for operator in vertex.operators
+        }
+        return changed_key(job, self._key_types, restored) or changed_operators(job, before, states)
 
     def follow(self, running: bool, now: float) -> list[commands.Command]:
         """Called after every event. `running`: whether all tasks run, or have finished."""
@@ -312,6 +330,7 @@ class JobCheckpoints:
                     coordinator=checkpoint.coordinators.get(operator.operator_id),
                     subtasks=subtasks.get(operator.operator_id, {}),
                     key_type=self._key_types.get(operator.operator_id, ""),
+                    states=self._states.get(operator.operator_id, {}),
                 )
                 for vertex in job.vertices
                 for operator in vertex.operators

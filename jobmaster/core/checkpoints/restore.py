@@ -57,6 +57,7 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
             union_lists=union_lists,
             broadcasts=broadcasts,
             in_flight=in_flight[subtask],
+            states=operator.states,
             finished=operator.finished,
         )
         for subtask in range(parallelism)

@@ -43,6 +43,11 @@ class Analyzing(Phase):
             for tag, schema in (("", analysis.schema), *analysis.side_schemas.items())
         }
         job.plans = {analysis.operator_id: analysis.plan for analysis in event.operators}
+        job.states = {
+            analysis.operator_id: analysis.states
+            for analysis in event.operators
+            if analysis.states is not None
+        }
         return self.then
 
     def analyzes_on(self, task_executor_id: TaskExecutorId) -> bool:

@@ -14,6 +14,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.specs import AggregateExpression
 from taskexecutor.executor.aggregation import merge_numbers, merge_values
 from taskexecutor.executor.aggregation.columns import as_array, described
+from taskexecutor.executor.aggregation.distinct_counts import DISTINCT
 from taskexecutor.executor.aggregation.grouping import Groups, group, one_group
 
 ROWS = "_rows"  # the partial column that counts rows
@@ -43,9 +44,24 @@ def merges_of(aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
 def meaning_of_partials(
     aggregates: Sequence[AggregateExpression], schema: pa.Schema | None
 ) -> dict[str, str]:
-    """See `firesteel.operator.OperatorState.keyed_rows`. Names of results may change."""
-    columns = [sql for item in aggregates for sql in item.partial.values()]
-    return {"aggregates": ", ".join(columns), "input": described(schema)}
+    """See `firesteel.operator.OperatorState.keyed_rows`."""
+    partial = columns_of_partials(aggregates, schema)
+    rest = [field for field in schema or () if field.name not in partial]
+    return {"input": described(pa.schema(rest))}
+
+
+def columns_of_partials(
+    aggregates: Sequence[AggregateExpression], schema: pa.Schema | None
+) -> dict[str, str]:
+    """See `firesteel.operator.OperatorState.keyed_rows`. Names of results may change, and some may
+    go.
+    """
+    types = {field.name: f" {field.type}" for field in schema or ()}
+    return {
+        name: ("distinct " if item.merge[name] == DISTINCT else "") + sql + types.get(name, "")
+        for item in aggregates
+        for name, sql in item.partial.items()
+    }
 
 
 def merge_partials(

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.error_report import summary_of
 from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
+from firesteel.operator import StreamOperator
 from firesteel.plan.fusion import fused
 from firesteel.plan.specs import CoProcessSpec, CustomSpec, SinkSpec, Spec, side_output_tags
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
@@ -32,6 +34,7 @@ from taskexecutor.executor.analysis.row_kinds import (
     retracting,
     updating,
 )
+from taskexecutor.executor.analysis.states import IN_COLUMNS, states_in_columns
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.operator_factory import OpenedOperator, check_checkpointed
 from taskexecutor.executor.operators.registry import create_operator
@@ -47,6 +50,7 @@ class AnalyzedOperator:
     schema: pa.Schema | None  # None: it has no output, or its schema is not known
     plan: str = ""  # for users; "" if Spark does not run it, or runs it as part of another
     side_schemas: dict[str, pa.Schema] = field(default_factory=dict)  # by tag
+    states: StateDescriptions | None = None  # None: they are not known before it runs
 
 
 def analyze(
@@ -71,6 +75,7 @@ def analyze(
             schema=output.schema,
             plan=output.plan,
             side_schemas=output.sides,
+            states=output.states,
         )
         for vertex in graph.vertices
         for operator, output in zip(
@@ -132,17 +137,22 @@ class _Analysis:
         self.outputs[vertex.vertex_id].append(output)
         ends_plan = self._plan_of[vertex.vertex_id, index][-1] == index
         if ends_plan and self._checkpoints:
-            self._check_checkpointed(vertex, self._plan_of[vertex.vertex_id, index])
+            created = self._checkpointed(vertex, self._plan_of[vertex.vertex_id, index])
+            if isinstance(spec, IN_COLUMNS):
+                output.states = states_in_columns(created, operator.name, step, output.schema)
         if output.frame is not None and ends_plan and not output.plan:
             output.plan = composed.analyzed_plan(output.frame.frame, output.frame.leaf)
 
-    def _check_checkpointed(self, vertex: JobVertex, plan: Sequence[int]) -> None:
+    def _checkpointed(self, vertex: JobVertex, plan: Sequence[int]) -> StreamOperator:
+        """The operator that runs this plan. Raises FiresteelError if it cannot take part."""
         specs, outputs = self._specs[vertex.vertex_id], self.outputs[vertex.vertex_id]
         operators = [
             OpenedOperator(vertex.operators[index], specs[index], outputs[index].schema)
             for index in plan
         ]
-        check_checkpointed(create_operator(operators), operators[0].operator.name)
+        created = create_operator(operators)
+        check_checkpointed(created, operators[0].operator.name)
+        return created
 
     @contextlib.contextmanager
     def _placed(self, operator: Operator) -> Iterator[None]:

@@ -30,6 +30,7 @@ from taskexecutor.executor.analysis.checks import (
 )
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
+from taskexecutor.executor.analysis.states import columns_of_key
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import missing_column
@@ -146,5 +147,7 @@ def analyze_transform_with_state(
             KeyedInput("the stream", step.inputs[0].schema, spec.key_columns),
             KeyedInput("initial_state", step.inputs[1].schema, spec.initial_key_columns),
         )
-    check_processor(spec, step.operator_name)
-    return AnalyzedOutput(schema=schema)
+    states = check_processor(
+        spec, step.operator_name, columns_of_key(step.input_schema, spec.key_columns)
+    )
+    return AnalyzedOutput(schema=schema, states=states)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.plans.composed import unread_frame
@@ -60,6 +61,7 @@ class AnalyzedOutput:
     # The window before whose results may go away: the column `row_kind` tells. "": rows stay.
     retracting: str = ""
     updating: Updating | None = None  # None: each row is a row of its own
+    states: StateDescriptions | None = None  # None: they are not known before it runs
     # Side outputs by tag, as far as the analyser knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)
 

@@ -130,9 +130,12 @@ class OperatorHarness:
 
     # -- the operator's life
 
-    def open(self) -> OperatorHarness:
+    def initialize(self) -> None:
         self._node.setup()
         self._node.initialize_state(self.state)
+
+    def open(self) -> OperatorHarness:
+        self.initialize()
         self._node.open()
         return self
 

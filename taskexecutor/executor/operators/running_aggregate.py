@@ -11,7 +11,11 @@ from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.distinct_counts import DISTINCT, DistinctCounts
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.aggregation.merging import meaning_of_partials, merges_of
+from taskexecutor.executor.aggregation.merging import (
+    columns_of_partials,
+    meaning_of_partials,
+    merges_of,
+)
 from taskexecutor.executor.aggregation.results import aggregate_results
 
 BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if that is more
@@ -32,11 +36,12 @@ class RunningAggregate(StreamOperator):
         self._waiting_rows = 0
 
     def initialize_state(self, state: OperatorState) -> None:
-        keys = self._spec.key_columns
-        meaning = meaning_of_partials(self._spec.aggregates, self.context.input_schemas[0])
-        self._totals = state.keyed_rows("totals", keys, meaning)
+        keys, schema = self._spec.key_columns, self.context.input_schemas[0]
+        meaning = meaning_of_partials(self._spec.aggregates, schema)
+        columns = columns_of_partials(self._spec.aggregates, schema)
+        self._totals = state.keyed_rows("totals", keys, meaning, columns)
         self._seen = {
-            name: state.keyed_rows(f"values of {name}", keys, meaning)
+            name: state.keyed_rows(f"values of {name}", keys, {**meaning, "values": columns[name]})
             for name in self._distinct.names
         }
 

@@ -63,6 +63,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
             name: [pickle.loads(item) for item in v] for name, v in snapshot.union_lists.items()
         },
         broadcasts={name: pickle.loads(value) for name, value in snapshot.broadcasts.items()},
+        states=snapshot.states,
         finished=snapshot.finished,
     )
 

@@ -5,7 +5,6 @@ A snapshot takes no time in the task's thread: the table is made, cut and writte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from firesteel.column_names import column_index
+from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
+from firesteel.common.checkpoints.evolution import changed_state
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
 MakeTable = Callable[[], pa.Table | None]
-_MEANING = b"firesteel.meaning"  # in the metadata of a table's schema, as JSON
+_DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class RowsSnapshot:
 
     make: MakeTable
     key_columns: tuple[str, ...]
-    meaning: Mapping[str, str]
+    description: StateDescription
     max_parallelism: int
 
     def by_key_group(self) -> Iterator[tuple[int, pa.Table]]:
@@ -36,7 +37,7 @@ class RowsSnapshot:
         table = self.make()
         if table is None or not table.num_rows:
             return
-        table = table.replace_schema_metadata({_MEANING: json.dumps(self.meaning).encode()})
+        table = table.replace_schema_metadata({_DESCRIPTION: self.description.to_json()})
         groups = self._key_groups(table)
         first = int(groups[0])
         if (groups == first).all():
@@ -71,31 +72,43 @@ class TaskKeyedRows:
         name: str,
         key_columns: Sequence[str],
         meaning: Mapping[str, str],
+        columns: Mapping[str, str],
         max_parallelism: int,
     ) -> None:
         self._name = name
         self._key_columns = tuple(key_columns)
-        self._meaning = {"key": ", ".join(key_columns), **meaning}
+        self.description = StateDescription(
+            kind=StateKind.ROWS,
+            meaning={"key": ", ".join(key_columns), **meaning},
+            columns=dict(columns),
+        )
         self._max_parallelism = max_parallelism
         self._restored: list[pa.Table] = []
         self._make: MakeTable | None = None
 
     def restored(self) -> pa.Table | None:
         tables, self._restored = self._restored, []
-        for table in tables:
-            self._check(json.loads((table.schema.metadata or {}).get(_MEANING, b"{}")))
-        return pa.concat_tables(tables).replace_schema_metadata(None) if tables else None
+        return pa.concat_tables(map(self._as_now, tables)) if tables else None
 
-    def _check(self, before: Mapping[str, str]) -> None:
-        now = self._meaning
-        for what in sorted(now.keys() | before.keys()):
-            was, is_now = before.get(what, ""), now.get(what, "")
-            if was != is_now:
-                raise FiresteelError(
-                    f"the {self._name} that are restored do not fit the program: {what}"
-                    f" {was or 'none'} then, {is_now or 'none'} now. Give the operator another uid"
-                    " to begin without them"
-                )
+    def _as_now(self, table: pa.Table) -> pa.Table:
+        """With the columns that the program has now."""
+        before = StateDescription.from_json((table.schema.metadata or {})[_DESCRIPTION].decode())
+        if problem := changed_state(before, self.description):
+            raise FiresteelError(
+                f"the {self._name} that are restored do not fit the program: {problem}. Give the"
+                " operator another uid to begin without them"
+            )
+        table = table.replace_schema_metadata(None)
+        if before.columns == self.description.columns:
+            return table
+        named = {text: name for name, text in before.columns.items()}
+        chosen: list[tuple[str, str]] = []  # the name now, and in the table
+        for name in table.column_names:
+            if name not in before.columns:
+                chosen.append((name, name))
+            elif name == next(iter(before.columns)):
+                chosen += [(now, named[text]) for now, text in self.description.columns.items()]
+        return table.select([was for _, was in chosen]).rename_columns([now for now, _ in chosen])
 
     def keep(self, make: MakeTable) -> None:
         self._make = make
@@ -108,4 +121,4 @@ class TaskKeyedRows:
         make, self._make = self._make, None
         if make is None:
             return None
-        return RowsSnapshot(make, self._key_columns, self._meaning, self._max_parallelism)
+        return RowsSnapshot(make, self._key_columns, self.description, self._max_parallelism)

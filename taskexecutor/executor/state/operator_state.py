@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot
@@ -27,6 +28,7 @@ class RestoredOperatorState:
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
     union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
     broadcasts: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    states: StateDescriptions = field(default_factory=dict)  # what keyed states are
     finished: bool = False  # all subtasks of the operator had finished
 
 
@@ -60,6 +62,7 @@ class TaskOperatorState:
         self._rows: dict[str, TaskKeyedRows] = {}
         self._restored_rows: dict[str, list[pa.Table]] = {}
         state = restored or RestoredOperatorState()
+        self.restored_states = state.states
         if restored is not None:
             timers: list[KeyedStateEntry] = []
             keyed.restore(self._entries(restored.keyed, timers))
@@ -89,14 +92,25 @@ class TaskOperatorState:
         return self._keyed
 
     def keyed_rows(
-        self, name: str, key_columns: Sequence[str], meaning: Mapping[str, str] | None = None
+        self,
+        name: str,
+        key_columns: Sequence[str],
+        meaning: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> TaskKeyedRows:
         found = self._rows.get(name)
         if found is None:
-            found = TaskKeyedRows(name, key_columns, meaning or {}, self._max_parallelism)
+            found = TaskKeyedRows(
+                name, key_columns, meaning or {}, columns or {}, self._max_parallelism
+            )
             self._rows[name] = found
             found.restore(self._restored_rows.pop(name, []))
         return found
+
+    @property
+    def described_rows(self) -> dict[str, StateDescription]:
+        """Those that `keyed_rows` was asked for."""
+        return {name: rows.description for name, rows in self._rows.items()}
 
     @property
     def not_taken(self) -> list[str]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel._proto import checkpoints_pb2 as pb
+from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
 from firesteel.common.checkpoints.metadata import (
     VERSION,
     CheckpointedOperator,
@@ -49,6 +50,18 @@ snapshots = st.builds(
     union_lists=items,
     broadcasts=st.dictionaries(st.text(), st.binary(), max_size=2),
 )
+texts = st.dictionaries(st.text(), st.text(), max_size=2)
+descriptions = st.builds(
+    StateDescription,
+    kind=st.sampled_from(StateKind),
+    keys=texts,
+    values=st.none() | texts,
+    map_keys=st.none() | texts,
+    ttl_ms=st.none() | sizes,
+    meaning=texts,
+    columns=texts,
+    replaces=st.booleans(),
+)
 json = st.none() | st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text(), min_size=1)
 operators = st.builds(
     CheckpointedOperator,
@@ -59,6 +72,7 @@ operators = st.builds(
     max_parallelism=st.integers(1, 2**15),
     finished=st.booleans(),
     coordinator=json,
+    states=st.dictionaries(st.text(), descriptions, max_size=2),
     subtasks=st.dictionaries(st.integers(0, 2**15), snapshots, max_size=2),
 )
 checkpoints = st.builds(

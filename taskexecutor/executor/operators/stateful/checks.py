@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.plan.specs import TransformWithStateSpec
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.handle import ProcessorHandle
@@ -11,15 +14,20 @@ from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
 from taskexecutor.executor.timing.timers import TaskTimers
 
 
-def check_processor(spec: TransformWithStateSpec, name: str) -> None:
+def check_processor(spec: TransformWithStateSpec, name: str, keys: Any = None) -> StateDescriptions:
     """Calls `init` and `close` once, without data. Raises what they raise, with the operator's
-    name.
+    name; returns the states that `init` declares. `keys`: the columns of the key, as Spark's JSON.
     """
     current = CurrentKey()
     backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)
     service = TaskTimers().for_operator(lambda *fired: None, lambda *fired: None)
     handle = ProcessorHandle(
-        spec.time_mode, current, backend, ProcessorTimers(spec.time_mode, current, backend, service)
+        spec.time_mode,
+        current,
+        backend,
+        ProcessorTimers(spec.time_mode, current, backend, service),
+        keys=keys,
     )
     initialise(spec.processor, handle, name)
     close(spec.processor, name)
+    return handle.declared

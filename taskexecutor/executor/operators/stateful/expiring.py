@@ -171,6 +171,10 @@ class ExpiringMap(ExpiringVariable, MapState):
         super().__init__(current, backend, name, shape, ttl_ms)
         self._keys = keys
 
+    @property
+    def map_keys(self) -> Shape:
+        return self._keys
+
     def exists(self) -> bool:
         return self._load_live() is not None
 

@@ -14,6 +14,12 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from firesteel.common.checkpoints.descriptions import (
+    StateDescription,
+    StateDescriptions,
+    StateKind,
+)
+from firesteel.common.checkpoints.evolution import changed_state
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.expiring import (
@@ -22,6 +28,7 @@ from taskexecutor.executor.operators.stateful.expiring import (
     ExpiringValue,
     ExpiringVariable,
 )
+from taskexecutor.executor.operators.stateful.migration import migration
 from taskexecutor.executor.operators.stateful.processor_timers import (
     PROCESSING_TIME,
     ProcessorTimers,
@@ -34,24 +41,41 @@ from taskexecutor.executor.operators.stateful.variables import (
     Variable,
 )
 from taskexecutor.executor.state import KeyedState
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 _Schema = StructType | str
 
 
 class _Declared(NamedTuple):
-    how: tuple[str, _Schema, _Schema | None, int | None]  # kind, schema, schema of keys, TTL
+    how: tuple[StateKind, _Schema, _Schema | None, int | None]  # schema, schema of keys, TTL
     variable: Variable
 
 
 class ProcessorHandle(StatefulProcessorHandle):
+    """`restored`: what the backend's states were when they were written; they become what `init`
+    declares. `keys`: the columns of the key, as Spark's JSON; None if they are not known.
+    """
+
     def __init__(
-        self, time_mode: str, current: CurrentKey, backend: KeyedState, timers: ProcessorTimers
+        self,
+        time_mode: str,
+        current: CurrentKey,
+        backend: KeyedState,
+        timers: ProcessorTimers,
+        *,
+        restored: StateDescriptions | None = None,
+        keys: Any = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._time_mode = time_mode
         self._current = current
         self._backend = backend
         self._timers = timers
+        self._restored = restored or {}
+        self._keys = keys
+        self._now_ms = now_ms
         self._variables: dict[str, _Declared] = {}  # by name
+        self._deleted: set[str] = set()
         self._initialised = False
 
     def initialised(self) -> None:
@@ -66,6 +90,17 @@ class ProcessorHandle(StatefulProcessorHandle):
             if isinstance(declared.variable, ExpiringVariable)
         ]
 
+    @property
+    def declared(self) -> dict[str, StateDescription]:
+        """The state variables, by name; with those that the program deletes."""
+        return {
+            **{name: StateDescription(kind=StateKind.DELETED) for name in self._deleted},
+            **{
+                name: self._described(name, declared.how[0], declared.variable, declared.how[3])
+                for name, declared in self._variables.items()
+            },
+        }
+
     # -- PySpark's interface
 
     def getValueState(
@@ -76,7 +111,7 @@ class ProcessorHandle(StatefulProcessorHandle):
                 return ValueVariable(self._current, self._backend, stateName, shape)
             return ExpiringValue(self._current, self._backend, stateName, shape, ttl_ms)
 
-        return self._declare("value", stateName, schema, None, ttlDurationMs, make)  # type: ignore[no-any-return]
+        return self._declare(StateKind.VALUE, stateName, schema, None, ttlDurationMs, make)  # type: ignore[no-any-return]
 
     def getListState(
         self, stateName: str, schema: _Schema, ttlDurationMs: int | None = None
@@ -86,7 +121,7 @@ class ProcessorHandle(StatefulProcessorHandle):
                 return ListVariable(self._current, self._backend, stateName, shape)
             return ExpiringList(self._current, self._backend, stateName, shape, ttl_ms)
 
-        return self._declare("list", stateName, schema, None, ttlDurationMs, make)  # type: ignore[no-any-return]
+        return self._declare(StateKind.LIST, stateName, schema, None, ttlDurationMs, make)  # type: ignore[no-any-return]
 
     def getMapState(
         self,
@@ -101,7 +136,9 @@ class ProcessorHandle(StatefulProcessorHandle):
                 return MapVariable(self._current, self._backend, stateName, keys, shape)
             return ExpiringMap(self._current, self._backend, stateName, keys, shape, ttl_ms)
 
-        return self._declare("map", stateName, valueSchema, userKeySchema, ttlDurationMs, make)  # type: ignore[no-any-return]
+        return self._declare(  # type: ignore[no-any-return]
+            StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs, make
+        )
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._timers.register(operator.index(expiryTimestampMs))
@@ -113,6 +150,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         return self._timers.pending()
 
     def deleteIfExists(self, stateName: str) -> None:
+        self._deleted.add(stateName)
         declared = self._variables.pop(stateName, None)
         if declared is None:  # it may be left of an earlier version of the program
             Variable(self._current, self._backend, stateName, _NO_SHAPE).delete()
@@ -123,7 +161,7 @@ class ProcessorHandle(StatefulProcessorHandle):
 
     def _declare(
         self,
-        kind: str,
+        kind: StateKind,
         name: str,
         schema: _Schema,
         key_schema: _Schema | None,
@@ -143,7 +181,32 @@ class ProcessorHandle(StatefulProcessorHandle):
             return before.variable
         variable = make(Shape(schema, f"state {name!r}"), ttl_ms)
         self._variables[name] = _Declared(how, variable)
+        self._migrate(name, variable, self._described(name, kind, variable, ttl_ms))
         return variable
+
+    def _described(
+        self, name: str, kind: StateKind, variable: Variable, ttl_ms: int | None
+    ) -> StateDescription:
+        return StateDescription(
+            kind=kind,
+            keys=self._keys,
+            values=variable.shape.schema.jsonValue(),
+            map_keys=(
+                variable.map_keys.schema.jsonValue() if variable.map_keys is not None else None
+            ),
+            ttl_ms=ttl_ms,
+            replaces=name in self._deleted,
+        )
+
+    def _migrate(self, name: str, variable: Variable, now: StateDescription) -> None:
+        """Makes restored values into those that are declared now."""
+        before = self._restored.get(name)
+        if before is None or now.replaces:
+            return
+        if problem := changed_state(before, now):
+            raise FiresteelError(f"state {name!r} cannot be restored: {problem}")
+        if (convert := migration(before, now, self._now_ms())) is not None:
+            variable.convert(convert)
 
     def _ttl_ms(self, name: str, ttl: int | None) -> int | None:
         if ttl is None:

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from firesteel.common.checkpoints.evolution import DEFAULT
 from firesteel.errors import FiresteelError
 from firesteel.plan.ddl import parse_ddl
 from taskexecutor.executor.spark.schemas import from_ddl
@@ -58,6 +59,17 @@ _PYTHON_TYPES: dict[type[DataType], type] = {
     DecimalType: decimal.Decimal,
     DayTimeIntervalType: datetime.timedelta,
 }
+# A default is JSON, in the metadata of a column.
+_WITH_DEFAULTS = (
+    BooleanType,
+    ByteType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    StringType,
+)
 _MAX_KNOWN = 256  # combinations of types known to conform; nulls multiply them
 
 
@@ -66,6 +78,8 @@ class Shape:
 
     def __init__(self, schema: Any, what: str) -> None:
         self.schema = _struct_type(schema, what)
+        for field in self.schema.fields:
+            _check_default(field, what)
         kinds = [field.dataType for field in self.schema.fields]
         self.flat = all(type(kind) in _PYTHON_TYPES for kind in kinds)
         self._shared = self.flat and not any(isinstance(kind, TimestampType) for kind in kinds)
@@ -214,6 +228,24 @@ def _given(value: Any, kind: DataType) -> Any:
             )
         case _:
             return value if type(kind) in _PYTHON_TYPES else copy.deepcopy(value)
+
+
+def _check_default(field: StructField, what: str) -> None:
+    """Of a column that a checkpoint may not have yet."""
+    if DEFAULT not in (field.metadata or {}):
+        return
+    value, kind = field.metadata[DEFAULT], field.dataType
+    if value is None:
+        return
+    if not isinstance(kind, _WITH_DEFAULTS):
+        raise FiresteelError(
+            f"{what}: {field.name!r} is {kind.simpleString()}, and only numbers, texts and booleans"
+            " have a default; let it be null, and say in the program what that means"
+        )
+    try:
+        _plain(value, kind, field.name)
+    except _Misfit as misfit:
+        raise FiresteelError(f"{what}: the default of {misfit}") from None
 
 
 def _struct_type(schema: Any, what: str) -> StructType:

@@ -89,7 +89,14 @@ class TransformWithState(StreamOperator):
         self._timers = ProcessorTimers(
             self._spec.time_mode, self._current, keyed, self.context.timers
         )
-        self._handle = ProcessorHandle(self._spec.time_mode, self._current, keyed, self._timers)
+        self._handle = ProcessorHandle(
+            self._spec.time_mode,
+            self._current,
+            keyed,
+            self._timers,
+            restored=state.restored_states,  # type: ignore[attr-defined]
+            now_ms=self._now_ms,
+        )
         self._restored = state.restored
 
     def open(self) -> None:

@@ -7,7 +7,7 @@ snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
@@ -31,6 +31,24 @@ class Variable:
         self._entry = entry_name(name)
         self._shape = shape
         self._deleted = False
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+    @property
+    def map_keys(self) -> Shape | None:
+        """Of a map's own keys."""
+        return None
+
+    def convert(self, convert: Callable[[Any], Any]) -> None:
+        """Replaces what is kept for each key, before it is used; by None: nothing is."""
+        for entry in list(self._backend.entries(self._entry)):
+            kept = convert(entry.value)
+            if kept is None:
+                self._backend.remove(self._entry, entry.key)
+            else:
+                self._backend.put(self._entry, entry.key, kept)
 
     def delete(self) -> None:
         """Removes the values of all keys; the variable cannot be used any more."""
@@ -136,6 +154,10 @@ class MapVariable(Variable, MapState):
     ) -> None:
         super().__init__(current, backend, name, shape)
         self._keys = keys
+
+    @property
+    def map_keys(self) -> Shape:
+        return self._keys
 
     def exists(self) -> bool:
         return self._load() is not None

@@ -47,6 +47,9 @@ class Contents(Protocol):
     def meaning(self) -> dict[str, str]:
         """Of the rows that are kept: see `firesteel.operator.OperatorState.keyed_rows`."""
 
+    def columns(self) -> dict[str, str]:
+        """What those hold whose names say nothing: see there."""
+
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         """The pane or session of each row that has arrived. Contents that keep rows return the
         row's time and the end of a session that has this row only.

@@ -26,6 +26,9 @@ class KeptRows:
             "input": described(self._context.input_schemas[0]),
         }
 
+    def columns(self) -> dict[str, str]:
+        return {}
+
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         times = event_times(batch, self._spec.time_column, self._context.operator_name)
         times = times + self._spec.time_shift_us

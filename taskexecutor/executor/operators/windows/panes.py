@@ -73,7 +73,9 @@ class PaneWindows(StreamOperator):
 
     def initialize_state(self, state: OperatorState) -> None:
         meaning = {"window": repr(self._window), **self._contents.meaning()}
-        self._state = state.keyed_rows("panes", self._contents.key_columns, meaning)
+        self._state = state.keyed_rows(
+            "panes", self._contents.key_columns, meaning, self._contents.columns()
+        )
 
     def open(self) -> None:
         restored = self._state.restored()

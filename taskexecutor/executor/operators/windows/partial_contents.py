@@ -15,6 +15,7 @@ from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.merging import (
     ROWS,
+    columns_of_partials,
     meaning_of_partials,
     merge_partials,
     merges_of,
@@ -52,6 +53,9 @@ class PartialContents:
 
     def meaning(self) -> dict[str, str]:
         return meaning_of_partials(self._aggregates, self._context.input_schemas[0])
+
+    def columns(self) -> dict[str, str]:
+        return columns_of_partials(self._aggregates, self._context.input_schemas[0])
 
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         return Bounds(as_int64(batch.column(WINDOW_START)), as_int64(batch.column(WINDOW_END)))

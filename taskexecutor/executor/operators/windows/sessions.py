@@ -71,8 +71,9 @@ class SessionWindows(StreamOperator):
     def initialize_state(self, state: OperatorState) -> None:
         keys = self._contents.key_columns
         meaning = {"window": repr(self._window), **self._contents.meaning()}
-        self._rows = state.keyed_rows("sessions", keys, meaning)
-        self._results = state.keyed_rows("results", keys, meaning)
+        columns = self._contents.columns()
+        self._rows = state.keyed_rows("sessions", keys, meaning, columns)
+        self._results = state.keyed_rows("results", keys, meaning, columns)
 
     def open(self) -> None:
         """All sessions were open at the snapshot, so they are settled, joined or not."""

@@ -9,7 +9,12 @@ import pytest
 
 from firesteel._proto import job_graph_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
-from firesteel.common.checkpoints.metadata import decode, encode
+from firesteel.common.checkpoints.descriptions import (
+    StateDescription,
+    StateDescriptions,
+    StateKind,
+)
+from firesteel.common.checkpoints.metadata import CheckpointMetadata, decode, encode
 from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot, StateFile
 from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.ids import AttemptId, ExecutorId, JobId, TaskExecutorId
@@ -489,8 +494,12 @@ def test_a_trigger_reaches_its_tasks_as_it_was_sent() -> None:
         )
 
 
-def keyed_job(key: pa.DataType, recovery: Recovery | None = None) -> World:
-    """Up to its analysis, which finds this type of the key."""
+def keyed_job(
+    key: pa.DataType,
+    recovery: Recovery | None = None,
+    states: StateDescriptions | None = None,
+) -> World:
+    """Up to its analysis, which finds this type of the key and these states of the sink."""
     graph = job(vertex("source", 1), vertex("sink", 1))
     (edge,) = graph.edges
     keyed = replace(edge, partitioner=Partitioner.HASH, key_columns=("k", "n"))
@@ -504,7 +513,8 @@ def keyed_job(key: pa.DataType, recovery: Recovery | None = None) -> World:
     made.give_slots("tm", 1)
     schema = pa.schema([("n", pa.int64()), ("k", key)]).serialize().to_pybytes()
     analyses = tuple(
-        events.OperatorAnalysis(operator_id(name), schema, "") for name in ("source", "sink")
+        events.OperatorAnalysis(operator_id(name), schema, "", states=found)
+        for name, found in (("source", None), ("sink", states))
     )
     made.post(events.JobAnalyzed(task_executor_id=TaskExecutorId("tm"), operators=analyses))
     return made
@@ -541,8 +551,8 @@ def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
     assert heard(ended) == events.TaskDataEnded(task_executor_id=who, attempt_id=AttemptId("a"))
 
 
-def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:
-    first = keyed_job(pa.string())
+def checkpointed(first: World) -> CheckpointMetadata:
+    """The sink has state in it."""
     first.report(first.executions(), ExecutionState.INITIALIZING, RUNNING)
     trigger = first.one(commands.TriggerCheckpoint, first.pass_time(10.0))
     handle = KeyedHandle(file=StateFile(path="chk-1/f", size_bytes=1, checksum=""), slices=())
@@ -557,7 +567,11 @@ def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:
                 snapshot=Snapshot(operators=operators),
             )
         )
-    latest = decode(encode(first.one(commands.StoreCheckpoint).metadata), "here")
+    return decode(encode(first.one(commands.StoreCheckpoint).metadata), "here")
+
+
+def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:
+    latest = checkpointed(keyed_job(pa.string()))
     assert keyed_job(pa.string(), Recovery(latest=latest)).of(commands.DeployTasks)
     refused = keyed_job(pa.int32(), Recovery(latest=latest))
     assert not refused.of(commands.DeployTasks)
@@ -566,6 +580,43 @@ def test_a_key_of_another_type_is_refused_before_anything_is_deployed() -> None:
         "the key of 'sink' has the type int32, int64, and had string, int64 in the checkpoint"
         in refused.core.exceptions.newest_first()[0].summary
     )
+
+
+def value(*columns: tuple[str, str]) -> StateDescription:
+    fields = [{"name": name, "type": kind, "nullable": True} for name, kind in columns]
+    return StateDescription(
+        kind=StateKind.VALUE, values={"type": "struct", "fields": fields}, ttl_ms=5
+    )
+
+
+def test_states_of_other_types_are_refused_before_anything_is_deployed() -> None:
+    first = keyed_job(pa.string(), states={"s": value(("n", "long")), "gone": value()})
+    recovery = Recovery(latest=checkpointed(first))
+
+    def again(states: StateDescriptions | None) -> World:
+        return keyed_job(pa.string(), recovery, states)
+
+    assert again({"s": value(("n", "long"), ("new", "string"))}).of(commands.DeployTasks)
+    assert again(None).of(commands.DeployTasks), "they are not known before it runs"
+    refused = again({"s": value(("n", "string"))})
+    assert not refused.of(commands.DeployTasks)
+    assert refused.core.graph.status is JobStatus.FAILED
+    (failure, *_) = refused.core.exceptions.newest_first()
+    assert (
+        "operator 'sink' (without a uid) does not fit the checkpoint: its state 's' cannot be"
+        " restored: its column 'n' was BIGINT in the checkpoint, and is STRING now"
+        in failure.summary
+    )
+
+
+def test_states_that_a_program_does_not_declare_stay_what_they_were() -> None:
+    was = {"s": value(("n", "long")), "gone": value(("g", "string"))}
+    recovery = Recovery(latest=checkpointed(keyed_job(pa.string(), states=was)))
+    assert recovery.latest is not None
+    now = {"s": value(("n", "long"), ("new", "string"))}
+    kept = checkpointed(keyed_job(pa.string(), recovery, now))
+    (sink,) = (o for o in kept.operators if o.name == "sink")
+    assert sink.states == {"gone": was["gone"], "s": now["s"]}
 
 
 def test_another_sequence_is_refused_before_anything_is_deployed() -> None:

@@ -357,17 +357,17 @@ SUMS = pa.schema([("key", pa.string()), ("_p0_sum", pa.int64()), ("_rows", pa.in
         (
             top(TumblingSpec(size_us=9)),
             top(TumblingSpec(size_us=8)),
-            "panes .* do not fit the program: window Tum",
+            "panes .* do not fit the program: its window was Tum",
         ),
         (
             top(SessionSpec(gap_us=9)),
             top(SessionSpec(gap_us=8)),
-            "sessions .* do not fit the program: window Sess",
+            "sessions .* do not fit the program: its window was Sess",
         ),
         (
             lambda: sums("sum(x) AS s"),
             lambda: sums("sum(y) AS s"),
-            r"totals .* the program: aggregates sum\(x\) then, sum\(y\) now",
+            r"totals .* the program: it has no sum\(y\) int64, only sum\(x\) int64: a new agg",
         ),
     ],
 )
@@ -394,3 +394,26 @@ def test_results_may_be_given_another_name() -> None:
     again.process(row)
     again.flush()
     assert again.rows() == [{"key": "a", "total": 6}]
+
+
+def test_aggregates_may_go_and_change_places() -> None:
+    """Each finds its own total, whatever its column is called now."""
+
+    def partials(*columns: tuple[str, int]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {"key": ["a"], **{name: [value] for name, value in columns}, "_rows": [1]}
+        )
+
+    before = partials(("_p0_sum", 1), ("_p1_max", 20), ("_p2_min", 300))
+    harness = OperatorHarness(
+        sums("sum(x) AS s", "max(y) AS most", "min(z) AS least"), [before.schema]
+    ).open()
+    harness.process(before)
+    restored = restored_from(harness.snapshot())
+    after = partials(("_p0_min", 299), ("_p1_sum", 5))
+    again = OperatorHarness(
+        sums("min(z) AS least", "sum(x) AS s"), [after.schema], restored=restored
+    ).open()
+    again.process(after)
+    again.flush()
+    assert again.rows() == [{"key": "a", "least": 299, "s": 6}]
