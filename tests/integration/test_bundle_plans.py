@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import functions as sql
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
@@ -365,26 +364,66 @@ def test_tasks_at_once(engine: SparkEngine) -> None:
     assert found == {number: [sum(range(number, 300, 3))] * 10 for number in range(3)}
 
 
-def test_dates_are_formatted_once_per_second(engine: SparkEngine) -> None:
-    """In a zone whose distance from UTC once had seconds."""
+def test_functions_of_a_time_s_second(engine: SparkEngine) -> None:
+    """Evaluated once for each, in a zone whose distance from UTC once had seconds."""
     chance = random.Random(1)
     boundaries = [chance.randrange(-4_000_000_000, 4_000_000_000) * 1_000_000 for _ in range(100)]
     times = [at + off for at in boundaries for off in (-1, 0, 1, 999_999)] * 2
     chance.shuffle(times)
-    table: list[dict[str, Any]] = [{"k": "a", "x": 1, "t": at} for at in times]
+    table: list[dict[str, Any]] = [{"k": "a", "x": 1, "t": at} for at in [0, *times]]
     table.append({"k": "a", "x": 1, "t": None})
     by_second = {
-        "yyyy-MM-dd": True,
-        "HH:mm": True,
-        "EEE d MMM yyyy, h 'h' mm:ss a z XXX": True,
-        "HH:mm:ss.SSS": False,
+        "date_format(t, 'yyyy-MM-dd')": True,
+        "date_format(t, 'HH:mm')": True,
+        "date_format(t, 'EEE d MMM yyyy, h ''h'' mm:ss a z XXX')": True,
+        "date_format(t, 'HH:mm:ss.SSS')": False,
+        "hour(t)": True,
+        "minute(t)": True,
+        "second(t)": True,
+        "CAST(t AS DATE)": True,
+        "year(t)": True,
+        "hour(CAST(t AS TIMESTAMP_NTZ))": False,
+        "extract(SECOND FROM t)": False,
     }
-    for pattern, expected in by_second.items():
-        specs = transforms(lambda df, p=pattern: df.select(sql.date_format("t", p).alias("s")))
+    specs = transforms(
+        lambda df: df.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(by_second)))
+    )
+    schema, right = planned(engine, specs, table)
+    kept = made(engine, specs)
+    assert run(kept, table, schema) == right
+    kept.close()
+    for text, expected in by_second.items():
+        plan = made(engine, transforms(lambda df, text=text: df.selectExpr(f"{text} AS c")))
+        assert isinstance(plan._plan, ColumnBundles)
+        changed = engine.code.type("FiresteelSeconds").bySecond(plan._plan.kept.physical)
+        assert ("FiresteelSeconds" in changed.toString()) == expected, text
+        plan.close()
+
+
+def test_products_of_decimals(engine: SparkEngine) -> None:
+    """Exact ones are those of longs where they are small enough."""
+    chance = random.Random(1)
+    numbers = [chance.randrange(2**bits) * sign for bits in range(64) for sign in (1, -1)]
+    numbers += [2**63 - 1, -(2**63), 10**18, -(10**18), 10**18 - 1, 1 - 10**18]
+    table = [{"k": "a", "x": x, "t": 0} for x in [*numbers, None]]
+    in_longs = {
+        "0.908 * x": True,
+        "x * -999999999.99999999": True,
+        "0.001 * CAST(x % 1000000 AS INT) * x": True,
+        "CAST(x % 100000 AS DECIMAL(12, 2)) * CAST(x % 777 / 8 AS DECIMAL(7, 4))": True,
+        "0.908 * x + 0.002 * x": True,
+        "CAST(x AS DECIMAL(21, 1)) * 0.5": False,  # no long has its digits
+        "CAST(x AS DECIMAL(20, 0)) * CAST(x AS DECIMAL(20, 0))": False,  # rounded, if too long
+        "x % 1000 * 3": False,
+    }
+    for text, expected in in_longs.items():
+        specs = transforms(
+            lambda df, text=text: df.selectExpr(f"{text} AS c", f"{text} > 1000 AS more")
+        )
         schema, right = planned(engine, specs, table)
         kept = made(engine, specs)
-        assert run(kept, table, schema) == right, pattern
+        assert run(kept, table, schema) == right, text
         assert isinstance(kept._plan, ColumnBundles)
-        plan = engine.code.type("FiresteelDates").bySecond(kept._plan.kept.physical)
-        assert ("FiresteelDates" in plan.toString()) == expected, pattern
+        changed = engine.code.type("FiresteelProducts").inLongs(kept._plan.kept.physical)
+        assert ("FiresteelProducts" in changed.toString()) == expected, text
         kept.close()

@@ -27,6 +27,7 @@ FLAT = [
     "id", "id % 2 = 0 AS flag", "CAST(id % 100 AS TINYINT) AS tiny", "CAST(id % 9999 AS SMALLINT) AS small",
     "CAST(-id AS INT) AS number", "CAST(id / 7 AS FLOAT) AS ratio", "id / 7 AS precise",
     "CAST(id / 8 AS DECIMAL(12, 3)) AS price", "-CAST(id AS DECIMAL(38, 4)) * 12345678901234567890 AS huge",
+    "CAST(IF(id % 2 = 0, 1, -1) * (999999999999999999 + id % 3) AS DECIMAL(30, 0)) AS large",
     "repeat('ü', CAST(id % 50 AS INT)) AS text", "CAST(repeat('x', CAST(id % 3 AS INT)) AS BINARY) AS raw",
     "date_from_unix_date(CAST(id AS INT)) AS day", "timestamp_micros(-id) AS at",
     "CAST(timestamp_micros(id) AS TIMESTAMP_NTZ) AS local", "make_dt_interval(id) AS lasts",

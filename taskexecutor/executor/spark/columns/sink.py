@@ -66,8 +66,10 @@ class ColumnSink:
         each batch; it is larger then.
         """
         engine.code.load("FiresteelSink")
-        engine.code.load("FiresteelDates")
-        self._dates = engine.code.type("FiresteelDates")
+        engine.code.load("FiresteelSeconds")
+        engine.code.load("FiresteelProducts")
+        self._seconds = engine.code.type("FiresteelSeconds")
+        self._products = engine.code.type("FiresteelProducts")
         self._session: Any = engine.session
         self._converting: AbstractContextManager[Any] = (
             meter.converting if meter is not None else nullcontext()
@@ -87,9 +89,11 @@ class ColumnSink:
     def fuse(self, plan: Any) -> Any:
         """The physical plan that puts its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
-        return generated_anew(
-            self._session, plan, lambda each: self.java.after(self._dates.bySecond(each))
-        )
+
+        def changed(plan: Any) -> Any:
+            return self.java.after(self._products.inLongs(self._seconds.bySecond(plan)))
+
+        return generated_anew(self._session, plan, changed)
 
     def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
         """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in

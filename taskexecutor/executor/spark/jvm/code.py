@@ -24,7 +24,8 @@ SOURCES = (
     "FiresteelFileRDD",
     "FiresteelRowObserver",
     "FiresteelOnce",
-    "FiresteelDates",
+    "FiresteelSeconds",
+    "FiresteelProducts",
     "FiresteelSplit",
 )
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs

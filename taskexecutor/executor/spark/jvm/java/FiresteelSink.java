@@ -296,12 +296,18 @@ public final class FiresteelBooleans extends FiresteelFixed {
 }
 
 public final class FiresteelDecimals extends FiresteelFixed {
+    private static final long MOST = 999999999999999999L;  // that Decimal keeps in a long
+
     private final int precision;
     private final int scale;
+    private final Decimal most;
+    private final Decimal least;
 
     FiresteelDecimals(int precision, int scale) {
         this.precision = precision;
         this.scale = scale;
+        most = Decimal.createUnsafe(MOST, precision, scale);
+        least = Decimal.createUnsafe(-MOST, precision, scale);
     }
 
     long bytes(int count) { return 16L * count; }
@@ -313,7 +319,7 @@ public final class FiresteelDecimals extends FiresteelFixed {
         long high = 0;
         // As Spark's own writers of rows do: a value that does not fit its type is null.
         if (isNull || !value.changePrecision(precision, scale)) setNull(n);
-        else if (precision <= 18) {
+        else if (precision <= 18 || value.compare(most) <= 0 && value.compare(least) >= 0) {
             low = value.toUnscaledLong();
             high = low >> 63;
         } else {

@@ -1,0 +1,112 @@
+package org.apache.spark.unsafe;
+
+import java.io.Serializable;
+import java.util.ArrayList;
+import org.apache.spark.sql.catalyst.expressions.BinaryExpression;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.DateFormatClass;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Hour;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Minute;
+import org.apache.spark.sql.catalyst.expressions.Second;
+import org.apache.spark.sql.catalyst.expressions.UnaryExpression;
+import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
+import org.apache.spark.sql.catalyst.util.Iso8601TimestampFormatter;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.ObjectType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
+import scala.Function1;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractPartialFunction;
+
+/** What all times of a second have in common, in any zone: hour, minute, second and date, and texts
+    for a pattern without fractions of a second. Rows follow each other in time, more or less, so that
+    most seconds are those of a row not long before. */
+public final class FiresteelSeconds implements Serializable {
+    private static final int KEPT = 256;
+
+    private final Expression function;
+    private final long[] seconds = new long[KEPT];
+    private final Object[] texts;
+    private final int[] numbers;
+
+    FiresteelSeconds(Expression function) {
+        this.function = function;
+        boolean text = function instanceof DateFormatClass;
+        texts = text ? new Object[KEPT] : null;
+        numbers = text ? null : new int[KEPT];
+        // No second has this place.
+        for (int i = 0; i < KEPT; i++) seconds[i] = i + 1;
+    }
+
+    /** Called by the generated code. */
+    public UTF8String text(long micros) {
+        long second = Math.floorDiv(micros, 1000000L);
+        int at = (int) second & (KEPT - 1);
+        if (seconds[at] != second) {
+            BinaryExpression format = (BinaryExpression) function;
+            Object pattern = ((Literal) format.right()).value();
+            texts[at] = format.nullSafeEval(Long.valueOf(micros), pattern);
+            seconds[at] = second;
+        }
+        return (UTF8String) texts[at];
+    }
+
+    /** Called by the generated code. */
+    public int number(long micros) {
+        long second = Math.floorDiv(micros, 1000000L);
+        int at = (int) second & (KEPT - 1);
+        if (seconds[at] != second) {
+            Object found = ((UnaryExpression) function).nullSafeEval(Long.valueOf(micros));
+            numbers[at] = ((Integer) found).intValue();
+            seconds[at] = second;
+        }
+        return numbers[at];
+    }
+
+    /** The plan, of which no part is generated yet, with such functions by second. */
+    public static SparkPlan bySecond(SparkPlan plan) {
+        return (SparkPlan) plan.transformAllExpressions(new FiresteelSecondsRule());
+    }
+
+    static boolean suits(Object each) {
+        if (each instanceof DateFormatClass) return suits((DateFormatClass) each);
+        if (!(each instanceof Hour || each instanceof Minute || each instanceof Second
+            || each instanceof Cast && ((Cast) each).dataType() instanceof DateType)) return false;
+        Expression time = (Expression) ((UnaryExpression) each).child();
+        return time.dataType() instanceof TimestampType;
+    }
+
+    private static boolean suits(DateFormatClass format) {
+        if (!(format.left().dataType() instanceof TimestampType)) return false;
+        if (!(format.right() instanceof Literal) || ((Literal) format.right()).value() == null) return false;
+        String pattern = ((Literal) format.right()).value().toString();
+        for (int i = 0; i < pattern.length(); i++)
+            if ("SAnN".indexOf(pattern.charAt(i)) >= 0) return false;
+        // Those of other policies round in other ways.
+        return format.formatterOption().isDefined()
+            && format.formatterOption().get().getClass() == Iso8601TimestampFormatter.class;
+    }
+
+    static Expression of(Expression function) {
+        ArrayList arguments = new ArrayList();
+        arguments.add(function.children().head());
+        return new Invoke(
+            new Literal(new FiresteelSeconds(function), new ObjectType(FiresteelSeconds.class)),
+            function instanceof DateFormatClass ? "text" : "number", function.dataType(),
+            CollectionConverters.asScala((java.util.List) arguments).toSeq(),
+            CollectionConverters.asScala((java.util.List) new ArrayList()).toSeq(),
+            true, false, true);
+    }
+}
+
+final class FiresteelSecondsRule extends AbstractPartialFunction implements Serializable {
+    public boolean isDefinedAt(Object each) { return FiresteelSeconds.suits(each); }
+
+    public Object applyOrElse(Object each, Function1 otherwise) {
+        return FiresteelSeconds.suits(each) ? FiresteelSeconds.of((Expression) each) : otherwise.apply(each);
+    }
+}
