@@ -122,7 +122,7 @@ class JobStore:
         postgresql+psycopg2://...
         """
         try:
-            self._engine = sa.create_engine(url, future=True)
+            self._engine = sa.create_engine(url, future=True, **_patience(sa.make_url(url)))
             if self._engine.dialect.name == "sqlite":
                 sa.event.listen(self._engine, "connect", _prepare_sqlite)
                 sa.event.listen(
@@ -528,6 +528,23 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
     cursor.execute("PRAGMA synchronous=FULL")  # a committed row survives a loss of power
     cursor.execute("PRAGMA busy_timeout=5000")
     cursor.close()
+
+
+def _patience(url: sa.URL) -> dict[str, Any]:
+    """A server that is gone is noticed in seconds, also behind a connection that was kept, and
+    after it is back no call fails because of a connection of before.
+    """
+    if url.get_backend_name() != "postgresql":
+        return {}
+    limits = {
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 10_000,  # ms
+    }
+    arguments = {name: value for name, value in limits.items() if name not in url.query}
+    return {"pool_pre_ping": True, "connect_args": arguments}
 
 
 def _reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
@@ -90,7 +91,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         except sa.exc.SQLAlchemyError as error:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                _store_problem(str(getattr(error, "orig", error))),
+                _store_problem(str(getattr(error, "orig", error)).splitlines()[0]),
             )
         await _refuse(context, refusal)
         log.info("job submitted", job_id=graph.job_id, name=graph.name, size_bytes=size_bytes)
@@ -107,7 +108,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
     ) -> job_master_pb2.JobDetails:
         job = await self._job(request.job_id, context)
-        return await self._shell.details(job, checkpoints=request.checkpoints)
+        async with _store_read(context):
+            return await self._shell.details(job, checkpoints=request.checkpoints)
+        raise AssertionError("abort raises")
 
     async def WatchJob(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
@@ -116,7 +119,12 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         with self._shell.watch(job.job_id) as change:
             while True:
                 change.clear()
-                details = await self._shell.details(job)
+                try:
+                    details = await self._shell.details(job)
+                except sa.exc.SQLAlchemyError:  # it is away: who watches can wait
+                    await self._unless_stopping(context)
+                    await asyncio.sleep(WATCH_REFRESH_S)
+                    continue
                 yield details
                 if JobStatus(details.status).globally_terminal:
                     return
@@ -146,7 +154,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.DisposeSavepointRequest, context: _Context
     ) -> dispatcher_pb2.DisposeSavepointResponse:
         try:
-            await self._shell.dispose_savepoint(request.path)
+            async with _store_read(context):
+                await self._shell.dispose_savepoint(request.path)
         except FiresteelError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return dispatcher_pb2.DisposeSavepointResponse()
@@ -415,6 +424,19 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
 async def _refuse(context: _Context, refusal: Refusal | None) -> None:
     if refusal is not None:
         await context.abort(convert.GRPC_STATUS[refusal.kind], refusal.message)
+
+
+@contextlib.asynccontextmanager
+async def _store_read(context: _Context) -> AsyncIterator[None]:
+    """Ends the call with the reason if the job store cannot be read."""
+    try:
+        yield
+    except sa.exc.SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error)).splitlines()[0]
+        await context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"the cluster's job store cannot be read ({reason}); try again once that is repaired",
+        )
 
 
 def _store_problem(reason: str) -> str:

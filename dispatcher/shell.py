@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -568,7 +568,7 @@ class Shell:
         self.platform.processes.kill(pid)  # started by an earlier Dispatcher on this machine
 
     async def _start_job(self, command: StartJob) -> None:
-        graph = await self._graph(command.graph_id)
+        graph = await self._until(lambda: self._graph(command.graph_id))
         if graph is None:
             log.error(
                 "the job's graph is not in the store",
@@ -619,9 +619,12 @@ class Shell:
         own rows.
         """
         await self._until_stored(lambda: self._store.persist(records))
-        self.store_problem = ""
 
     async def _until_stored(self, work: Callable[[], T]) -> T:
+        return await self._until(lambda: self._in_store(work))
+
+    async def _until(self, work: Callable[[], Awaitable[T]]) -> T:
+        """While the job store is away, tries again."""
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(
                 (sa.exc.OperationalError, sa.exc.InterfaceError)
@@ -631,7 +634,9 @@ class Shell:
             sleep=asyncio.sleep,
         ):
             with attempt:
-                return await self._in_store(work)
+                done = await work()
+                self.store_problem = ""
+                return done
         raise AssertionError("it is tried without end")
 
     def _store_failed(self, state: tenacity.RetryCallState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -240,6 +241,17 @@ def test_complete_checkpoints_are_kept_by_id_until_others_subsume_them(store: Jo
     assert store.checkpoints(JOB) == [checkpoint(3, savepoint=True), checkpoint(4)]
     with pytest.raises(LookupError, match="has checkpoint 4 already"):
         store.commit_checkpoint(JOB, 1, checkpoint(2), [])
+
+
+def test_the_documented_query_shows_the_latest_checkpoints(store: JobStore, url: str) -> None:
+    for found in (checkpoint(1), checkpoint(2, savepoint=True)):
+        store.commit_checkpoint(JOB, 1, found, [])
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    (query,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(query).all() == [("a job", 1, 5, 1, "/d/chk-1")]
+    engine.dispose()
 
 
 def test_a_job_master_that_another_one_has_replaced_adds_no_checkpoint(store: JobStore) -> None:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from firesteel.client.client import Client
-from firesteel.client.cluster.supervisor import reserved_port
-from firesteel.common.process import Child, spawn
+from firesteel.common.process import BlockingChild
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from jobmaster.testing import job, vertex
+from tests.dispatcher_process import (
+    DispatcherProcesses,
+    a_job,
+    dispatcher_processes,
+    eventually,
+    submit,
+)
 from tests.small_disk import fill, small_disk
-
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -28,52 +27,21 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-async def start(disk: Path, *options: str) -> Child:
-    return await spawn(
-        [
-            *(sys.executable, "-m", "dispatcher", "--resource-manager", "127.0.0.1:9"),
-            *("--dir", str(disk), "-Dmetrics.reporter.prom.port=0", *options),
-        ],
-        log_path=disk / "dispatcher.log",
-    )
+@pytest.fixture
+def dispatchers(disk: Path) -> Iterator[DispatcherProcesses]:
+    with dispatcher_processes(disk) as dispatchers:
+        yield dispatchers
 
 
 @pytest.fixture
-def port() -> Iterator[str]:
-    """Nobody else gets it, also while the Dispatcher is restarted."""
-    reserved, number = reserved_port("127.0.0.1")
-    with reserved:
-        yield str(number)
-
-
-@pytest.fixture
-async def dispatcher(disk: Path, port: str) -> AsyncIterator[Child]:
-    child = await start(disk, "--port", port)
+def dispatcher(dispatchers: DispatcherProcesses) -> Iterator[BlockingChild]:
+    child = dispatchers.start()
     yield child
-    await child.stop()
-    for process in psutil.process_iter():  # its JobMasters: they would outlive it
-        with contextlib.suppress(psutil.Error):
-            if child.ready["address"] in process.cmdline():
-                process.kill()
-                process.wait()
+    child.stop()
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"after {PATIENCE_S:g} s still not: {what}"
-        time.sleep(0.02)
-
-
-def submit(client: Client) -> str:
-    """A job that waits for slots, for there is no ResourceManager."""
-    job_id = client.submit(job(vertex("source", 1)))
-    eventually(lambda: "slot" in client.job_details(job_id).waiting_for, "it has its JobMaster")
-    return job_id
-
-
-async def test_a_job_is_cancelled_and_its_end_is_stored_later(
-    disk: Path, dispatcher: Child
+def test_a_job_is_cancelled_and_its_end_is_stored_later(
+    disk: Path, dispatcher: BlockingChild
 ) -> None:
     with Client(dispatcher.ready["address"]) as client:
         job_id = submit(client)
@@ -86,21 +54,21 @@ async def test_a_job_is_cancelled_and_its_end_is_stored_later(
         )
         assert client.job_details(job_id).status is JobStatus.CANCELLING
         with pytest.raises(FiresteelError, match="job store cannot be written"):
-            client.submit(job(vertex("source", 1)))
-        assert dispatcher.returncode is None
+            client.submit(a_job(1))
+        assert dispatcher.process.poll() is None
         ballast.unlink()
         eventually(lambda: client.job_details(job_id).status is JobStatus.CANCELED, "stored")
 
 
-async def test_a_dispatcher_starts_on_a_full_disk_and_cancels(
-    disk: Path, dispatcher: Child, port: str
+def test_a_dispatcher_starts_on_a_full_disk_and_cancels(
+    disk: Path, dispatchers: DispatcherProcesses, dispatcher: BlockingChild
 ) -> None:
     with Client(dispatcher.ready["address"]) as client:
         job_id = submit(client)
         ballast = fill(disk)
-        dispatcher.kill()
-        await dispatcher.wait()
-        restarted = await start(disk, "--port", port)
+        dispatcher.process.kill()
+        dispatcher.process.wait()
+        restarted = dispatchers.start()
         eventually(
             lambda: "slot" in client.job_details(job_id).waiting_for, "its JobMaster is back"
         )
@@ -112,4 +80,4 @@ async def test_a_dispatcher_starts_on_a_full_disk_and_cancels(
         )
         ballast.unlink()
         eventually(lambda: client.job_details(job_id).status is JobStatus.CANCELED, "stored")
-        await restarted.stop()
+        restarted.stop()

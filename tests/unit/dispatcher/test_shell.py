@@ -13,11 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from dispatcher.blob_store import BlobStore
+from dispatcher.core.commands import StartJob
 from dispatcher.core.records import JobAdded, JobEnded, Record
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
 from dispatcher.shell import Shell
 from firesteel._proto import job_graph_pb2
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
@@ -115,5 +117,39 @@ async def test_a_commit_whose_answer_is_lost_does_not_end_the_dispatcher(
     assert shell.store_problem == ""
     shell.stop()
     await running
+    await shell.close()
+    store.close()
+
+
+class FailsToRead(JobStore):
+    """The first calls come while the database is away."""
+
+    graphs_lost = checkpoints_lost = 1
+
+    def graph(self, graph_id: str) -> bytes | None:
+        if self.graphs_lost:
+            self.graphs_lost -= 1
+            raise sa.exc.OperationalError("SELECT", {}, Exception("connection refused"))
+        return super().graph(graph_id)
+
+    def checkpoints(self, job_id: JobId) -> list[CompleteCheckpoint]:
+        if self.checkpoints_lost:
+            self.checkpoints_lost -= 1
+            raise sa.exc.OperationalError("SELECT", {}, Exception("connection refused"))
+        return super().checkpoints(job_id)
+
+
+async def test_a_job_is_started_once_the_store_can_be_read(tmp_path: Path) -> None:
+    store = FailsToRead(JobStore.sqlite_url(tmp_path))
+    shell = shell_on(store, tmp_path)
+    graph = job_graph_pb2.JobGraph(job_id=JOB, name="a job")
+    graph_id = store.put_graph(graph.SerializeToString())
+    stream = shell.open_stream(1)
+    async with asyncio.timeout(SOON_S):
+        await shell._start_job(StartJob(connection=1, job_id=JOB, graph_id=graph_id, epoch=1))
+    message = stream.get_nowait()
+    assert message is not None
+    assert message.start.job_graph == graph
+    assert shell.store_problem == "", "submissions are accepted"
     await shell.close()
     store.close()
